@@ -1,0 +1,240 @@
+"""The only place that opens clients: one aioboto3 session, one obstore store a bucket.
+
+Both take their credentials from the same session, so they always agree; and every refusal comes
+out of here as one of farcall's own errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import aiobotocore.session
+import botocore.exceptions
+from botocore.config import Config
+from botocore.configprovider import ConfiguredEndpointProvider
+from obstore.store import S3Store
+
+from farcall.errors import ServiceError, SettingsError
+from farcall.settings import Settings
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+_SERVICES = ("batch", "iam", "logs", "sts")
+_CONNECT_TIMEOUT_S = 10
+_READ_TIMEOUT_S = 60
+_READ_ATTEMPTS = 8
+_CONNECTIONS = 32
+_CREDENTIALS_KEPT = timedelta(minutes=10)
+"""How long obstore keeps temporary credentials before it asks the session again."""
+
+
+class Aws:
+    """Access to one account and region, on one event loop.
+
+    Made by `Aws.open`; closed by `close`.
+
+    Attributes:
+        region: The region in force.
+        s3_endpoint: URL of S3 where it is not AWS's own, else empty.
+    """
+
+    def __init__(self, session: Any, settings: Settings) -> None:
+        core = session._session  # aioboto3 keeps the botocore session to itself
+        self.region: str = session.region_name or settings.region
+        self._settings = settings
+        self._session = session
+        self._stack = contextlib.AsyncExitStack()
+        self._stores: dict[str, S3Store] = {}
+        self._account = ""
+        self.s3_endpoint: str = (
+            settings.endpoint_url
+            or ConfiguredEndpointProvider(
+                full_config=core.full_config,
+                scoped_config=core.get_scoped_config(),
+                client_name="s3",
+            ).provide()
+            or ""
+        ).rstrip("/")
+        self.batch: Any = None
+        self.submitter: Any = None
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Aws:
+        """Open the clients. What takes long, reading AWS's service models, happens in a thread.
+
+        Raises:
+            SettingsError: The profile or the credentials file does not exist.
+            ServiceError: There are no credentials.
+        """
+        try:
+            session = await asyncio.to_thread(_prepare, settings)
+            aws = cls(session, settings)
+            if await session.get_credentials() is None:
+                raise ServiceError(
+                    "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
+                    "a profile or a credentials file in farcall's options"
+                )
+        except botocore.exceptions.ProfileNotFound as error:
+            raise SettingsError(
+                f"profile is {settings.profile!r}, and there is no such profile in the AWS "
+                "configuration; `aws configure list-profiles` shows what there is",
+                option="profile",
+            ) from error
+        except botocore.exceptions.BotoCoreError as error:
+            raise ServiceError(f"the AWS configuration cannot be used: {error}") from error
+        aws.batch = await aws._client("batch", _READ_ATTEMPTS)
+        # SubmitJob has no token that would make a second send harmless, so its client sends once.
+        aws.submitter = await aws._client("batch", 1)
+        return aws
+
+    async def close(self) -> None:
+        """Close the clients."""
+        await self._stack.aclose()
+
+    @contextlib.asynccontextmanager
+    async def client(self, service: str) -> AsyncIterator[Any]:
+        """Lend a client of another service for a few calls."""
+        async with self._session.client(service, **self._options(_READ_ATTEMPTS)) as client:
+            yield client
+
+    def store(self, bucket: str) -> S3Store:
+        """Return the store of a bucket."""
+        if bucket not in self._stores:
+            config: dict[str, Any] = {"region": self.region}
+            if self.s3_endpoint:
+                config["endpoint"] = self.s3_endpoint
+            self._stores[bucket] = S3Store(
+                bucket,
+                config=config,  # type: ignore[arg-type]
+                credential_provider=self._credentials,
+                client_options={
+                    "allow_http": self.s3_endpoint.startswith("http://"),
+                    "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+                    "timeout": "600s",
+                },
+                retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=60)},
+            )
+        return self._stores[bucket]
+
+    async def account(self) -> str:
+        """Return the account's ID, twelve digits.
+
+        Raises:
+            ServiceError: STS refused.
+        """
+        if not self._account:
+            async with self.client("sts") as client:
+                identity = await call(client, "get_caller_identity")
+            self._account = identity["Account"]
+        return self._account
+
+    async def _client(self, service: str, attempts: int) -> Any:
+        return await self._stack.enter_async_context(
+            self._session.client(service, **self._options(attempts))
+        )
+
+    def _options(self, attempts: int) -> dict[str, Any]:
+        return {
+            "region_name": self.region,
+            "endpoint_url": self._settings.endpoint_url or None,
+            "config": Config(
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                read_timeout=_READ_TIMEOUT_S,
+                max_pool_connections=_CONNECTIONS,
+                retries={"mode": "standard", "total_max_attempts": attempts},
+            ),
+        }
+
+    async def _credentials(self) -> S3Credential:
+        """Hand the session's credentials to obstore, renewed by botocore where they expire."""
+        credentials = await self._session.get_credentials()
+        frozen = await credentials.get_frozen_credentials()
+        expires = None
+        if frozen.token:
+            expires = datetime.now(timezone.utc) + _CREDENTIALS_KEPT
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": expires,
+        }
+
+
+async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]:
+    """Call an operation of a botocore client.
+
+    Args:
+        client: The client.
+        operation: The method's name, such as ``"submit_job"``.
+        **parameters: The request.
+
+    Raises:
+        ServiceError: The service refused or could not be reached.
+    """
+    name = client.meta.method_to_api_mapping[operation]
+    try:
+        reply: dict[str, Any] = await getattr(client, operation)(**parameters)
+    except botocore.exceptions.ClientError as error:
+        raise refused(name, error) from error
+    except (
+        botocore.exceptions.EndpointConnectionError,
+        botocore.exceptions.ConnectTimeoutError,
+        botocore.exceptions.NoCredentialsError,
+        botocore.exceptions.ParamValidationError,
+    ) as error:
+        raise ServiceError(f"{name}: {error}", operation=name, sent=False) from error
+    except (botocore.exceptions.BotoCoreError, OSError, asyncio.TimeoutError) as error:
+        raise ServiceError(f"{name}: {error or type(error).__name__}", operation=name) from error
+    return reply
+
+
+def refused(operation: str, error: botocore.exceptions.ClientError) -> ServiceError:
+    """Turn a service's refusal into an error that says what to do."""
+    said = error.response.get("Error", {})
+    meta = error.response.get("ResponseMetadata", {})
+    code, status = str(said.get("Code", "")), int(meta.get("HTTPStatusCode", 0))
+    text = f"{operation} was refused: {said.get('Message') or code} ({code})"
+    if "AccessDenied" in code or code == "UnauthorizedOperation":
+        text += f"; the credentials in use need permission for {operation}"
+    elif "Expired" in code:
+        text += "; renew the credentials and try again"
+    return ServiceError(
+        text,
+        operation=operation,
+        code=code,
+        request_id=str(meta.get("RequestId", "")),
+        status=status,
+        sent=status >= 500,  # a refusal with 4xx did nothing
+    )
+
+
+def _prepare(settings: Settings) -> Any:
+    """Make the session and read the models that its clients will want."""
+    given = settings.model_fields_set
+    profile = settings.profile if settings.profile != "default" else None
+    core = aiobotocore.session.AioSession(profile=profile)
+    if "credentials" in given:
+        path = Path(settings.credentials).expanduser()
+        if not path.is_file():
+            raise SettingsError(
+                f"credentials is {settings.credentials!r}, and there is no such file",
+                option="credentials",
+            )
+        core.set_config_variable("credentials_file", str(path))
+    region = settings.region
+    if "region" not in given:
+        region = core.get_config_variable("region") or region
+    loader = core.get_component("data_loader")
+    for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
+        loader.load_data(name)
+    for service in _SERVICES:
+        loader.load_service_model(service, "service-2")
+        loader.load_service_model(service, "endpoint-rule-set-1")
+    return aioboto3.Session(botocore_session=core, region_name=region)

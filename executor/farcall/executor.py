@@ -1,0 +1,195 @@
+"""The public face: options, tasks, submissions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, overload
+
+from typing_extensions import Self
+
+from farcall import payload
+from farcall.errors import FarcallError, SettingsError, TaskNotPicklableError
+from farcall.job import Job
+from farcall.session import Session, session_for
+from farcall.settings import Settings
+from farcall.task import Task
+
+_log = logging.getLogger("farcall")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound="BatchExecutor")
+
+_MOST_NAMED = 5
+
+
+class BatchExecutor:
+    """Runs functions as AWS Batch jobs.
+
+    ::
+
+        executor = BatchExecutor(vcpu=2, memory=3.75, time_limit=300)
+
+        @executor.task
+        def simulate(x, *, steps=10): ...
+
+        async with executor:
+            y = await simulate(3)
+            ys = await simulate.map(range(10_000))
+
+    ``async with`` opens the clients and looks whether what the options name exists. Leaving the
+    block by an exception, Ctrl-C included, terminates the jobs that are unfinished; leaving it
+    otherwise leaves them running and logs their IDs, for `attach`. Without the block the clients
+    open with the first call and close with the event loop.
+
+    Args:
+        settings: Options made before; without them ``options`` are completed from the
+            environment and ``farcall.toml``.
+        **options: See `farcall.Settings`.
+
+    Raises:
+        SettingsError: A value is wrong, or an option is unknown.
+    """
+
+    def __init__(self, settings: Settings | None = None, **options: Any) -> None:
+        if settings is not None and not isinstance(settings, Settings):
+            raise SettingsError(
+                f"settings is a {type(settings).__name__}; a farcall.Settings is allowed, or "
+                "options by name, such as BatchExecutor(vcpu=2)",
+                option="settings",
+            )
+        self.settings = settings.replace(**options) if settings else Settings(**options)
+        self._unfinished: dict[str, None] = {}
+
+    def __repr__(self) -> str:
+        given = sorted(self.settings.model_fields_set)
+        options = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in given)
+        return f"BatchExecutor({options})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TaskNotPicklableError(
+            "a BatchExecutor cannot travel: it holds open connections; a task may call another "
+            "task, which then runs on the spot"
+        )
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(self, /, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a function a task: ``@executor.task`` or ``@executor.task(vcpu=8, memory=16)``.
+
+        Raises:
+            SettingsError: A value is wrong, or an option is unknown.
+            TaskNotPicklableError: It is a generator function, or no function at all.
+        """
+        executor = self.with_options(**options) if options else self
+        if function is None:
+            return lambda function: Task(function, executor)
+        return Task(function, executor)
+
+    async def submit(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
+        """Submit a call of any function, and return its job once Batch has accepted it.
+
+        Raises:
+            TypeError: The arguments don't fit the function.
+            SubmissionError: Batch did not accept the job.
+            SettingsError: Something the options name does not exist.
+            ServiceError: AWS refused a call.
+        """
+        if isinstance(function, Task):
+            return await function.submit(*args, **kwargs)
+        return await Task(function, self).submit(*args, **kwargs)
+
+    def with_options(self, **options: Any) -> BatchExecutor:
+        """Return an executor with other options that shares clients, tracker and jobs.
+
+        Raises:
+            SettingsError: A value is wrong, or an option is unknown.
+        """
+        copy = BatchExecutor(self.settings, **options)
+        copy._unfinished = self._unfinished  # of the same class
+        return copy
+
+    def attach(self, job_id: str) -> Job[Any]:
+        """Join a job of farcall's again, from any process and machine.
+
+        Args:
+            job_id: The job's ID; of an array job's child ``"<parent>:<index>"``.
+        """
+        return Job(job_id, self.settings, lambda: session_for(self.settings))
+
+    async def __aenter__(self) -> Self:
+        session = await session_for(self.settings)
+        session.users += 1
+        try:
+            await session.submitter(self.settings)
+        except BaseException:
+            await self._leave(session)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        stack: TracebackType | None,
+    ) -> None:
+        session = await session_for(self.settings)
+        unfinished = list(self._unfinished)
+        named = ", ".join(unfinished[:_MOST_NAMED]) + (", ..." * (len(unfinished) > _MOST_NAMED))
+        if unfinished and error is not None:
+            _log.warning("terminating %d unfinished jobs: %s", len(unfinished), named)
+            try:
+                await session.terminate(unfinished, f"farcall: left by {type(error).__name__}")
+            except FarcallError as trouble:  # the error on its way matters more
+                _log.warning("they may still run: %s", trouble)
+        elif unfinished:
+            _log.warning("%d jobs go on: %s; attach joins them", len(unfinished), named)
+        self._unfinished.clear()
+        await self._leave(session)
+
+    async def _leave(self, session: Session) -> None:
+        session.users -= 1
+        if session.users == 0:
+            await session.close()
+
+    async def _submit(
+        self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Job[R]:
+        session = await session_for(self.settings)
+        submitter = await session.submitter(self.settings)
+        packed, (arguments,) = await session.in_thread(_pack, function, args, kwargs)
+        name = getattr(function, "__name__", "task")
+        submission, index = await submitter.submit(self.settings, name, packed, arguments)
+        session.note_submission(submission)
+        job: Job[R] = Job(
+            submission.id_of(index),
+            self.settings,
+            lambda: session_for(self.settings),
+            (submission, index),
+            lambda job_id: self._unfinished.pop(job_id, None),
+        )
+        self._unfinished[job.id] = None
+        job.watch(session, submission, index)
+        return job
+
+    async def _run(
+        self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> R:
+        job = await self._submit(function, args, kwargs)
+        try:
+            return await job.result()
+        except asyncio.CancelledError:
+            self._unfinished.pop(job.id, None)
+            await job.cancel("the await on it was cancelled")
+            raise
+
+
+def _pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return payload.pack_function(function), payload.pack_calls([[(args, kwargs)]])

@@ -1,0 +1,247 @@
+"""Functions and arguments to buffers, results back to objects. No I/O.
+
+Modules of the user's own project travel by value, so that a function of the user's package runs
+in an image that has never seen it; what is installed (standard library, site-packages) is
+imported there. On the way back a class that this process knows is this process's class, so
+``isinstance`` and ``except`` work as in a local call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import pickle
+import site
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import cloudpickle.cloudpickle as _internals
+
+from farcall.errors import TaskNotPicklableError
+from farcall_runtime import envelope, pickles
+from farcall_runtime.envelope import Buffer
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of one call."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A function, or the arguments of one task, ready to travel.
+
+    Attributes:
+        pieces: The bytes, in pieces; large ones are views of the user's own arrays.
+        size: Number of bytes.
+        sha256: Their digest.
+    """
+
+    pieces: list[Buffer]
+    size: int
+    sha256: bytes
+
+
+def check_callable(function: object) -> None:
+    """Refuse what cannot be a task.
+
+    Raises:
+        TaskNotPicklableError: It is no callable, or a generator function.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if not callable(function):
+        raise TaskNotPicklableError(f"{name} is a {type(function).__name__}, not a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TaskNotPicklableError(
+            f"{name} is a generator function: its values cannot be handed over one by one; "
+            "return a list of them"
+        )
+
+
+def pack_function(function: Callable[..., Any]) -> Packed:
+    """Pickle a function with what it refers to.
+
+    Raises:
+        TaskNotPicklableError: Something that it refers to cannot be pickled.
+    """
+    try:
+        with _project_by_value():
+            return _pack(function)
+    except Exception as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise TaskNotPicklableError(
+            f"function {name} cannot be pickled ({_reason(error)}); what it uses from around "
+            "itself (globals, closures, self) travels with it: make what cannot travel inside the "
+            "function"
+        ) from error
+
+
+def pack_calls(groups: Iterable[Sequence[Call]]) -> list[Packed]:
+    """Pickle the arguments of tasks: one call each, or several where they are chunked.
+
+    Raises:
+        TaskNotPicklableError: An argument cannot be pickled; the message says which.
+    """
+    packed = []
+    with _project_by_value():
+        for calls in groups:
+            try:
+                packed.append(_pack(list(calls)))
+            except Exception as error:
+                raise TaskNotPicklableError(
+                    f"{_find_culprit(calls)} cannot be pickled ({_reason(error)}); open files, "
+                    "sockets, locks and generators cannot travel: pass what they are made from"
+                ) from error
+    return packed
+
+
+def load(parts: Sequence[Buffer]) -> Any:
+    """Unpickle a value from a verified outcome.
+
+    Raises:
+        Exception: Whatever the value's unpickling code raises.
+    """
+    return pickles.load(parts, _HomeUnpickler)
+
+
+def _pack(value: object) -> Packed:
+    pieces = envelope.pack(pickles.dump(value))
+    digest = hashlib.sha256()
+    size = 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
+    return Packed(pieces, size, digest.digest())
+
+
+def _find_culprit(calls: Sequence[Call]) -> str:
+    for args, kwargs in calls:
+        named = [*((f"argument {n}", arg) for n, arg in enumerate(args, start=1))]
+        named += [(f"argument {name}", value) for name, value in kwargs.items()]
+        for name, value in named:
+            try:
+                pickles.dump(value)
+            except Exception:
+                return f"{name} ({type(value).__name__})"
+    return "the arguments"
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+# --- modules by value ------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_by_value: dict[str, bool] = {}
+_project_modules: list[ModuleType] = []
+_modules_seen = 0
+_INSTALLED = tuple(
+    {
+        str(Path(path).resolve())
+        for path in (
+            *sysconfig.get_paths().values(),
+            *site.getsitepackages(),
+            site.getusersitepackages(),
+        )
+        if path
+    }
+)
+_OWN = ("farcall", "farcall_runtime")
+
+
+@contextlib.contextmanager
+def _project_by_value() -> Iterator[None]:
+    """Have cloudpickle take the project's modules by value, for as long as the block lasts.
+
+    cloudpickle keeps one registry for the whole process, which other libraries use too, so what
+    is added here is taken away again, and only one thread is here at a time.
+    """
+    with _lock:
+        known = cloudpickle.list_registry_pickle_by_value()
+        added = [module for module in _project() if module.__name__ not in known]
+        for module in added:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in added:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _project() -> list[ModuleType]:
+    """Return the loaded modules of the user's project; looked through when more are loaded."""
+    global _project_modules, _modules_seen
+    if len(sys.modules) != _modules_seen:
+        _modules_seen = len(sys.modules)
+        _project_modules = [m for m in list(sys.modules.values()) if _travels(m)]
+    return _project_modules
+
+
+def _travels(module: object) -> bool:
+    if not isinstance(module, ModuleType):
+        return False
+    name = module.__name__
+    if name not in _by_value:
+        _by_value[name] = _is_of_project(module)
+    return _by_value[name]
+
+
+def _is_of_project(module: ModuleType) -> bool:
+    name = module.__name__
+    top = name.partition(".")[0]
+    if name == "__main__" or top in _OWN or top in sys.stdlib_module_names:
+        return False  # cloudpickle takes __main__ by value anyway
+    if sys.modules.get(name) is not module:
+        return False
+    file = getattr(module, "__file__", None)
+    if not file or not file.endswith(".py"):
+        return False
+    resolved = str(Path(file).resolve())
+    parts = Path(resolved).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return False
+    return not resolved.startswith(tuple(f"{path}/" for path in _INSTALLED))
+
+
+# --- classes come home -----------------------------------------------------------------------
+
+
+class _HomeUnpickler(pickle.Unpickler):
+    """Reads a pickle made in the container with the classes of this process.
+
+    A class that travelled by value comes back by value, as a copy. Where this process has the
+    original, the original is used and left as it is.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == _internals.__name__:
+            if name == "_make_skeleton_class":
+                return _find_or_make_class
+            if name == "_class_setstate":
+                return _fill_new_class
+        return super().find_class(module, name)
+
+
+def _find_or_make_class(
+    kind: type, name: str, bases: Any, namespace: dict[str, Any], tracker: Any, extra: Any
+) -> Any:
+    module = sys.modules.get(namespace.get("__module__", ""))
+    original = getattr(module, name, None)
+    if isinstance(original, type):
+        return original
+    return _internals._make_skeleton_class(kind, name, bases, namespace, tracker, extra)
+
+
+def _fill_new_class(made: type, state: Any) -> Any:
+    module = sys.modules.get(made.__module__)
+    if getattr(module, made.__name__, None) is made:
+        return made
+    filled: type = _internals._class_setstate(made, state)
+    return filled

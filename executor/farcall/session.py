@@ -1,0 +1,226 @@
+"""Everything that is open for one account and bucket on one event loop, shared by executors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import logging
+import re
+import secrets
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from farcall import preflight
+from farcall.aws import Aws
+from farcall.batch import Batch
+from farcall.delivery import Courier, Delivered
+from farcall.settings import Settings
+from farcall.states import JobDetail
+from farcall.store import Store
+from farcall.submission import Submission
+from farcall.submitter import Submitter
+from farcall.tracker import Arrival, Tracker
+from farcall_runtime.contract import run_root
+
+_log = logging.getLogger("farcall")
+
+_THREADS = 4
+_LAST_REQUESTS_S = 0.05
+_CONNECTION_OPTIONS = ("profile", "region", "credentials", "endpoint_url")
+_PLACE_OPTIONS = (
+    "s3_bucket_name",
+    "batch_queue",
+    "prefix",
+    "batch_job_role_name",
+    "batch_execution_role_name",
+    "batch_job_log_group_name",
+)
+T = TypeVar("T")
+
+
+class Session:
+    """Clients, tracker and submitters of one account on one event loop.
+
+    Sessions are found by `session_for`. A session closes its clients when its event loop ends
+    (`asyncio.run` cancels the task that waits for that) or when it is told to.
+
+    Attributes:
+        aws: The open clients.
+        batch: Batch.
+        tracker: Follows every task.
+        run: This process's name in the bucket.
+    """
+
+    def __init__(self, access: Aws) -> None:
+        self.aws = access
+        self.batch = Batch(access)
+        self.tracker = Tracker(self.batch, self.store)
+        moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+        self.run = f"{_user()}-{moment}-{secrets.token_hex(3)}"
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
+        self._courier = Courier(access, self.tracker.detail, self._threads)
+        self._stores: dict[str, Store] = {}
+        self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
+        self._undelivered: dict[str, int] = {}
+        self._last_requests: set[asyncio.Future[None]] = set()
+        self._keeper = asyncio.ensure_future(self._keep())
+        self.users = 0
+
+    def store(self, bucket: str) -> Store:
+        """Return the store of a bucket."""
+        if bucket not in self._stores:
+            self._stores[bucket] = Store(bucket, self.aws.store(bucket))
+        return self._stores[bucket]
+
+    async def submitter(self, settings: Settings) -> Submitter:
+        """Return the submitter for some settings, after a first look at what they name.
+
+        Raises:
+            SettingsError: Something the options name does not exist.
+            ServiceError: AWS refused a call.
+        """
+        key = tuple(getattr(settings, name) for name in _PLACE_OPTIONS)
+        found = self._submitters.get(key)
+        if found is None or (found.done() and not _is_good(found)):
+            found = self._submitters[key] = asyncio.ensure_future(self._open_submitter(settings))
+        return await asyncio.shield(found)
+
+    async def _open_submitter(self, settings: Settings) -> Submitter:
+        store = self.store(settings.s3_bucket_name)
+        return Submitter(
+            self.batch,
+            store,
+            run_root(settings.prefix, self.run),
+            await preflight.check(self.aws, settings, store),
+            region=self.aws.region,
+            endpoint=self.aws.s3_endpoint,
+        )
+
+    async def deliver(
+        self,
+        settings: Settings,
+        submission: Submission,
+        index: int,
+        arrival: Arrival,
+        calls: int = 1,
+    ) -> Delivered:
+        """Fetch what came of a task, and have its objects deleted where all went well.
+
+        Raises:
+            ServiceError: S3 refused.
+        """
+        store = self.store(submission.where.bucket)
+        delivered = await self._courier.deliver(store, submission, index, arrival, calls)
+        if delivered.spent and not settings.keep_artifacts:
+            store.delete_later(delivered.spent)
+            bundle = submission.where.bundle_key
+            if bundle in self._undelivered:
+                self._undelivered[bundle] -= 1
+                if not self._undelivered[bundle]:
+                    del self._undelivered[bundle]
+                    store.delete_later([bundle])
+        return delivered
+
+    def note_submission(self, submission: Submission) -> None:
+        """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
+        self._undelivered.setdefault(submission.where.bundle_key, submission.size)
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function that takes long in one of the session's threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def detail(self, job_id: str) -> JobDetail | None:
+        """Return what Batch says of a job, or None if it does not know it.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        return await self.tracker.detail(job_id)
+
+    async def terminate(self, job_ids: Sequence[str], reason: str) -> None:
+        """End jobs, and look soon at what came of it.
+
+        The request goes on when the wait for it is cancelled.
+
+        Raises:
+            ServiceError: Batch refused a call.
+        """
+        request = asyncio.ensure_future(self.batch.terminate(job_ids, reason))
+        self._last_requests.add(request)
+        request.add_done_callback(self._last_requests.discard)
+        await asyncio.shield(request)
+        self.tracker.hurry()
+
+    async def close(self) -> None:
+        """Finish what is on its way, and close the clients. Jobs go on."""
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()  # never done
+        finally:
+            _forget(self)
+            # When the event loop ends, every task is cancelled at once: let those that own jobs
+            # ask for their end before the clients close.
+            await asyncio.sleep(_LAST_REQUESTS_S)
+            await asyncio.gather(*self._last_requests, return_exceptions=True)
+            for future in self._submitters.values():
+                if _is_good(future):
+                    await future.result().close()
+            await self.tracker.close()
+            for store in self._stores.values():
+                with contextlib.suppress(Exception):  # what stays there harms nobody
+                    await store.flush()
+            await self.aws.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+_sessions: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, dict[tuple[Any, ...], asyncio.Future[Session]]
+] = weakref.WeakKeyDictionary()
+
+
+async def session_for(settings: Settings) -> Session:
+    """Return the running event loop's session for some settings, opened if there is none.
+
+    Raises:
+        SettingsError: The profile or the credentials file does not exist.
+        ServiceError: There are no credentials.
+    """
+    here = _sessions.setdefault(asyncio.get_running_loop(), {})
+    key = tuple(
+        getattr(settings, name) if name in settings.model_fields_set else None
+        for name in _CONNECTION_OPTIONS
+    )
+    found = here.get(key)
+    if found is None or (found.done() and not _is_good(found)):
+        found = here[key] = asyncio.ensure_future(_open(settings))
+    return await asyncio.shield(found)
+
+
+async def _open(settings: Settings) -> Session:
+    return Session(await Aws.open(settings))
+
+
+def _forget(session: Session) -> None:
+    here = _sessions.get(asyncio.get_running_loop(), {})
+    for key, future in list(here.items()):
+        if _is_good(future) and future.result() is session:
+            del here[key]
+
+
+def _is_good(future: asyncio.Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _user() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # no such user in a container with a bare uid
+        name = "user"
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:32] or "user"

@@ -1,0 +1,255 @@
+"""Options: their defaults, limits and sources.
+
+An option is looked up in the constructor's arguments, then in the environment
+(``FARCALL_<OPTION>``), then in the section ``[executors.awsbatch]`` of ``farcall.toml`` in the
+working directory or else of ``~/.config/farcall/farcall.toml``, then in the table of defaults.
+Zero, false and the empty string are values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings.exceptions import SettingsError as SourceError
+
+from farcall.errors import SettingsError
+from farcall_runtime.contract import JOB_ENVIRONMENT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # the same module, before it came into the standard library
+
+SECTION = ("executors", "awsbatch")
+ENVIRONMENT_PREFIX = "FARCALL_"
+_FILES = (Path("farcall.toml"), Path("~/.config/farcall/farcall.toml"))
+_NAME = r"[A-Za-z0-9_-]{1,128}"
+_ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a truth value is not a number")  # noqa: TRY004  # pydantic collects these
+    return value
+
+
+_Number = BeforeValidator(_no_bool)
+
+
+def _default_region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+class Settings(BaseSettings):
+    """Every option, checked when made.
+
+    Attributes:
+        profile: AWS profile. ``default`` leaves the choice to ``AWS_PROFILE``.
+        region: AWS region. Where it is not given anywhere, ``AWS_REGION``,
+            ``AWS_DEFAULT_REGION`` and the profile's region come before ``us-east-1``.
+        credentials: Path of the AWS credentials file. The default leaves the choice to
+            ``AWS_SHARED_CREDENTIALS_FILE``.
+        batch_queue: Name or ARN of the job queue.
+        s3_bucket_name: Bucket for payloads, results and output.
+        batch_job_definition_name: Definition whose image is used where ``container_image_uri``
+            is empty. farcall submits with definitions of its own, named by their content.
+        batch_execution_role_name: Name or ARN of the role that pulls the image and writes the
+            log; empty for none (EC2 only).
+        batch_job_role_name: Name or ARN of the role the task has; empty for none.
+        batch_job_log_group_name: CloudWatch log group; empty for AWS's ``/aws/batch/job``.
+        vcpu: vCPUs of a task. On EC2 a whole number; on Fargate also 0.25 and 0.5.
+        memory: Memory of a task in GB (1 GB is 1024 MiB), at least 4 MiB.
+        num_gpus: GPUs of a task.
+        retry_attempts: Attempts in all, 1 to 10; 1 means that nothing is retried.
+        time_limit: Seconds an attempt may run, at least 60.
+        poll_freq: The longest time in seconds between two looks at a job; they follow each other
+            faster while something happens.
+        cache_dir: Folder for temporary files.
+        container_image_uri: Image of the jobs, built from farcall's Dockerfile.
+        prefix: Key prefix in the bucket.
+        linger_s: How long a submission waits for others, in seconds, to become one array job.
+        retry_on: ``failure`` retries whatever failed; ``infrastructure`` only lost hosts and
+            failed starts, so that the function's own exceptions are final.
+        stuck_timeout_s: Seconds after which a job that cannot be placed fails; None never.
+        tags: Tags of every job, at most 45.
+        priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
+        share_identifier: Share identifier for such queues; empty for none.
+        job_definition_extra: Merged into the RegisterJobDefinition request: any field Batch has.
+        endpoint_url: URL of all services in place of AWS's own.
+        keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
+
+    Raises:
+        SettingsError: A value is wrong, or an option is unknown.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, env_ignore_empty=False
+    )
+
+    profile: str = "default"
+    region: str = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
+    credentials: str = "~/.aws/credentials"
+    batch_queue: str = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
+    s3_bucket_name: str = Field(
+        "covalent-batch-job-resources", pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$"
+    )
+    batch_job_definition_name: str = Field(
+        "covalent-batch-jobs", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$"
+    )
+    batch_execution_role_name: str = Field("ecsTaskExecutionRole", pattern=rf"^({_ROLE}|arn:.+|)$")
+    batch_job_role_name: str = Field("CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$")
+    batch_job_log_group_name: str = Field(
+        "covalent-batch-job-logs", pattern=r"^[A-Za-z0-9_/.#-]{0,512}$"
+    )
+    vcpu: Annotated[float, _Number] = Field(2, gt=0, allow_inf_nan=False)
+    memory: Annotated[float, _Number] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
+    num_gpus: Annotated[int, _Number] = Field(0, ge=0)
+    retry_attempts: Annotated[int, _Number] = Field(3, ge=1, le=10)
+    time_limit: Annotated[int, _Number] = Field(300, ge=60)
+    poll_freq: Annotated[float, _Number] = Field(10, ge=0, allow_inf_nan=False)
+    cache_dir: str = "/tmp/covalent"  # noqa: S108  # the documented default
+    container_image_uri: str = Field("", max_length=255)
+    prefix: str = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
+    linger_s: Annotated[float, _Number] = Field(0.1, ge=0, le=60)
+    retry_on: Literal["failure", "infrastructure"] = "failure"
+    stuck_timeout_s: Annotated[float | None, _Number] = Field(None, ge=0, allow_inf_nan=False)
+    tags: dict[str, str] = Field({}, max_length=45)
+    priority: Annotated[int | None, _Number] = Field(None, ge=0, le=9999)
+    share_identifier: str = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
+    job_definition_extra: dict[str, Any] = {}
+    endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
+    keep_artifacts: bool = False
+
+    def __init__(self, **options: Any) -> None:
+        _refuse_unknown(options, "BatchExecutor")
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise _explain(error) from None
+        except SourceError as error:
+            raise SettingsError(
+                f"{error}; options that are tables are written as JSON in the environment"
+            ) from error
+
+    @field_validator("prefix")
+    @classmethod
+    def _trim_prefix(cls, prefix: str) -> str:
+        return prefix.strip("/")
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _trim_endpoint(cls, url: str) -> str:
+        return url.rstrip("/")
+
+    def replace(self, **options: Any) -> Settings:
+        """Return settings that differ in some options.
+
+        Raises:
+            SettingsError: A value is wrong, or an option is unknown.
+        """
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**given, **options})
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # pydantic passes them by name
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: arguments, environment, file."""
+        _refuse_unknown(_from_environment(), "the environment", ENVIRONMENT_PREFIX)
+        file = InitSettingsSource(settings_cls, init_kwargs=_from_file())
+        return init_settings, env_settings, file
+
+
+def _from_environment() -> dict[str, str]:
+    """The variables that are ours, without those a job of ours finds in its environment."""
+    return {
+        name[len(ENVIRONMENT_PREFIX) :].lower(): value
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in JOB_ENVIRONMENT
+    }
+
+
+def _from_file() -> dict[str, Any]:
+    for path in map(Path.expanduser, _FILES):
+        if not path.is_file():
+            continue
+        try:
+            section: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path} is not valid TOML: {error}") from error
+        for name in SECTION:
+            section = section.get(name, {})
+            if not isinstance(section, dict):
+                raise SettingsError(f"{path}: [{'.'.join(SECTION)}] must be a table of options")
+        _refuse_unknown(section, f"{path}, section [{'.'.join(SECTION)}]")
+        return dict(section)
+    return {}
+
+
+def _refuse_unknown(options: dict[str, Any], where: str, prefix: str = "") -> None:
+    known = Settings.model_fields
+    for name in options:
+        if name in known:
+            continue
+        spelled = [f"{prefix}{n.upper()}" if prefix else n for n in known]
+        found = f"{prefix}{name.upper()}" if prefix else name
+        close = difflib.get_close_matches(found, spelled, 1)
+        hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(spelled)}"
+        raise SettingsError(f"{where} has an unknown option {found!r}; {hint}", option=name)
+
+
+def _explain(error: ValidationError) -> SettingsError:
+    problems = error.errors()
+    lines = [_explain_one(problem) for problem in problems]
+    return SettingsError("\n".join(lines), option=str(problems[0]["loc"][0]))
+
+
+def _explain_one(problem: ErrorDetails) -> str:
+    option = str(problem["loc"][0])
+    found = problem["input"]
+    return (
+        f"{option} is {found!r} ({type(found).__name__}): {_allowed(option, problem)}. "
+        f"Set {option} in BatchExecutor({option}=...), in [{'.'.join(SECTION)}] of farcall.toml "
+        f"or in {ENVIRONMENT_PREFIX}{option.upper()}"
+    )
+
+
+def _allowed(option: str, problem: ErrorDetails) -> str:
+    if problem["type"] == "string_pattern_mismatch":
+        return _PATTERNS.get(option, "it has characters that are not allowed")
+    text = problem["msg"].removeprefix("Value error, ")
+    return text[0].lower() + text[1:]
+
+
+_PATTERNS = {
+    "region": "a region's name, such as eu-west-1, is allowed",
+    "batch_queue": "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed",
+    "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed",
+    "batch_job_definition_name": "a definition's name, name:revision or ARN is allowed",
+    "batch_execution_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
+    "batch_job_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
+    "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
+    "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
+    "share_identifier": "up to 255 letters and digits are allowed",
+    "endpoint_url": "a URL that begins with http:// or https:// is allowed",
+}

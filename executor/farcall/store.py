@@ -1,0 +1,213 @@
+"""The bucket, as the client uses it: bundles up, outcomes down, the inbox, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from farcall.errors import ServiceError, SettingsError
+from farcall_runtime import contract
+from farcall_runtime.envelope import Buffer
+
+_log = logging.getLogger("farcall")
+
+SINGLE_PUT_BYTES = 16 * 1024 * 1024
+"""Objects up to this size are stored by one request."""
+
+_PART_BYTES = 8 * 1024 * 1024
+_MOST_PARTS = 9_000  # S3 allows 10,000
+_PARALLEL_PARTS = 6
+_STREAM_BYTES = 4 * 1024 * 1024
+_PAGE = 1000
+_DELETE_WAIT_S = 1.0
+_NO_KEY = "farcall-looks-whether-the-bucket-is-there"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """An outcome in the inbox.
+
+    Attributes:
+        bundle: Name of its bundle.
+        index: Number of the array child.
+        size: Bytes of the object.
+    """
+
+    bundle: str
+    index: int
+    size: int
+
+
+class Store:
+    """One bucket.
+
+    Args:
+        bucket: Its name.
+        store: Its obstore store.
+    """
+
+    def __init__(self, bucket: str, store: S3Store) -> None:
+        self.bucket = bucket
+        self._store = store
+        self._doomed: list[str] = []
+        self._sweeping: asyncio.Future[None] | None = None
+        self._may_delete = True
+
+    async def check(self) -> None:
+        """See that the bucket is there.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        # One GET tells a missing bucket from a missing object. Without s3:ListBucket S3 answers
+        # both with 403, so this also finds a client that could not see its outcomes.
+        with contextlib.suppress(FileNotFoundError):
+            await self._call("GetObject", _NO_KEY, obstore.get_async(self._store, _NO_KEY))
+
+    async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        """Store an object, in parallel parts if it is large.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        total = sum(len(piece) for piece in pieces)
+        await self._call(
+            "PutObject",
+            key,
+            obstore.put_async(
+                self._store,
+                key,
+                pieces,
+                use_multipart=total > SINGLE_PUT_BYTES,
+                chunk_size=max(_PART_BYTES, total // _MOST_PARTS),
+                max_concurrency=_PARALLEL_PARTS,
+            ),
+        )
+
+    async def get(self, key: str, size: int | None = None) -> bytearray | None:
+        """Return an object, or None if there is none.
+
+        Args:
+            key: Its key.
+            size: Its size in bytes where it is known, which saves a look.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        try:
+            reply = await self._call("GetObject", key, obstore.get_async(self._store, key))
+            total = reply.meta["size"] if size is None else size
+            if total <= _STREAM_BYTES:
+                return bytearray(await self._call("GetObject", key, reply.bytes_async()))
+            data = bytearray(total)
+            at = 0
+            async for piece in reply.stream(min_chunk_size=_STREAM_BYTES):
+                data[at : at + len(piece)] = piece
+                at += len(piece)
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise self._refused("GetObject", key, error) from error
+        return data
+
+    async def list_outcomes(self, root: str) -> AsyncIterator[Arrived]:
+        """Yield what lies in a run's inbox.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        prefix = contract.outcomes_prefix(root)
+        pages = obstore.list(self._store, prefix, chunk_size=_PAGE)
+        try:
+            async for page in pages:
+                for meta in page:
+                    bundle, _, index = meta["path"][len(prefix) :].partition("/")
+                    if index.isdigit():
+                        yield Arrived(bundle, int(index), meta["size"])
+        except (BaseError, OSError) as error:
+            raise self._refused("ListObjectsV2", prefix, error) from error
+
+    async def list_keys(self, prefix: str) -> list[tuple[str, int]]:
+        """Return keys and sizes of the objects below a prefix that ends with a slash, sorted.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        try:
+            pages = obstore.list(self._store, prefix, chunk_size=_PAGE)
+            found = [(meta["path"], meta["size"]) async for page in pages for meta in page]
+        except (BaseError, OSError) as error:
+            raise self._refused("ListObjectsV2", prefix, error) from error
+        return sorted(found)
+
+    def delete_later(self, keys: Iterable[str]) -> None:
+        """Delete objects in bulk, a little later; failing to is not an error."""
+        self._doomed.extend(keys)
+        if self._may_delete and (self._sweeping is None or self._sweeping.done()):
+            self._sweeping = asyncio.ensure_future(self._sweep(_DELETE_WAIT_S))
+
+    async def flush(self) -> None:
+        """Delete now what was to be deleted later."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self._sweep(0)
+
+    async def _sweep(self, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        while self._doomed and self._may_delete:
+            keys = self._doomed[:_PAGE]
+            try:
+                await obstore.delete_async(self._store, keys)
+            except (BaseError, OSError) as error:
+                self._may_delete = not isinstance(error, PermissionDeniedError)
+                _log.warning(
+                    "delivered objects stay in s3://%s (%s); a lifecycle rule can delete them",
+                    self.bucket,
+                    _first_line(error),
+                )
+            del self._doomed[: len(keys)]  # only now: a sweep may be cancelled in its request
+
+    async def _call(self, operation: str, key: str, request: Awaitable[T]) -> T:
+        try:
+            return await request
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise self._refused(operation, key, error) from error
+            raise
+        except (BaseError, OSError) as error:
+            raise self._refused(operation, key, error) from error
+
+    def _refused(self, operation: str, key: str, error: BaseException) -> Exception:
+        text = str(error)
+        if "NoSuchBucket" in text:
+            return SettingsError(
+                f"s3_bucket_name is {self.bucket!r}, and there is no such bucket in this account "
+                "and region; create it, or set s3_bucket_name to one that exists",
+                option="s3_bucket_name",
+            )
+        sentence = f"{operation} of s3://{self.bucket}/{key} failed: {_first_line(error)}"
+        code = ""
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+            code = "AccessDenied"
+            sentence += "; the credentials in use need permission for it"
+        return ServiceError(sentence, operation=operation, code=code)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,202 @@
+"""Gathers tasks whose jobs would look the same into one bundle and one SubmitJob."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from farcall.batch import Batch
+from farcall.definitions import LARGEST_ARRAY, definition, job_request
+from farcall.errors import SettingsError
+from farcall.payload import Packed
+from farcall.preflight import Resources
+from farcall.settings import Settings
+from farcall.store import Store
+from farcall.submission import Submission, make_bundle
+
+_LARGEST_GATHERED_BYTES = 256 * 1024 * 1024
+_MOST_NAME = 90  # of Batch's 128 characters; the bundle's name makes the job's unique
+
+
+@dataclass(eq=False)
+class Pending:
+    """A task on its way to Batch.
+
+    Attributes:
+        name: The function's name.
+        function: The pickled function.
+        arguments: The pickled arguments.
+        place: The submission it became part of, and its number there.
+    """
+
+    name: str
+    function: Packed
+    arguments: Packed
+    place: asyncio.Future[tuple[Submission, int]]
+
+
+@dataclass(eq=False)
+class _Gathering:
+    settings: Settings
+    tasks: list[Pending] = field(default_factory=list)
+    size: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class Submitter:
+    """Submits the tasks of one event loop, account and bucket.
+
+    Args:
+        batch: Batch.
+        store: The bucket.
+        root: Key prefix of the run.
+        resources: What the options name, found in the account.
+        region: The region in force.
+        endpoint: URL of S3 where it is not AWS's own, else empty.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        store: Store,
+        root: str,
+        resources: Resources,
+        *,
+        region: str,
+        endpoint: str,
+    ) -> None:
+        self._batch = batch
+        self._store = store
+        self._root = root
+        self._resources = resources
+        self._region = region
+        self._endpoint = endpoint
+        self._gatherings: dict[str, _Gathering] = {}
+        self._flushing: set[asyncio.Task[None]] = set()
+
+    async def submit(
+        self, settings: Settings, name: str, function: Packed, arguments: Packed
+    ) -> tuple[Submission, int]:
+        """Submit one task, together with others that come within ``linger_s``.
+
+        Cancelling the wait takes the task out again if it has not been submitted; otherwise its
+        job is terminated.
+
+        Returns:
+            The submission it became part of, and its number there.
+
+        Raises:
+            SettingsError: Something the options name does not exist.
+            SubmissionError: Batch refused the job.
+            ServiceError: AWS refused a call.
+        """
+        key = settings.model_dump_json()
+        gathering = self._gatherings.get(key)
+        if gathering is None:
+            gathering = self._gatherings[key] = _Gathering(settings)
+            gathering.timer = asyncio.get_running_loop().call_later(
+                settings.linger_s, self._flush, key
+            )
+        place: asyncio.Future[tuple[Submission, int]]
+        place = asyncio.get_running_loop().create_future()
+        gathering.tasks.append(Pending(name, function, arguments, place))
+        gathering.size += function.size + arguments.size
+        if len(gathering.tasks) >= LARGEST_ARRAY or gathering.size >= _LARGEST_GATHERED_BYTES:
+            self._flush(key)
+        return await place
+
+    def _flush(self, key: str) -> None:
+        gathering = self._gatherings.pop(key)
+        if gathering.timer is not None:
+            gathering.timer.cancel()
+        task = asyncio.ensure_future(self._submit_gathered(gathering))
+        self._flushing.add(task)
+        task.add_done_callback(self._flushing.discard)
+
+    async def _submit_gathered(self, gathering: _Gathering) -> None:
+        wanted = [task for task in gathering.tasks if not task.place.done()]
+        if not wanted:
+            return
+        try:
+            submission = await self.submit_together(
+                gathering.settings,
+                wanted[0].name,
+                [(task.function, task.arguments) for task in wanted],
+            )
+        except Exception as error:  # whatever it is, the tasks' callers are to have it
+            for task in wanted:
+                if not task.place.done():
+                    task.place.set_exception(error)
+            return
+        late = []
+        for index, task in enumerate(wanted):
+            if task.place.done():  # cancelled meanwhile
+                late.append(submission.id_of(index))
+            else:
+                task.place.set_result((submission, index))
+        if late:
+            await self._batch.terminate(late, "farcall: cancelled while it was submitted")
+
+    async def submit_together(
+        self, settings: Settings, name: str, tasks: Sequence[tuple[Packed, Packed]]
+    ) -> Submission:
+        """Submit tasks as one job: a plain one, or an array of up to 10,000.
+
+        Args:
+            settings: The options.
+            name: A name to recognise the job by.
+            tasks: Function and arguments of each.
+
+        Raises:
+            SettingsError: Something the options name does not exist.
+            SubmissionError: Batch refused the job.
+            ServiceError: AWS refused a call.
+        """
+        bundle = make_bundle(
+            settings, self._root, tasks, endpoint=self._endpoint, region=self._region
+        )
+        job_name = f"{re.sub('[^A-Za-z0-9_-]+', '-', name).strip('-_')[:_MOST_NAME] or 'task'}"
+        job_name = f"{job_name}-{bundle.where.bundle}"
+        request = job_request(
+            settings,
+            name=job_name,
+            definition_arn=await self._ensure_definition(settings),
+            environment=bundle.environment,
+            size=len(tasks),
+        )
+        await self._store.put(bundle.where.bundle_key, bundle.pieces)
+        job_id = await self._batch.submit(request)
+        return Submission(job_id, job_name, bundle.where, bundle.key, len(tasks))
+
+    async def _ensure_definition(self, settings: Settings) -> str:
+        image = settings.container_image_uri or await self._image_of_definition(settings)
+        return await self._batch.ensure_definition(
+            definition(
+                settings,
+                image=image,
+                region=self._region,
+                job_role=self._resources.job_role,
+                execution_role=self._resources.execution_role,
+            )
+        )
+
+    async def _image_of_definition(self, settings: Settings) -> str:
+        name = settings.batch_job_definition_name
+        found = await self._batch.find_definition(name) if name else None
+        image = (found or {}).get("containerProperties", {}).get("image", "")
+        if not image:
+            raise SettingsError(
+                "container_image_uri is empty, and there is no job definition "
+                f"{name!r} (batch_job_definition_name) to take the image from; build an image "
+                "from farcall's Dockerfile, push it, and set container_image_uri to its URI",
+                option="container_image_uri",
+            )
+        return str(image)
+
+    async def close(self) -> None:
+        """Wait until what is being submitted is."""
+        for key in list(self._gatherings):
+            self._flush(key)
+        await asyncio.gather(*self._flushing, return_exceptions=True)

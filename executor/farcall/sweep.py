@@ -1,0 +1,151 @@
+"""Many calls of one function, as array jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+from farcall import payload
+from farcall.definitions import LARGEST_ARRAY
+from farcall.payload import Call, Packed
+from farcall.results import Result
+from farcall.session import Session, session_for
+from farcall.settings import Settings
+from farcall.submission import Submission
+from farcall.tracker import Arrival
+
+R = TypeVar("R")
+
+_FETCHERS = 16
+_WINDOW = 64
+"""Tasks whose values are held at most, beside what the caller keeps."""
+
+
+class Sweep(Generic[R]):
+    """The calls of a `Task.map`, to be awaited or iterated over.
+
+    ``await sweep`` gives the values in the order of the arguments; ``async for index, value in
+    sweep`` gives them as they come. Either way nothing is submitted before, and the jobs belong
+    to the one who waits: an error that is raised, a cancelled wait and a loop that is left early
+    end the jobs that are still unfinished.
+
+    Args:
+        settings: The options.
+        function: The function.
+        calls: Arguments of each call.
+        chunksize: Calls in one task; they run one after the other.
+        return_exceptions: Give exceptions as values instead of raising the first.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        function: Callable[..., Any],
+        calls: Sequence[Call],
+        *,
+        chunksize: int,
+        return_exceptions: bool,
+    ) -> None:
+        self._settings = settings
+        self._function = function
+        self._calls = calls
+        self._chunksize = chunksize
+        self._return_exceptions = return_exceptions
+        self._arrivals: asyncio.Queue[tuple[Submission, int, int, Arrival]] = asyncio.Queue()
+        self._submissions: dict[str, tuple[Submission, int]] = {}
+        self._unfinished: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __await__(self) -> Generator[Any, None, list[R]]:
+        return self._gather().__await__()
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, R]]:
+        return self._iterate()
+
+    @property
+    def job_ids(self) -> list[str]:
+        """IDs of the jobs submitted so far: array jobs, and a plain one for a single task."""
+        return list(self._submissions)
+
+    async def _gather(self) -> list[R]:
+        values: list[Any] = [None] * len(self._calls)
+        async for index, value in self._iterate():
+            values[index] = value
+        return values
+
+    async def _iterate(self) -> AsyncGenerator[tuple[int, R], None]:
+        if not self._calls:
+            return
+        session = await session_for(self._settings)
+        results: asyncio.Queue[tuple[int, Result] | BaseException] = asyncio.Queue(_WINDOW)
+        helpers = [asyncio.ensure_future(self._submit(session, results))]
+        helpers += [asyncio.ensure_future(self._fetch(session, results)) for _ in range(_FETCHERS)]
+        try:
+            for _ in range(len(self._calls)):
+                found = await results.get()
+                if isinstance(found, BaseException):
+                    raise found
+                index, result = found
+                if result.error is not None and self._return_exceptions:
+                    yield index, result.error  # type: ignore[misc]
+                else:
+                    yield index, result.unwrap()
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            if self._unfinished:
+                await session.terminate(
+                    list(self._unfinished), "farcall: nobody waits for this any more"
+                )
+
+    async def _submit(self, session: Session, results: asyncio.Queue[Any]) -> None:
+        """Submit the calls, one array after the other."""
+        try:
+            submitter = await session.submitter(self._settings)
+            function = await session.in_thread(payload.pack_function, self._function)
+            step = self._chunksize
+            tasks = [self._calls[at : at + step] for at in range(0, len(self._calls), step)]
+            for first in range(0, len(tasks), LARGEST_ARRAY):
+                array = tasks[first : first + LARGEST_ARRAY]
+                arguments: list[Packed] = await session.in_thread(payload.pack_calls, array)
+                submission = await submitter.submit_together(
+                    self._settings,
+                    getattr(self._function, "__name__", "task"),
+                    [(function, packed) for packed in arguments],
+                )
+                self._watch(session, submission, first)
+        except Exception as error:  # whatever it is, the waiting caller is to have it
+            await results.put(error)
+
+    def _watch(self, session: Session, submission: Submission, first: int) -> None:
+        self._submissions[submission.job_id] = (submission, first)
+        self._unfinished[submission.job_id] = submission.size
+
+        def tell(index: int, arrival: Arrival) -> None:
+            self._unfinished[submission.job_id] -= 1
+            if not self._unfinished[submission.job_id]:
+                del self._unfinished[submission.job_id]
+            self._arrivals.put_nowait((submission, index, first, arrival))
+
+        session.note_submission(submission)
+        session.tracker.watch(submission, range(submission.size), self._settings, tell)
+
+    async def _fetch(self, session: Session, results: asyncio.Queue[Any]) -> None:
+        """Fetch outcomes, as fast as the caller takes their values."""
+        while True:
+            submission, index, first, arrival = await self._arrivals.get()
+            at = (first + index) * self._chunksize
+            calls = min(self._chunksize, len(self._calls) - at)
+            try:
+                delivered = await session.deliver(
+                    self._settings, submission, index, arrival, calls
+                )
+            except Exception as error:  # the caller is to have it
+                await results.put(error)
+                return
+            for offset, result in enumerate(delivered.results):
+                await results.put((at + offset, result))

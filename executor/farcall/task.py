@@ -1,0 +1,135 @@
+"""A function that runs on Batch when it is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from farcall import payload
+from farcall.errors import SettingsError
+from farcall.job import Job
+from farcall.sweep import Sweep
+from farcall_runtime import pickles
+
+if TYPE_CHECKING:
+    from farcall.executor import BatchExecutor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Generic[P, R]):
+    """What `BatchExecutor.task` makes of a function.
+
+    Inside a job it is the plain function: a task that calls another runs it on the spot.
+
+    Args:
+        function: The function.
+        executor: Where it runs.
+    """
+
+    def __init__(self, function: Callable[P, R], executor: BatchExecutor) -> None:
+        payload.check_callable(function)
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._executor = executor
+
+    def __repr__(self) -> str:
+        return f"<Task {getattr(self._function, '__qualname__', self._function)}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run the function on Batch; awaiting the call gives its value.
+
+        The call owns its job: cancelling the await terminates it.
+
+        Raises:
+            TypeError: The arguments don't fit the function.
+            Exception: See `Job.result`.
+        """
+        self._bind(args, kwargs)
+        return self._executor._run(self._function, args, kwargs)
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a call and return its job as soon as Batch has accepted it.
+
+        Raises:
+            TypeError: The arguments don't fit the function.
+            SubmissionError: Batch did not accept the job.
+            SettingsError: Something the options name does not exist.
+            ServiceError: AWS refused a call.
+        """
+        self._bind(args, kwargs)
+        return await self._executor._submit(self._function, args, kwargs)
+
+    def map(
+        self, *iterables: Iterable[Any], chunksize: int = 1, return_exceptions: bool = False
+    ) -> Sweep[R]:
+        """Call the function with each item, as array jobs of up to 10,000 tasks.
+
+        Args:
+            *iterables: Arguments, as for the built-in ``map``; the shortest ends them.
+            chunksize: Calls in one task. Small calls are cheaper together: a task costs the start
+                of a container.
+            return_exceptions: Give exceptions as values instead of raising the first.
+
+        Returns:
+            To be awaited for a list in the order of the arguments, or iterated over with
+            ``async for`` for pairs of index and value as they come.
+
+        Raises:
+            TypeError: The arguments don't fit the function.
+            SettingsError: ``chunksize`` is below 1.
+        """
+        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
+            raise SettingsError(
+                f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
+                option="chunksize",
+            )
+        calls: list[payload.Call] = [(args, {}) for args in zip(*iterables, strict=False)]
+        for args, kwargs in calls[:1]:
+            self._bind(args, kwargs)
+        return Sweep(
+            self._executor.settings,
+            self._function,
+            calls,
+            chunksize=chunksize,
+            return_exceptions=return_exceptions,
+        )
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self._function(*args, **kwargs)
+
+    def with_options(self, **options: Any) -> Task[P, R]:
+        """Return the same function with other options, such as ``vcpu=16``.
+
+        Raises:
+            SettingsError: A value is wrong, or an option is unknown.
+        """
+        return Task(self._function, self._executor.with_options(**options))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Bind a method to its instance, as a function does."""
+        if instance is None:
+            return self
+        bound: Any = functools.partial(self._function, instance)  # type: ignore[arg-type]
+        functools.update_wrapper(bound, self._function)
+        return Task(bound, self._executor)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickles.itself, (self._function,)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Let a wrong call fail here, and not after minutes in a queue."""
+        signature = self._signature
+        if signature is not None:
+            signature.bind(*args, **kwargs)
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature | None:
+        try:
+            return inspect.signature(self._function)
+        except (TypeError, ValueError):  # a built-in that does not tell
+            return None

@@ -1,0 +1,168 @@
+"""What this container was started for, and bringing it here verified."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from farcall_runtime import contract, envelope
+from farcall_runtime.contract import ExitCode, Location
+from farcall_runtime.envelope import Index, Part
+from farcall_runtime.storage import NotFoundError, Storage, StorageError
+
+_FIRST_READ_BYTES = 64 * 1024
+"""The first request brings a small bundle whole, and of a larger one the start of the index."""
+
+
+class RefusedError(Exception):
+    """The task cannot be run here.
+
+    Attributes:
+        code: The exit code that says so.
+    """
+
+    def __init__(self, code: ExitCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The container's environment, read.
+
+    Attributes:
+        where: The bundle's place.
+        digest: SHA-256 of the bundle's index.
+        key: Signs outcomes and chunks of output.
+        index: Number of the array child; 0 for a plain job.
+        attempt: Number of the attempt, from 1.
+        job_id: The Batch job's ID.
+    """
+
+    where: Location
+    digest: str
+    key: bytes
+    index: int
+    attempt: int
+    job_id: str
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Assignment:
+        """Read the environment.
+
+        Raises:
+            RefusedError: A variable is missing or is not what the contract says.
+        """
+        try:
+            return cls(
+                where=Location.parse(environment.get(contract.ENV_BUNDLE, "")),
+                digest=environment[contract.ENV_DIGEST],
+                key=bytes.fromhex(environment[contract.ENV_OUTCOME_KEY]),
+                index=int(environment.get(contract.ENV_ARRAY_INDEX, "0")),
+                attempt=int(environment.get(contract.ENV_ATTEMPT, "1")),
+                job_id=environment.get(contract.ENV_JOB_ID, ""),
+            )
+        except KeyError as error:
+            text = f"{error.args[0]} is not set; jobs of this image are submitted by farcall"
+            raise RefusedError(ExitCode.BAD_ENVIRONMENT, text) from error
+        except ValueError as error:
+            raise RefusedError(ExitCode.BAD_ENVIRONMENT, str(error)) from error
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A payload that lies ready.
+
+    Attributes:
+        meta: What the bundle says to all its containers.
+        function: Offset and length of the pickled function in the payload file.
+        arguments: The same of the pickled arguments.
+    """
+
+    meta: dict[str, Any]
+    function: tuple[int, int]
+    arguments: tuple[int, int]
+
+
+def is_stored(job: Assignment, storage: Storage) -> bool:
+    """Tell whether an earlier attempt stored its outcome and died on its way out.
+
+    Raises:
+        RefusedError: S3 could not be asked.
+    """
+    try:
+        return job.attempt > 1 and storage.exists(job.where.outcome_key(job.index))
+    except StorageError as error:
+        raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+
+
+def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
+    """Bring function and arguments into the payload file.
+
+    Args:
+        job: What to bring.
+        storage: The bucket.
+        payload: An empty file.
+
+    Raises:
+        RefusedError: The bundle is missing, was changed, or comes from another Python.
+    """
+    bundle = job.where.bundle_key
+    try:
+        head = storage.read(bundle, 0, _FIRST_READ_BYTES)
+        size = envelope.index_size(head)
+        if size > len(head):
+            head += storage.read(bundle, len(head), size)
+        index = Index(head[:size], job.digest)
+        _check_python(index)
+        entry = index.entry(job.index)
+        function, arguments = (
+            _bring(part, head, bundle, storage, payload)
+            for part in (index.function(entry.function), entry)
+        )
+    except NotFoundError as error:
+        text = f"{error} (was it deleted before the job started?)"
+        raise RefusedError(ExitCode.BUNDLE_MISSING, text) from error
+    except StorageError as error:
+        raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+    except envelope.VersionMismatchError as error:
+        raise RefusedError(ExitCode.VERSION_MISMATCH, str(error)) from error
+    except envelope.IntegrityError as error:
+        raise RefusedError(ExitCode.INTEGRITY, f"{job.where.url}: {error}") from error
+    payload.flush()
+    return Fetched(index.meta, function, arguments)
+
+
+def _check_python(index: Index) -> None:
+    """Refuse other minors before anything is unpickled: code objects differ between them."""
+    if index.python == sys.version_info[:2]:
+        return
+    theirs, ours = (".".join(map(str, pair)) for pair in (index.python, sys.version_info[:2]))
+    raise envelope.VersionMismatchError(
+        f"the function was pickled by Python {theirs} and this image runs Python {ours}; "
+        f"build the image on Python {theirs}, or run the workflow on Python {ours}"
+    )
+
+
+def _bring(
+    part: Part, head: bytes, bundle: str, storage: Storage, payload: BinaryIO
+) -> tuple[int, int]:
+    """Append one part of the bundle to the payload file; return its range there."""
+    at = payload.tell()
+    end = part.offset + part.length
+    if end <= len(head):
+        data = memoryview(head)[part.offset : end]
+        part.check(data)
+        payload.write(data)
+    else:
+        digest = hashlib.sha256()
+        for piece in storage.stream(bundle, part.offset, part.length):
+            digest.update(piece)
+            payload.write(piece)
+        if digest.digest() != part.sha256:
+            raise envelope.IntegrityError("a part of the bundle differs from its index")
+    payload.write(bytes(-part.length % envelope.ALIGNMENT))
+    return at, part.length

@@ -1,0 +1,138 @@
+"""The process the task runs in, seen from the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import time
+from typing import Any, BinaryIO
+
+from farcall_runtime import task
+from farcall_runtime.streams import Streams
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Child:
+    """A forked process that waits for its payload.
+
+    It is forked before the supervisor opens a client or starts a thread: forking a process with
+    threads copies locks nobody will release.
+
+    Attributes:
+        pid: Process ID, which is also its process group.
+        payload: Anonymous file for function and arguments.
+        result: Anonymous file with the packed pickles of the results.
+        status: Exit status as `os.waitstatus_to_exitcode` gives it: negative for a signal; None
+            while it runs.
+        usage: What the kernel counted for the process and those it waited for.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        self.payload = _anonymous_file("farcall-payload")
+        self.result = _anonymous_file("farcall-result")
+        self.status: int | None = None
+        self.usage: resource.struct_rusage | None = None
+        self._message = b""
+        _process_control(_PR_SET_CHILD_SUBREAPER, 1)
+        self.control, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                os.setpgid(0, 0)
+                _process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                streams.become_standard()
+                self.control.close()
+                task.main(theirs, self.payload, self.result)
+            finally:
+                os._exit(1)
+        with contextlib.suppress(OSError):
+            os.setpgid(self.pid, self.pid)  # whoever is first; killing the group needs it
+        theirs.close()
+        streams.close_child_ends()
+
+    def go(self, *ranges: tuple[int, int]) -> None:
+        """Let the child begin: the ranges of function and arguments in the payload."""
+        self.payload.flush()
+        with contextlib.suppress(OSError):  # it died already, which `reap` will tell
+            self.control.sendall(json.dumps(ranges).encode() + b"\n")
+        self.control.setblocking(False)
+
+    def listen(self) -> int | None:
+        """Take in what the child says now; return the number of bytes, or None at the end."""
+        try:
+            data = self.control.recv(1 << 16)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return None
+        self._message += data
+        return len(data) or None
+
+    @property
+    def records(self) -> list[dict[str, Any]] | None:
+        """The child's description of its results; None if it did not come to that."""
+        while self.listen():
+            pass
+        try:
+            records = json.loads(self._message)
+        except ValueError:
+            return None
+        return records if isinstance(records, list) else None
+
+    def read_result(self) -> memoryview:
+        """Return the packed pickles of the results, without a copy."""
+        size = os.fstat(self.result.fileno()).st_size
+        if not size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self.result.fileno(), size, access=mmap.ACCESS_READ))
+
+    def reap(self) -> bool:
+        """Collect the child, and whatever it left behind, if it has ended."""
+        if self.status is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid == 0:
+                return False
+            self.status, self.usage = os.waitstatus_to_exitcode(status), usage
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the task's own process."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def end(self) -> None:
+        """Kill what is left of the task: its process, its process group, and their orphans."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        while not self.reap():
+            time.sleep(0.005)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _anonymous_file(name: str) -> BinaryIO:
+    """Open a file without a name: memory where the system can, else the temporary folder."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create(name), "w+b")  # noqa: PTH123  # lives with the process
+    return tempfile.TemporaryFile()
+
+
+def _process_control(option: int, value: int) -> None:
+    """Call prctl, which only Linux has; the container is always Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

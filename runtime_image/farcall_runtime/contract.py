@@ -1,0 +1,202 @@
+"""What client and container agree on: environment, object keys, exit codes. No I/O."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+PROTOCOL_VERSION = 1
+"""Version of keys, envelopes and environment. It stands in every key and every header."""
+
+ENV_BUNDLE = "FARCALL_BUNDLE"
+"""``s3://bucket/prefix/v1/<run>/bundles/<bundle>``; every other key derives from it."""
+
+ENV_DIGEST = "FARCALL_DIGEST"
+"""SHA-256 of the bundle's index, 64 lower-case hexadecimal digits."""
+
+ENV_OUTCOME_KEY = "FARCALL_OUTCOME_KEY"
+"""Random key of the bundle, 64 hexadecimal digits: the container signs outcomes with it."""
+
+ENV_ENDPOINT = "FARCALL_ENDPOINT"
+"""URL of the S3 endpoint; only where it is not AWS's own."""
+
+ENV_REGION = "FARCALL_REGION"
+"""Region of the bucket; only where the job would not know it by itself."""
+
+JOB_ENVIRONMENT = (ENV_BUNDLE, ENV_DIGEST, ENV_OUTCOME_KEY, ENV_ENDPOINT, ENV_REGION)
+
+ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
+ENV_ATTEMPT = "AWS_BATCH_JOB_ATTEMPT"
+ENV_JOB_ID = "AWS_BATCH_JOB_ID"
+
+STDOUT = "stdout"
+STDERR = "stderr"
+STREAMS = (STDOUT, STDERR)
+
+RETRY_ON_FAILURE = "failure"
+"""Value of a bundle's ``retry_on``: Batch retries every failure, the function's own too."""
+
+
+class OutcomeStatus(str, enum.Enum):
+    """How an attempt ended, as its outcome says; the value of ``status``."""
+
+    DONE = "done"
+    """The child came back; each of its calls has a `CallStatus`."""
+    EXITED = "exited"
+    KILLED = "killed"
+    OUT_OF_MEMORY = "out_of_memory"
+    TERMINATED = "terminated"
+    TIMED_OUT = "timed_out"
+    REFUSED = "refused"
+    """The task was not run; ``code`` and ``detail`` say why."""
+
+
+class CallStatus(str, enum.Enum):
+    """How one call ended; the value of ``status`` in a record of ``results``."""
+
+    RETURNED = "returned"
+    RAISED = "raised"
+    UNPICKLABLE = "unpicklable"
+    """The function returned, and its value cannot be pickled."""
+    UNREADABLE = "unreadable"
+    """The function or its arguments could not be unpickled, so nothing was called."""
+
+
+class ExitCode(enum.IntEnum):
+    """What the container's exit code says.
+
+    60 to 69 are final: another attempt would end the same way, and the job's retry rules say so
+    with the one pattern ``6*``. 70 to 79 may end differently the next time.
+    """
+
+    RETURNED = 0
+    RAISED = 1
+    BAD_ENVIRONMENT = 64
+    BUNDLE_MISSING = 65
+    INTEGRITY = 66
+    VERSION_MISMATCH = 67
+    TIMED_OUT = 68
+    UNREADABLE = 69
+    """The function or its arguments could not be unpickled: a package is missing, most likely."""
+    OUTCOME_NOT_STORED = 70
+    CHILD_KILLED = 71
+    OUT_OF_MEMORY = 72
+    STORAGE_UNREACHABLE = 73
+    TERMINATED = 143
+    """SIGTERM arrived. Never 0: Batch would call a reclaimed spot instance a success."""
+
+
+FINAL_EXIT_CODES = "6*"
+"""The final codes as a pattern for Batch's ``onExitCode``."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where one bundle and everything that comes of it lies in the bucket.
+
+    Layout::
+
+        <root>/bundles/<bundle>                              the client, once, before SubmitJob
+        <root>/outcomes/<bundle>/<index>                     the container, once: the commit point
+        <root>/values/<bundle>/<index>/<attempt>             body of a large outcome
+        <root>/attempts/<bundle>/<index>/<attempt>           outcome of an attempt before the last
+        <root>/streams/<bundle>/<index>/<attempt>/<stream>/<sequence>      output, in chunks
+
+    Attributes:
+        bucket: Name of the bucket.
+        root: Key prefix of the run, ``<prefix>/v1/<run>``, without slashes at either end.
+        bundle: Name of the bundle, unique in the run.
+    """
+
+    bucket: str
+    root: str
+    bundle: str
+
+    @classmethod
+    def parse(cls, url: str) -> Location:
+        """Read the value of ``FARCALL_BUNDLE``.
+
+        Raises:
+            ValueError: The text is not the URL of a bundle of this protocol version.
+        """
+        scheme, _, rest = url.partition("://")
+        bucket, _, key = rest.partition("/")
+        root, _, bundle = key.rpartition("/bundles/")
+        if scheme != "s3" or not bucket or not bundle or "/" in bundle or not _has_version(root):
+            raise ValueError(
+                f"{ENV_BUNDLE} is {url!r}; it must read "
+                f"s3://BUCKET/PREFIX/v{PROTOCOL_VERSION}/RUN/bundles/BUNDLE"
+            )
+        return cls(bucket, root, bundle)
+
+    @property
+    def url(self) -> str:
+        """The value of ``FARCALL_BUNDLE``."""
+        return f"s3://{self.bucket}/{self.bundle_key}"
+
+    @property
+    def bundle_key(self) -> str:
+        """Key of the bundle itself."""
+        return f"{self.root}/bundles/{self.bundle}"
+
+    def outcome_key(self, index: int) -> str:
+        """Key of the final outcome of the array child ``index`` (0 for a plain job)."""
+        return f"{self.root}/outcomes/{self.bundle}/{index}"
+
+    def value_key(self, index: int, attempt: int) -> str:
+        """Key of the body that an outcome refers to when it is too large to be part of it."""
+        return f"{self.root}/values/{self.bundle}/{index}/{attempt}"
+
+    def attempt_key(self, index: int, attempt: int) -> str:
+        """Key of the outcome of an attempt that Batch may follow with another."""
+        return f"{self.root}/attempts/{self.bundle}/{index}/{attempt}"
+
+    def chunk_key(self, index: int, attempt: int, stream: str, sequence: int) -> str:
+        """Key of one chunk of output; sequences count from 0 and sort as text."""
+        return f"{self.stream_prefix(index, attempt, stream)}{sequence:08d}"
+
+    def stream_prefix(self, index: int, attempt: int, stream: str) -> str:
+        """Common start of the keys of one stream's chunks, with the trailing slash."""
+        return f"{self.root}/streams/{self.bundle}/{index}/{attempt}/{stream}/"
+
+    def prefixes(self) -> tuple[str, ...]:
+        """Common starts of every key that belongs to the bundle beside the bundle's own."""
+        kinds = ("outcomes", "values", "attempts", "streams")
+        return tuple(f"{self.root}/{kind}/{self.bundle}/" for kind in kinds)
+
+
+def outcomes_prefix(root: str) -> str:
+    """Common start of the final outcomes of a whole run: the client's inbox."""
+    return f"{root}/outcomes/"
+
+
+def run_root(prefix: str, run: str) -> str:
+    """Key prefix of a run.
+
+    Args:
+        prefix: The user's prefix in the bucket; slashes at its ends don't count; may be empty.
+        run: Name of one client process.
+    """
+    return "/".join(part for part in (prefix.strip("/"), f"v{PROTOCOL_VERSION}", run) if part)
+
+
+def describe() -> dict[str, object]:
+    """Return the contract as plain values, to be compared between an image and a client."""
+    where = Location("BUCKET", run_root("PREFIX", "RUN"), "BUNDLE")
+    return {
+        "protocol_version": PROTOCOL_VERSION,
+        "environment": list(JOB_ENVIRONMENT),
+        "exit_codes": {code.name: code.value for code in ExitCode},
+        "keys": {
+            "bundle": where.bundle_key,
+            "outcome": where.outcome_key(7),
+            "value": where.value_key(7, 1),
+            "attempt": where.attempt_key(7, 1),
+            "chunk": where.chunk_key(7, 1, STDOUT, 0),
+        },
+    }
+
+
+def _has_version(root: str) -> bool:
+    parts = root.split("/")
+    return len(parts) >= 2 and parts[-2] == f"v{PROTOCOL_VERSION}" and bool(parts[-1])

@@ -1,0 +1,373 @@
+"""Bytes to values and back: a bundle's index, packed buffers, outcomes, chunks of output. No I/O.
+
+Every object begins with the same twelve bytes, which no later version may move::
+
+    offset  bytes  field
+    0       7      magic, b"FARCALL"
+    7       1      kind: B bundle, O outcome, S chunk of a stream
+    8       2      protocol version, big-endian like every number here
+    10      2      major and minor version of the sender's Python
+
+What a digest or a signature covers is checked before anything in it is believed, and nothing in
+this module unpickles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from farcall_runtime.contract import PROTOCOL_VERSION
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+BUNDLE = b"B"
+OUTCOME = b"O"
+CHUNK = b"S"
+
+_MAGIC = b"FARCALL"
+_PREFIX = struct.Struct(">7scHBB")
+_BUNDLE_HEAD = struct.Struct(">12sIII")  # prefix, bytes of meta, functions, entries
+_ROW = struct.Struct(">QQ32sI")  # offset, length, SHA-256, number of the entry's function
+_OUTCOME_HEAD = struct.Struct(">12s32sI")  # prefix, signature, bytes of meta
+_CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
+_PACK_HEAD = struct.Struct(">I")
+_PACK_LENGTH = struct.Struct(">Q")
+ALIGNMENT = 64
+"""Buffers start at multiples of this many bytes, so that arrays on top of them are aligned."""
+
+INDEX_HEAD_BYTES = _BUNDLE_HEAD.size
+
+
+class EnvelopeError(ValueError):
+    """An object cannot be used; `IntegrityError` and `VersionMismatchError` say why."""
+
+
+class IntegrityError(EnvelopeError):
+    """The bytes are not what the sender wrote: truncated, swapped, forged or foreign."""
+
+
+class VersionMismatchError(EnvelopeError):
+    """The sender speaks another protocol version or runs another Python."""
+
+
+# --- the common start -------------------------------------------------------------------------
+
+
+def _prefix(kind: bytes) -> bytes:
+    return _PREFIX.pack(_MAGIC, kind, PROTOCOL_VERSION, *sys.version_info[:2])
+
+
+def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
+    """Return the sender's Python version, or say what is wrong with the first twelve bytes."""
+    if len(data) < _PREFIX.size:
+        raise IntegrityError(f"{len(data)} bytes are too few for a farcall object")
+    magic, found, protocol, major, minor = _PREFIX.unpack_from(data)
+    if magic != _MAGIC or found != kind:
+        raise IntegrityError("the object was not written by farcall, or is of another kind")
+    if protocol != PROTOCOL_VERSION:
+        raise VersionMismatchError(
+            f"the object has protocol version {protocol}, this side speaks {PROTOCOL_VERSION}; "
+            "install the same version of farcall beside the workflow and in the image"
+        )
+    return major, minor
+
+
+def _read_meta(data: Buffer, start: int, length: int) -> dict[str, Any]:
+    try:
+        meta = json.loads(bytes(data[start : start + length]))
+    except ValueError as error:
+        raise IntegrityError("the description inside the object is not JSON") from error
+    if not isinstance(meta, dict):
+        raise IntegrityError("the description inside the object is not a JSON object")
+    return meta
+
+
+# --- bundles ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of the bundle with the digest that its bytes must have.
+
+    Attributes:
+        offset: First byte, counted from the start of the bundle.
+        length: Number of bytes.
+        sha256: Digest of the bytes.
+        function: For an entry, the number of its function in the index.
+    """
+
+    offset: int
+    length: int
+    sha256: bytes
+    function: int = 0
+
+    def check(self, data: Buffer) -> None:
+        """Compare bytes with the index.
+
+        Raises:
+            IntegrityError: They are too short, too long or others.
+        """
+        if len(data) != self.length or hashlib.sha256(data).digest() != self.sha256:
+            raise IntegrityError("a part of the bundle differs from its index")
+
+
+def seal_index(
+    meta: dict[str, Any],
+    functions: Sequence[tuple[int, bytes]],
+    entries: Sequence[tuple[int, int, bytes]],
+) -> bytes:
+    """Describe a bundle: functions, then entries, lie behind the index without gaps.
+
+    Args:
+        meta: Facts for every container of the bundle, JSON.
+        functions: Length and SHA-256 of each pickled function.
+        entries: For each array child, the number of its function, and length and SHA-256 of its
+            arguments.
+
+    Returns:
+        The index; the bundle is the index, the functions and the entries, concatenated.
+    """
+    text = json.dumps(meta).encode()
+    size = _BUNDLE_HEAD.size + len(text) + _ROW.size * (len(functions) + len(entries))
+    head = _BUNDLE_HEAD.pack(_prefix(BUNDLE), len(text), len(functions), len(entries))
+    rows = []
+    offset = size
+    for length, digest in functions:
+        rows.append(_ROW.pack(offset, length, digest, 0))
+        offset += length
+    for function, length, digest in entries:
+        rows.append(_ROW.pack(offset, length, digest, function))
+        offset += length
+    return b"".join((head, text, *rows))
+
+
+def index_size(head: Buffer) -> int:
+    """Return the size of an index in bytes, read off its first `INDEX_HEAD_BYTES`.
+
+    Raises:
+        IntegrityError: These are not the first bytes of a bundle.
+        VersionMismatchError: The bundle has another protocol version.
+    """
+    _check_prefix(BUNDLE, head)
+    if len(head) < _BUNDLE_HEAD.size:
+        raise IntegrityError("the bundle ends within its header")
+    _, meta, functions, entries = _BUNDLE_HEAD.unpack_from(head)
+    return int(_BUNDLE_HEAD.size + meta + _ROW.size * (functions + entries))
+
+
+class Index:
+    """The verified index of a bundle; rows are decoded when asked for.
+
+    Args:
+        data: Exactly `index_size` bytes.
+        digest: SHA-256 that the bytes must have, hexadecimal, from the SubmitJob request.
+
+    Raises:
+        IntegrityError: The bytes are not those the digest was made of.
+        VersionMismatchError: The bundle has another protocol version.
+    """
+
+    def __init__(self, data: bytes, digest: str) -> None:
+        self.python = _check_prefix(BUNDLE, data)
+        if index_size(data) != len(data) or not hmac.compare_digest(
+            hashlib.sha256(data).hexdigest(), digest.lower()
+        ):
+            raise IntegrityError("the bundle's index differs from the digest in the job")
+        _, meta, self.functions, self.entries = _BUNDLE_HEAD.unpack_from(data)
+        self.meta = _read_meta(data, _BUNDLE_HEAD.size, meta)
+        self._data = data
+        self._rows = _BUNDLE_HEAD.size + meta
+
+    def entry(self, number: int) -> Part:
+        """Return where the arguments of an array child lie.
+
+        Raises:
+            IntegrityError: The bundle has fewer entries.
+        """
+        if not 0 <= number < self.entries:
+            raise IntegrityError(f"the bundle has {self.entries} entries, none of number {number}")
+        return self._row(self.functions + number)
+
+    def function(self, number: int) -> Part:
+        """Return where a pickled function lies.
+
+        Raises:
+            IntegrityError: The bundle has fewer functions.
+        """
+        if not 0 <= number < self.functions:
+            raise IntegrityError(
+                f"the bundle has {self.functions} functions, none of number {number}"
+            )
+        return self._row(number)
+
+    def _row(self, number: int) -> Part:
+        return Part(*_ROW.unpack_from(self._data, self._rows + _ROW.size * number))
+
+
+# --- packed buffers ---------------------------------------------------------------------------
+
+
+def pack(parts: Sequence[Sequence[Buffer]]) -> list[Buffer]:
+    """Frame several buffers as one, each aligned, without copying them.
+
+    Args:
+        parts: The buffers, each in one or more pieces.
+
+    Returns:
+        Pieces whose concatenation `unpack` reads.
+    """
+    lengths = [size(part) for part in parts]
+    head = _PACK_HEAD.pack(len(parts)) + b"".join(map(_PACK_LENGTH.pack, lengths))
+    pieces: list[Buffer] = [head]
+    at = len(head)
+    for part, length in zip(parts, lengths, strict=True):
+        pieces.append(bytes(-at % ALIGNMENT))
+        pieces.extend(part)
+        at = length  # whatever came before it ended on the alignment
+    return [piece for piece in pieces if len(piece)]
+
+
+def unpack(data: Buffer) -> list[memoryview]:
+    """Return views of the buffers that `pack` framed.
+
+    Raises:
+        IntegrityError: The lengths don't fit the data.
+    """
+    view = memoryview(data)
+    try:
+        (count,) = _PACK_HEAD.unpack_from(view)
+        at = _PACK_HEAD.size + _PACK_LENGTH.size * count
+        if at > len(view):
+            raise IntegrityError("packed buffers end within their table")
+        parts = []
+        for number in range(count):
+            (length,) = _PACK_LENGTH.unpack_from(
+                view, _PACK_HEAD.size + _PACK_LENGTH.size * number
+            )
+            at += -at % ALIGNMENT
+            if length > len(view) - at:
+                raise IntegrityError("packed buffers end before their last byte")
+            parts.append(view[at : at + length])
+            at += length
+    except struct.error as error:
+        raise IntegrityError("packed buffers end within their table") from error
+    if at != len(view) and count:
+        raise IntegrityError("packed buffers are followed by other bytes")
+    return parts
+
+
+def size(pieces: Iterable[Buffer]) -> int:
+    """Return the number of bytes of all pieces."""
+    return sum(len(piece) for piece in pieces)
+
+
+# --- outcomes and chunks ----------------------------------------------------------------------
+
+
+def _sign(key: bytes, context: str, pieces: Iterable[Buffer]) -> bytes:
+    """Sign pieces together with the place they belong to, so that none can be moved elsewhere."""
+    name = context.encode()
+    mac = hmac.new(key, struct.pack(">H", len(name)) + name, hashlib.sha256)
+    for piece in pieces:
+        mac.update(piece)
+    return mac.digest()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A verified outcome.
+
+    Attributes:
+        python: Major and minor version of the container's Python.
+        meta: What happened, as `farcall_runtime.runner` describes it.
+        stdout: Output since the last chunk that was stored on its own.
+        stderr: The same of the other stream.
+        value: Packed pickles of the results; empty when they are an object of their own.
+    """
+
+    python: tuple[int, int]
+    meta: dict[str, Any]
+    stdout: memoryview
+    stderr: memoryview
+    value: memoryview
+
+
+def seal_outcome(
+    key: bytes, context: str, meta: dict[str, Any], stdout: Buffer, stderr: Buffer, value: Buffer
+) -> list[Buffer]:
+    """Frame and sign an outcome.
+
+    Args:
+        key: The bundle's outcome key.
+        context: The object's key in the bucket.
+        meta: What happened, JSON.
+        stdout: Output that is not stored yet.
+        stderr: The same of the other stream.
+        value: Packed pickles of the results.
+
+    Returns:
+        Pieces to be stored one behind the other.
+    """
+    text = json.dumps(meta).encode()
+    # Blanks at the end of JSON mean nothing, and the body behind it stays aligned.
+    text += b" " * (-(_OUTCOME_HEAD.size + len(text)) % ALIGNMENT)
+    prefix = _prefix(OUTCOME)
+    body = pack([[stdout], [stderr], [value]])
+    signature = _sign(key, context, [prefix, text, *body])
+    return [_OUTCOME_HEAD.pack(prefix, signature, len(text)), text, *body]
+
+
+def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
+    """Verify an outcome and take it apart without copying it.
+
+    Raises:
+        IntegrityError: It was not written by the container that holds the key, or for another
+            place, or it was changed on its way.
+        VersionMismatchError: It has another protocol version.
+    """
+    python = _check_prefix(OUTCOME, data)
+    if len(data) < _OUTCOME_HEAD.size:
+        raise IntegrityError("the outcome ends within its header")
+    prefix, signature, length = _OUTCOME_HEAD.unpack_from(data)
+    view = memoryview(data)
+    signed = [prefix, view[_OUTCOME_HEAD.size :]]
+    if not hmac.compare_digest(signature, _sign(key, context, signed)):
+        raise IntegrityError("the outcome's signature does not fit its content and place")
+    start = _OUTCOME_HEAD.size
+    if length > len(view) - start:
+        raise IntegrityError("the outcome ends within its description")
+    meta = _read_meta(view, start, length)
+    parts = unpack(view[start + length :])
+    if len(parts) != len(("stdout", "stderr", "value")):
+        raise IntegrityError(f"an outcome has three parts, this one {len(parts)}")
+    return Outcome(python, meta, *parts)
+
+
+def seal_chunk(key: bytes, context: str, data: Buffer) -> list[Buffer]:
+    """Frame and sign a chunk of output; ``context`` is its key in the bucket."""
+    prefix = _prefix(CHUNK)
+    return [_CHUNK_HEAD.pack(prefix, _sign(key, context, [prefix, data])), data]
+
+
+def open_chunk(key: bytes, context: str, data: Buffer) -> memoryview:
+    """Verify a chunk of output.
+
+    Raises:
+        IntegrityError: It was not written by the container that holds the key, or elsewhere.
+        VersionMismatchError: It has another protocol version.
+    """
+    _check_prefix(CHUNK, data)
+    if len(data) < _CHUNK_HEAD.size:
+        raise IntegrityError("the chunk ends within its header")
+    prefix, signature = _CHUNK_HEAD.unpack_from(data)
+    rest = memoryview(data)[_CHUNK_HEAD.size :]
+    if not hmac.compare_digest(signature, _sign(key, context, [prefix, rest])):
+        raise IntegrityError("the chunk's signature does not fit its content and place")
+    return rest

@@ -1,0 +1,36 @@
+"""What the kernel says of the container's memory (control groups, version 2 and 1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_ROOT = Path("/sys/fs/cgroup")
+_LIMITS = (_ROOT / "memory.max", _ROOT / "memory" / "memory.limit_in_bytes")
+_EVENTS = (_ROOT / "memory.events", _ROOT / "memory" / "memory.oom_control")
+_UNLIMITED = 1 << 60  # version 1 writes a huge number where there is no limit
+
+
+def limit_bytes() -> int | None:
+    """Return the container's memory limit, or None where there is none."""
+    for path in _LIMITS:
+        text = _read(path)
+        if text.isdigit() and int(text) < _UNLIMITED:
+            return int(text)
+    return None
+
+
+def oom_kills() -> int:
+    """Return how many processes of the container the kernel has killed for memory."""
+    for path in _EVENTS:
+        for line in _read(path).splitlines():
+            name, _, number = line.partition(" ")
+            if name == "oom_kill" and number.isdigit():
+                return int(number)
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,121 @@
+"""Values to buffers and back, large ones without a copy (pickle protocol 5, out of band).
+
+Pickles are written and read through Python-level files, 64 KiB at a time. So a thread that
+pickles for seconds lets the interpreter's other threads run in between, and a large ``bytes``
+object becomes a piece of its own instead of being copied.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from farcall_runtime.envelope import Buffer
+
+Pieces: TypeAlias = "list[Buffer]"
+"""One buffer, in pieces to be read one behind the other."""
+
+_IN_BAND_BYTES = 1024  # smaller buffers are not worth a place of their own
+_COPY_BYTES = 4 * 1024 * 1024
+
+
+def dump(value: object) -> list[Pieces]:
+    """Pickle a value with cloudpickle.
+
+    Returns:
+        The pickle, then the buffers that it refers to: views of the value's own memory.
+
+    Raises:
+        Exception: Whatever the value's own pickling code raises.
+    """
+    import cloudpickle
+
+    buffers: list[Pieces] = []
+
+    def keep_in(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _IN_BAND_BYTES:
+            return True
+        buffers.append([raw])
+        return False
+
+    sink = _Sink()
+    try:
+        cloudpickle.Pickler(sink, protocol=5, buffer_callback=keep_in).dump(value)
+    except BufferError:  # a buffer with gaps has no raw form
+        buffers.clear()
+        sink = _Sink()
+        cloudpickle.Pickler(sink, protocol=5).dump(value)
+    return [sink.pieces, *buffers]
+
+
+def dump_whole(value: object) -> bytes:
+    """Pickle a value with cloudpickle into one string.
+
+    Raises:
+        Exception: Whatever the value's own pickling code raises.
+    """
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value, protocol=5)
+    return data
+
+
+def load(parts: Sequence[Buffer], unpickler: type[pickle.Unpickler] = pickle.Unpickler) -> Any:
+    """Unpickle what `dump` made. Arrays live on in the memory of the parts.
+
+    Args:
+        parts: The pickle and its buffers; their sender has been verified by the caller.
+        unpickler: Reads the pickle.
+
+    Raises:
+        Exception: Whatever the unpickling code of the value raises.
+    """
+    return unpickler(_Source(parts[0]), buffers=parts[1:]).load()
+
+
+def itself(value: Any) -> Any:
+    """Return the value: what a wrapper turns into where it is read may be named in a pickle."""
+    return value
+
+
+class _Sink:
+    """A file that keeps what is written without joining it."""
+
+    def __init__(self) -> None:
+        self.pieces: Pieces = []
+
+    def write(self, data: Buffer) -> int:
+        self.pieces.append(data)
+        return len(data)
+
+
+class _Source:
+    """A file over a buffer that copies in steps, so that no single step takes long."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._data) if size < 0 else self._at + size
+        data = bytes(self._data[self._at : end])
+        self._at += len(data)
+        return data
+
+    def readinto(self, target: Any) -> int:
+        size = min(len(target), len(self._data) - self._at)
+        view = memoryview(target)
+        for start in range(0, size, _COPY_BYTES):
+            end = min(start + _COPY_BYTES, size)
+            view[start:end] = self._data[self._at + start : self._at + end]
+        self._at += size
+        return size
+
+    def readline(self) -> bytes:
+        rest = self._data[self._at :]
+        for length in range(1, len(rest) + 1):  # only tiny protocol-0 opcodes ask for lines
+            if rest[length - 1] == ord("\n"):
+                return self.read(length)
+        return self.read()

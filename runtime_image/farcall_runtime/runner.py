@@ -1,0 +1,244 @@
+"""The supervisor: fork a child, fetch the task for it, watch it, store the outcome.
+
+Whatever the function does to its process (segfault, ``os._exit``, running out of memory, never
+coming back), the supervisor lives on and stores what happened, the output up to then included.
+Every failure becomes a stored outcome or, where nothing can be stored, a named exit code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+from farcall_runtime import contract, envelope, memory, task
+from farcall_runtime.bundle import Assignment, RefusedError, fetch, is_stored
+from farcall_runtime.child import Child
+from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
+from farcall_runtime.envelope import Buffer
+from farcall_runtime.storage import SINGLE_PUT_BYTES, Storage, StorageError
+from farcall_runtime.streams import Streams
+
+_CLEAN_UP_S = 20.0
+"""From SIGTERM to the child's SIGKILL; Batch's own comes after 30 s and would take the outcome."""
+
+_WARNING_SHARE, _LEAST_WARNING_S, _MOST_WARNING_S = 0.1, 3.0, 30.0
+_COMMIT_S = 600.0
+_COMMIT_WAIT_S = 5.0
+
+
+class Supervisor:
+    """One attempt of one task.
+
+    Args:
+        assignment: What to run.
+        environment: Where storage finds endpoint, region and credentials.
+    """
+
+    def __init__(self, assignment: Assignment, environment: Mapping[str, str]) -> None:
+        self.assignment = assignment
+        self._environment = environment
+        self._started = time.monotonic()
+        self._oom_kills = memory.oom_kills()
+        self._terminated_at: float | None = None
+        self._warned = False  # whether the function was told that its time is up
+        self._meta: dict[str, Any] = {}  # the bundle's, once the index is verified
+        self._streams = Streams(
+            assignment.where, assignment.index, assignment.attempt, assignment.key
+        )
+        self._child = Child(self._streams)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # its mere arrival wakes the selector
+        self._wake, self._waker = socket.socketpair()
+        for end in (self._wake, self._waker):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._storage = Storage(assignment.where.bucket, environment)
+
+    def run(self) -> ExitCode:
+        """Run the attempt to its end and store what came of it."""
+        try:
+            if is_stored(self.assignment, self._storage):
+                self._child.end()
+                return ExitCode.RETURNED
+            fetched = fetch(self.assignment, self._storage, self._child.payload)
+        except RefusedError as refusal:
+            self._child.end()
+            return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
+        self._meta = fetched.meta
+        self._child.go(fetched.function, fetched.arguments)
+        self._streams.start(Storage(self.assignment.where.bucket, self._environment, retry_s=20))
+        self._watch()
+        self._child.end()
+        self._streams.drain()
+        self._streams.finish(self._storage)
+        return self._conclude()
+
+    # --- while it runs ------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Pump output and keep time until the child has ended."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake, selectors.EVENT_READ)
+            selector.register(self._child.control, selectors.EVENT_READ)
+            for stream in self._streams.both:
+                selector.register(stream.read_fd, selectors.EVENT_READ, stream)
+            while not self._child.reap():
+                for ready, _ in selector.select(timeout=0.5):
+                    if ready.fileobj is self._wake:
+                        self._wake.recv(4096)
+                    elif ready.fileobj is self._child.control:
+                        if self._child.listen() is None:
+                            selector.unregister(ready.fileobj)
+                    elif self._streams.pump(ready.data) is None:
+                        selector.unregister(ready.fileobj)
+                self._keep_time()
+
+    def _keep_time(self) -> None:
+        """Tell the function that its time is up, and take the process where it does not listen."""
+        now = time.monotonic()
+        if self._terminated_at is not None and now - self._terminated_at > _CLEAN_UP_S:
+            self._child.signal(signal.SIGKILL)
+        limit = self._meta.get("time_limit_s")
+        if limit is None:
+            return
+        warning = min(max(limit * _WARNING_SHARE, _LEAST_WARNING_S), _MOST_WARNING_S)
+        if not self._warned and now - self._started > limit - warning:
+            self._warned = True
+            self._child.signal(signal.SIGTERM)
+        if self._warned and now - self._started > limit:
+            self._child.signal(signal.SIGKILL)
+
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
+        if self._terminated_at is None:
+            self._terminated_at = time.monotonic()
+            self._child.signal(signal.SIGTERM)
+
+    # --- after --------------------------------------------------------------------------------
+
+    def _conclude(self) -> ExitCode:
+        """Decide what happened, and store it."""
+        child = self._child
+        records = child.records
+        results = {"results": records or []}
+        if self._terminated_at is not None:
+            return self._store(OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results)
+        if records is not None and not (self._warned and _was_interrupted(records)):
+            status, code = OutcomeStatus.DONE, ExitCode.RETURNED
+            if any(record["status"] != CallStatus.RETURNED for record in records):
+                code = ExitCode.RAISED
+            if any(record["status"] == CallStatus.UNREADABLE for record in records):
+                code = ExitCode.UNREADABLE
+        elif self._warned:
+            status, code = OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT
+        elif child.status is not None and child.status >= 0:
+            status, code = OutcomeStatus.EXITED, ExitCode.CHILD_KILLED
+        elif memory.oom_kills() > self._oom_kills:
+            status, code = OutcomeStatus.OUT_OF_MEMORY, ExitCode.OUT_OF_MEMORY
+        else:
+            status, code = OutcomeStatus.KILLED, ExitCode.CHILD_KILLED
+        return self._store(status, code, results)
+
+    def _store(self, status: OutcomeStatus, code: ExitCode, details: dict[str, Any]) -> ExitCode:
+        """Store the outcome; return the code to exit with."""
+        job = self.assignment
+        meta: dict[str, Any] = {
+            "status": status,
+            "code": code.value,
+            "attempt": job.attempt,
+            "job_id": job.job_id,
+            "python": platform.python_version(),
+            "child_status": self._child.status,
+            "usage": self._usage(),
+            **{stream.name: stream.describe() for stream in self._streams.both},
+            **details,
+        }
+        value: Buffer = b""
+        if details.get("results"):
+            value = self._child.read_result()
+        key = job.where.outcome_key(job.index)
+        final = self._is_final(code)
+        if not final:
+            key = job.where.attempt_key(job.index, job.attempt)
+        try:
+            if len(value) > SINGLE_PUT_BYTES:
+                meta["value"] = {"size": len(value), "sha256": hashlib.sha256(value).hexdigest()}
+                self._storage.put(job.where.value_key(job.index, job.attempt), [value])
+                value = b""
+            out, err = (stream.pending for stream in self._streams.both)
+            pieces = envelope.seal_outcome(job.key, key, meta, out, err, value)
+            if final:
+                self._commit(key, pieces)
+            else:
+                self._storage.put(key, pieces)
+        except StorageError as error:
+            print(f"farcall: the outcome could not be stored: {error}", file=sys.stderr)  # noqa: T201
+            return ExitCode.OUTCOME_NOT_STORED
+        return code
+
+    def _is_final(self, code: ExitCode) -> bool:
+        """Tell whether Batch starts no further attempt after this exit code."""
+        if code == ExitCode.TERMINATED:
+            return False  # a reclaimed host is followed by another attempt, a cancel by none
+        if code in (ExitCode.RETURNED, ExitCode.BAD_ENVIRONMENT) or str(code.value)[0] == "6":
+            return True
+        retried = self._meta.get("retry_on") == contract.RETRY_ON_FAILURE
+        return not retried or self.assignment.attempt >= self._meta.get("attempts", 1)
+
+    def _commit(self, key: str, pieces: list[Buffer]) -> None:
+        """Store the final outcome once, for as long as it takes within a bound.
+
+        A conditional request is not repeated by the storage client when its answer is lost; here
+        it may be, because finding an outcome in place is as good as having put it there.
+        """
+        deadline = time.monotonic() + _COMMIT_S
+        while True:
+            try:
+                self._storage.create(key, pieces)
+            except StorageError:
+                if time.monotonic() > deadline or self._terminated_at is not None:
+                    raise
+            else:
+                return
+            time.sleep(_COMMIT_WAIT_S)
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self._child.usage
+        if usage is None:
+            return {}
+        unit = 1 if sys.platform == "darwin" else 1024
+        return {
+            "wall_s": time.monotonic() - self._started,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "peak_memory_bytes": usage.ru_maxrss * unit,
+            "memory_limit_bytes": memory.limit_bytes(),
+        }
+
+
+def run(environment: Mapping[str, str]) -> int:
+    """Do what the container was started for.
+
+    Args:
+        environment: The process's environment.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        assignment = Assignment.read(environment)
+    except RefusedError as refusal:
+        print(f"farcall: {refusal}", file=sys.stderr)  # noqa: T201
+        return refusal.code
+    return Supervisor(assignment, environment).run()
+
+
+def _was_interrupted(records: list[dict[str, Any]]) -> bool:
+    name = f"{task.TaskTerminated.__module__}.{task.TaskTerminated.__qualname__}"
+    return any(link["type"] == name for record in records for link in record.get("chain", ()))

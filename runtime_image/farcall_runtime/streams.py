@@ -1,0 +1,197 @@
+"""A task's stdout and stderr: passed on, kept, and stored in chunks while the task runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+from farcall_runtime import envelope
+from farcall_runtime.contract import STREAMS, Location
+from farcall_runtime.storage import Storage, StorageError
+
+INLINE_BYTES = 1024 * 1024
+"""Output up to this size (1 MiB a stream) that was not stored yet travels inside the outcome."""
+
+_READ_BYTES = 256 * 1024
+_PIPE_BYTES = 1024 * 1024  # Linux's default limit for an unprivileged process
+_CHUNK_BYTES = 8 * 1024 * 1024
+_MOST_PENDING_BYTES = 64 * 1024 * 1024
+_SOON_S, _LATER_S = 2.0, 10.0
+_SOON_CHUNKS = 150  # five minutes of steady output, then the pace slows down
+_F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
+
+
+@dataclass
+class Stream:
+    """One stream of one attempt.
+
+    Attributes:
+        name: ``"stdout"`` or ``"stderr"``.
+        read_fd: The supervisor's end of the pipe.
+        write_fd: The child's end.
+        own_fd: The container's own stream, where everything is passed on to.
+        pending: Bytes read and not stored.
+        chunks: Number of chunks stored so far.
+        stored: Bytes in these chunks.
+        dropped: Bytes given up because the bucket could not be reached.
+        since: When the oldest pending byte arrived, `time.monotonic`.
+    """
+
+    name: str
+    read_fd: int
+    write_fd: int
+    own_fd: int
+    pending: bytearray = field(default_factory=bytearray)
+    chunks: int = 0
+    stored: int = 0
+    dropped: int = 0
+    since: float = 0.0
+
+    @classmethod
+    def open(cls, name: str, own_fd: int) -> Stream:
+        """Make the pipe."""
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        if _F_SETPIPE_SZ is not None:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(read_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
+        return cls(name, read_fd, write_fd, own_fd)
+
+    def describe(self) -> dict[str, int]:
+        """What the outcome says of the stream beside the bytes it carries."""
+        return {"chunks": self.chunks, "stored": self.stored, "dropped": self.dropped}
+
+
+class Streams:
+    """Both streams of an attempt, and the thread that stores them.
+
+    Args:
+        where: The task's place in the bucket.
+        index: The array child's number.
+        attempt: The attempt's number, from 1.
+        key: The bundle's outcome key; chunks are signed with it.
+    """
+
+    def __init__(self, where: Location, index: int, attempt: int, key: bytes) -> None:
+        self.stdout, self.stderr = self.both = tuple(
+            Stream.open(name, own_fd) for own_fd, name in enumerate(STREAMS, start=1)
+        )
+        self._where, self._index, self._attempt, self._key = where, index, attempt, key
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def become_standard(self) -> None:
+        """In the child: make the pipes file descriptors 1 and 2, for C code and subprocesses."""
+        for stream in self.both:
+            os.dup2(stream.write_fd, stream.own_fd)
+            os.close(stream.write_fd)
+            os.close(stream.read_fd)
+
+    def close_child_ends(self) -> None:
+        """In the supervisor: keep the reading ends alone."""
+        for stream in self.both:
+            os.close(stream.write_fd)
+
+    def start(self, storage: Storage) -> None:
+        """Begin to store chunks beside the supervisor's own work."""
+        self._thread = threading.Thread(
+            target=self._store_while_running, args=(storage,), name="farcall-streams", daemon=True
+        )
+        self._thread.start()
+
+    def pump(self, stream: Stream) -> int | None:
+        """Read what a pipe has right now; return the number of bytes, or None at its end.
+
+        Once too much waits to be stored, the pipe is left to fill and the task to wait.
+        """
+        if self._thread is not None and len(stream.pending) >= _MOST_PENDING_BYTES:
+            time.sleep(0.05)
+            return 0
+        try:
+            data = os.read(stream.read_fd, _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            return None
+        _pass_on(stream.own_fd, data)
+        with self._lock:
+            if not stream.pending:
+                stream.since = time.monotonic()
+            stream.pending += data
+            if len(stream.pending) >= _CHUNK_BYTES:
+                self._wake.set()
+        return len(data)
+
+    def drain(self) -> None:
+        """Read what is left in the pipes after the child's end, without waiting for more."""
+        for stream in self.both:
+            while self.pump(stream):
+                pass
+
+    def finish(self, storage: Storage) -> None:
+        """End the thread, and store what is too large to travel inside the outcome."""
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        for stream in self.both:
+            while len(stream.pending) > INLINE_BYTES:
+                if not self._store_chunk(storage, stream):
+                    self._drop(stream, INLINE_BYTES)
+
+    def _store_while_running(self, storage: Storage) -> None:
+        while not self._closing:
+            self._wake.wait(0.25)
+            self._wake.clear()
+            for stream in self.both:
+                pace = _SOON_S if stream.chunks < _SOON_CHUNKS else _LATER_S
+                due = stream.pending and time.monotonic() - stream.since >= pace
+                while (due or len(stream.pending) >= _CHUNK_BYTES) and not self._closing:
+                    due = False
+                    if not self._store_chunk(storage, stream):
+                        self._drop(stream, _MOST_PENDING_BYTES // 2)
+                        break
+
+    def _store_chunk(self, storage: Storage, stream: Stream) -> bool:
+        with self._lock:
+            data = bytes(stream.pending[:_CHUNK_BYTES])
+        name = self._where.chunk_key(self._index, self._attempt, stream.name, stream.chunks)
+        try:
+            storage.put(name, envelope.seal_chunk(self._key, name, data))
+        except StorageError as error:
+            _say(f"output could not be stored: {error}")
+            return False
+        with self._lock:
+            del stream.pending[: len(data)]
+            stream.since = time.monotonic()
+            stream.chunks += 1
+            stream.stored += len(data)
+        return True
+
+    def _drop(self, stream: Stream, keep: int) -> None:
+        """Give up the oldest bytes beyond ``keep``: an unreachable bucket must not stop a task."""
+        with self._lock:
+            excess = max(0, len(stream.pending) - keep)
+            del stream.pending[:excess]
+            stream.dropped += excess
+
+
+def _pass_on(fd: int, data: bytes) -> None:
+    """Write to the container's own stream, which may be closed or gone."""
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"farcall: {text}\n")
+        sys.stderr.flush()

@@ -1,0 +1,135 @@
+"""The child process: unpickle, call, pickle.
+
+The child touches no network. It reads the payload from one anonymous file, writes the pickled
+results to another, and describes them to the supervisor in one JSON message.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import inspect
+import io
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, BinaryIO, NoReturn
+
+from farcall_runtime import envelope, failures, pickles
+from farcall_runtime.contract import JOB_ENVIRONMENT, CallStatus
+from farcall_runtime.envelope import Buffer
+from farcall_runtime.pickles import Pieces
+
+Record = dict[str, Any]
+
+
+class TaskTerminated(KeyboardInterrupt):
+    """Raised in the user's function when the job is terminated, reclaimed or out of time.
+
+    It is a `KeyboardInterrupt`, so that code which saves its state on Ctrl-C does so here, and
+    ``except Exception`` lets it pass. About 20 seconds are left from here on.
+    """
+
+
+def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoReturn:
+    """Run one payload and leave the process.
+
+    Args:
+        control: Brings one line of JSON, the ranges of function and arguments in the payload;
+            takes one JSON message, the records of the results.
+        payload: Function and arguments, each packed buffers.
+        result: Takes the results as packed buffers; the records say whose each buffer is.
+    """
+    for name in JOB_ENVIRONMENT:
+        os.environ.pop(name, None)  # the function has no business with the outcome key
+    with contextlib.suppress(ValueError, OSError):
+        faulthandler.enable()  # a segfault leaves its Python stack in stderr
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _terminate)
+
+    import cloudpickle  # noqa: F401  # now, while the supervisor still fetches the payload
+
+    line = control.makefile("rb").readline()
+    if not line:
+        os._exit(0)  # the supervisor found something wrong with the payload and has said so
+    (at, length), (arguments_at, arguments_length) = json.loads(line)
+    view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
+    records, parts = _run(
+        view[at : at + length], view[arguments_at : arguments_at + arguments_length]
+    )
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done; let it be handed over
+    for piece in envelope.pack(parts):
+        result.write(piece)
+    result.flush()
+    control.sendall(json.dumps(records).encode())
+    # What the interpreter does at its end, but for waiting for threads the function left.
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(0)
+
+
+def _run(function: Buffer, arguments: Buffer) -> tuple[list[Record], list[Pieces]]:
+    try:
+        call = pickles.load(envelope.unpack(function))
+        calls = pickles.load(envelope.unpack(arguments))
+    except BaseException as error:  # unpickling runs the user's code
+        record, parts = failures.capture(error, error.__traceback__)
+        return [
+            {"status": CallStatus.UNREADABLE, "first": 0, "count": len(parts), **record}
+        ], parts
+    records = []
+    everything: list[Pieces] = []
+    for args, kwargs in calls:
+        record, parts = _call(call, args, kwargs)
+        records.append({"first": len(everything), "count": len(parts), **record})
+        everything += parts
+    return records, everything
+
+
+def _call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Record, list[Pieces]]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    status = CallStatus.RETURNED
+    details: Record = {}
+    parts: list[Pieces] = []
+    try:
+        value = function(*args, **kwargs)
+        if inspect.iscoroutine(value):
+            value = _await(value)
+    except BaseException as error:  # sys.exit and Ctrl-C are the function's too
+        stack = error.__traceback__
+        details, parts = failures.capture(error, stack.tb_next if stack else None)
+        status = CallStatus.RAISED
+    # Before the pickling, which is not the function's time.
+    took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+    if status == CallStatus.RETURNED:
+        try:
+            parts = pickles.dump(value)
+        except BaseException as error:  # pickling runs the user's code
+            details, parts = failures.capture(error, error.__traceback__)
+            details["value_type"] = type(value).__name__
+            status = CallStatus.UNPICKLABLE
+    return {"status": status, **took, **details}, parts
+
+
+def _await(coroutine: Any) -> Any:
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise TaskTerminated("AWS Batch is stopping this job")
