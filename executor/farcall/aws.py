@@ -43,6 +43,7 @@ class Aws:
     Attributes:
         region: The region in force.
         s3_endpoint: URL of S3 where it is not AWS's own, else empty.
+        has_console: Whether this is AWS itself, whose console shows jobs and logs.
     """
 
     def __init__(self, session: Any, settings: Settings) -> None:
@@ -62,6 +63,7 @@ class Aws:
             ).provide()
             or ""
         ).rstrip("/")
+        self.has_console = False
         self.batch: Any = None
         self.submitter: Any = None
 
@@ -90,6 +92,7 @@ class Aws:
         except botocore.exceptions.BotoCoreError as error:
             raise ServiceError(f"the AWS configuration cannot be used: {error}") from error
         aws.batch = await aws._client("batch", _READ_ATTEMPTS)
+        aws.has_console = ".amazonaws.com" in aws.batch.meta.endpoint_url
         # SubmitJob has no token that would make a second send harmless, so its client sends once.
         aws.submitter = await aws._client("batch", 1)
         return aws

@@ -246,7 +246,9 @@ class Courier:
             attempts=attempts,
             stdout=stdout.decode(errors="replace"),
             stderr=stderr.decode(errors="replace"),
-            log_url=logs.url(self._aws.region, detail) if detail else None,
+            log_url=logs.url(self._aws.region, detail)
+            if detail and self._aws.has_console
+            else None,
         )
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from farcall import payload
@@ -39,7 +40,7 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {getattr(self._function, '__qualname__', self._function)}>"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the function on Batch; awaiting the call gives its value.
 
         The call owns its job: cancelling the await terminates it.
@@ -51,7 +52,7 @@ class Task(Generic[P, R]):
         self._bind(args, kwargs)
         return self._executor._run(self._function, args, kwargs)
 
-    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a call and return its job as soon as Batch has accepted it.
 
         Raises:
@@ -98,7 +99,7 @@ class Task(Generic[P, R]):
             return_exceptions=return_exceptions,
         )
 
-    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
         return self._function(*args, **kwargs)
 
@@ -114,9 +115,7 @@ class Task(Generic[P, R]):
         """Bind a method to its instance, as a function does."""
         if instance is None:
             return self
-        bound: Any = functools.partial(self._function, instance)  # type: ignore[arg-type]
-        functools.update_wrapper(bound, self._function)
-        return Task(bound, self._executor)
+        return Task(MethodType(self._function, instance), self._executor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pickles.itself, (self._function,)

@@ -1,0 +1,23 @@
+# The image of farcall's jobs: Python, cloudpickle, obstore, and farcall_runtime. Its Python must
+# have the same minor version as the workflow's.
+#
+#   docker build -t my-jobs --build-arg PIP_PACKAGES="numpy scikit-learn" .
+ARG BASE_IMAGE=python:3.11-slim
+FROM ${BASE_IMAGE}
+
+# Packages the functions import, as pip writes them; empty for none.
+ARG PIP_PACKAGES=""
+
+RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.9" ${PIP_PACKAGES}
+COPY runtime_image/farcall_runtime /opt/farcall/farcall_runtime
+RUN python3 -m compileall -q /opt/farcall
+
+ENV PYTHONPATH=/opt/farcall PYTHONUNBUFFERED=1
+# Version of the contract between image and client (farcall_runtime/contract.py).
+LABEL farcall.protocol-version="1"
+
+# Not root; a number, so that no user has to be made and none can be missing.
+USER 10001:10001
+WORKDIR /tmp
+# The exec form, so that Batch's SIGTERM reaches Python and no shell.
+ENTRYPOINT ["python3", "-m", "farcall_runtime"]

@@ -1,0 +1,5 @@
+"""``python -m farcall`` is ``farcall``."""
+
+from farcall.cli import main
+
+main()

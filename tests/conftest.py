@@ -1,0 +1,19 @@
+"""What all tests share: an environment without the developer's AWS, and an embedded one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let no test find the developer's credentials, options or files."""
+    for name in os.environ:
+        if name.startswith(("AWS_", "FARCALL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)

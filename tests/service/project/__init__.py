@@ -1,0 +1,1 @@
+"""Stands for a user's own package: the job cannot import it."""

@@ -1,0 +1,5 @@
+FACTOR = 3
+
+
+def triple(x):
+    return FACTOR * x

@@ -1,0 +1,245 @@
+"""Every way a task can fail, and what its caller gets."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from farcall import (
+    BatchExecutor,
+    ChildKilledError,
+    JobCancelledError,
+    ResultNotPicklableError,
+    TaskError,
+)
+
+sys.path.append(str(Path(__file__).parent))
+
+from project import models
+
+
+def notes(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
+
+
+async def test_the_functions_own_exception_is_raised(executor: BatchExecutor) -> None:
+    def work() -> None:
+        print("before")
+        raise KeyError("missing", 3)
+
+    job = await executor.submit(work)
+
+    with pytest.raises(KeyError) as caught:
+        await job.result()
+    assert ("missing", 3) == caught.value.args
+    assert 'raise KeyError("missing", 3)' in notes(caught.value)
+    assert job.id in notes(caught.value)
+    assert "farcall_runtime" not in notes(caught.value)
+    assert "before\n" == await job.stdout()
+
+
+async def test_an_exception_with_its_own_constructor_is_the_clients_class(
+    executor: BatchExecutor,
+) -> None:
+    job = await executor.submit(models.fail, 5)
+
+    with pytest.raises(models.PickyError, match="code 5 at here") as caught:
+        await job.result()
+    assert (5, "here") == (caught.value.code, caught.value.where)
+
+
+async def test_an_exception_whose_class_is_not_here_arrives_as_text(
+    executor: BatchExecutor,
+) -> None:
+    def work() -> None:
+        import importlib.util
+        import sys
+
+        code = "class OddError(Exception):\n    pass\n"
+        module = importlib.util.module_from_spec(
+            importlib.util.spec_from_loader("only_in_the_job", loader=None)
+        )
+        exec(code, module.__dict__)
+        sys.modules["only_in_the_job"] = module
+        module.OddError.__module__ = "only_in_the_job"
+        raise module.OddError("what happened")
+
+    job = await executor.submit(work)
+
+    with pytest.raises(TaskError, match=r"only_in_the_job\.OddError: what happened") as caught:
+        await job.result()
+    assert job.id == caught.value.job_id
+
+
+async def test_chained_exceptions_keep_their_chain(executor: BatchExecutor) -> None:
+    def work() -> None:
+        try:
+            try:
+                raise LookupError("first")
+            except LookupError:
+                raise OSError(5, "second")
+        except OSError as error:
+            raise RuntimeError("third") from error
+
+    job = await executor.submit(work)
+
+    with pytest.raises(RuntimeError, match="third") as caught:
+        await job.result()
+    cause = caught.value.__cause__
+    assert isinstance(cause, OSError)
+    assert 5 == cause.errno
+    assert isinstance(cause.__context__, LookupError)
+
+
+async def test_sys_exit_is_told_and_does_not_end_the_client(executor: BatchExecutor) -> None:
+    job = await executor.submit(sys.exit, 3)
+
+    with pytest.raises(TaskError, match="SystemExit: 3"):
+        await job.result()
+
+
+async def test_os_exit_is_told_with_its_code_and_the_output(executor: BatchExecutor) -> None:
+    def work() -> None:
+        print("last words", flush=True)
+        os._exit(7)
+
+    job = await executor.submit(work)
+
+    with pytest.raises(ChildKilledError, match="exit code 7") as caught:
+        await job.result()
+    assert 7 == caught.value.exit_code
+    assert "last words\n" == caught.value.stdout
+
+
+async def test_a_segfault_is_told_with_its_stack(executor: BatchExecutor) -> None:
+    def work() -> None:
+        ctypes.string_at(0)
+
+    job = await executor.submit(work)
+
+    with pytest.raises(ChildKilledError, match="SIGSEGV") as caught:
+        await job.result()
+    assert 128 + signal.SIGSEGV == caught.value.exit_code
+    assert "Segmentation fault" in caught.value.stderr
+    assert "string_at" in caught.value.stderr
+
+
+async def test_a_value_that_cannot_be_pickled_says_so(executor: BatchExecutor) -> None:
+    def work() -> object:
+        import threading
+
+        return threading.Lock()
+
+    job = await executor.submit(work)
+
+    with pytest.raises(ResultNotPicklableError, match="lock"):
+        await job.result()
+
+
+async def test_a_package_the_image_lacks_is_named(executor: BatchExecutor) -> None:
+    def work() -> None:
+        import a_package_nobody_has  # noqa: F401
+
+    job = await executor.submit(work)
+
+    with pytest.raises(ModuleNotFoundError, match="a_package_nobody_has"):
+        await job.result()
+
+
+async def test_an_unpicklable_exception_attribute_does_not_hide_the_exception(
+    executor: BatchExecutor,
+) -> None:
+    def work() -> None:
+        import threading
+
+        error = ValueError("with a lock")
+        error.lock = threading.Lock()  # type: ignore[attr-defined]
+        error.code = 3  # type: ignore[attr-defined]
+        raise error
+
+    job = await executor.submit(work)
+
+    with pytest.raises(ValueError, match="with a lock") as caught:
+        await job.result()
+    assert 3 == caught.value.code  # type: ignore[attr-defined]
+
+
+async def test_children_left_behind_do_not_keep_the_job(executor: BatchExecutor) -> None:
+    def work() -> int:
+        import subprocess
+
+        for _ in range(20):
+            subprocess.Popen(["sleep", "600"])
+        return 1
+
+    began = time.monotonic()
+
+    assert 1 == await executor.task(work)()
+    assert time.monotonic() - began < 60
+
+
+async def test_a_cancelled_job_says_so_and_keeps_its_output(executor: BatchExecutor) -> None:
+    def work() -> None:
+        print("started", flush=True)
+        time.sleep(600)
+
+    job = await executor.submit(work)
+    async for line in job.logs(follow=True):
+        assert "started" == line
+        await job.cancel("enough")
+        break
+
+    with pytest.raises(JobCancelledError, match="farcall: enough") as caught:
+        await job.result()
+    assert "started\n" == caught.value.stdout
+
+
+async def test_a_function_may_clean_up_when_it_is_terminated(executor: BatchExecutor) -> None:
+    def work() -> None:
+        try:
+            print("started", flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt as stop:
+            print(f"cleaning up after {type(stop).__name__}", flush=True)
+            raise
+
+    job = await executor.submit(work)
+    async for _ in job.logs(follow=True):
+        await job.cancel()
+        break
+
+    with pytest.raises(JobCancelledError) as caught:
+        await job.result()
+    assert "cleaning up after TaskTerminated" in caught.value.stdout
+
+
+async def test_every_attempt_of_a_failing_task_runs_and_the_last_error_is_raised(
+    executor: BatchExecutor,
+) -> None:
+    @executor.task(retry_attempts=3)
+    def work() -> None:
+        import os
+
+        raise RuntimeError(f"attempt {os.environ['AWS_BATCH_JOB_ATTEMPT']}")
+
+    with pytest.raises(RuntimeError, match="attempt 3"):
+        await work()
+
+
+async def test_a_failing_task_is_final_where_only_infrastructure_is_retried(
+    executor: BatchExecutor,
+) -> None:
+    @executor.task(retry_attempts=3, retry_on="infrastructure")
+    def work() -> None:
+        import os
+
+        raise RuntimeError(f"attempt {os.environ['AWS_BATCH_JOB_ATTEMPT']}")
+
+    with pytest.raises(RuntimeError, match="attempt 1"):
+        await work()

@@ -1,0 +1,84 @@
+"""What a task writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from farcall import BatchExecutor
+
+
+async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: BatchExecutor) -> None:
+    def work() -> None:
+        import ctypes
+
+        print("from python", flush=True)
+        libc = ctypes.CDLL(None)
+        libc.puts(b"from c")
+        libc.fflush(None)
+        os.write(1, b"from a descriptor\n")
+        subprocess.run([sys.executable, "-c", "print('from a subprocess')"], check=True)
+        print("an error", file=sys.stderr)
+
+    job = await executor.submit(work)
+    await job.result()
+
+    expected = ["from python", "from c", "from a descriptor", "from a subprocess"]
+    assert expected == (await job.stdout()).splitlines()
+    assert "an error\n" == await job.stderr()
+
+
+async def test_output_that_is_no_utf8_is_no_error(executor: BatchExecutor) -> None:
+    def work() -> None:
+        sys.stdout.buffer.write(b"caf\xe9 \xff\n")
+        print("gr\u00fc\u00df \udcff")
+
+    job = await executor.submit(work)
+    await job.result()
+
+    assert ["caf\ufffd \ufffd", "gr\u00fc\u00df \\udcff"] == (await job.stdout()).splitlines()
+
+
+@pytest.mark.timeout(180)
+async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
+    def work() -> None:
+        for number in range(1_000_000):
+            print(number)
+
+    job = await executor.submit(work)
+    await job.result()
+
+    lines = (await job.stdout()).splitlines()
+    assert 1_000_000 == len(lines)
+    assert [str(n) for n in range(1_000_000)] == lines
+
+
+async def test_a_closed_stdout_harms_nothing(executor: BatchExecutor) -> None:
+    def work() -> int:
+        sys.stdout.close()
+        os.close(1)
+        return 1
+
+    assert 1 == await executor.task(work)()
+
+
+async def test_lines_are_seen_while_the_task_runs(executor: BatchExecutor) -> None:
+    def work() -> float:
+        import time
+
+        print("early", flush=True)
+        time.sleep(5)
+        print("late")
+        return time.time()
+
+    job = await executor.submit(work)
+    seen = []
+    async for line in job.logs(follow=True):
+        seen.append((line, time.time()))
+
+    assert ["early", "late"] == [line for line, _ in seen]
+    assert seen[0][1] < await job.result()
