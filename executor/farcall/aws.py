@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import ssl
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import aioboto3
 import aiobotocore.session
 import botocore.exceptions
-from botocore.config import Config
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
 from botocore.configprovider import ConfiguredEndpointProvider
+from botocore.httpsession import get_cert_path
 from obstore.store import S3Store
 
 from farcall.errors import ServiceError, SettingsError
@@ -33,6 +37,37 @@ _READ_ATTEMPTS = 8
 _CONNECTIONS = 32
 _CREDENTIALS_KEPT = timedelta(minutes=10)
 """How long obstore keeps temporary credentials before it asks the session again."""
+
+
+class _TlsContext(ssl.SSLContext):
+    """A TLS context that reads a file of certificates once.
+
+    Reading them takes some 80 ms. botocore reads them for each client, on the event loop; here
+    they are read in a thread, for all clients.
+    """
+
+    def load_verify_locations(
+        self, cafile: Any = None, capath: Any = None, cadata: Any = None
+    ) -> None:
+        if (cafile, capath, cadata) not in self._loaded:
+            super().load_verify_locations(cafile, capath, cadata)
+            self._loaded.add((cafile, capath, cadata))
+
+    @functools.cached_property
+    def _loaded(self) -> set[Any]:
+        return set()
+
+
+@functools.cache
+def _tls_context() -> _TlsContext:
+    return _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no types
+    """aiobotocore's HTTP session, with the TLS context that all clients share."""
+
+    def _get_ssl_context(self) -> ssl.SSLContext:
+        return _tls_context()
 
 
 class Aws:
@@ -147,7 +182,8 @@ class Aws:
         return {
             "region_name": self.region,
             "endpoint_url": self._settings.endpoint_url or None,
-            "config": Config(
+            "config": AioConfig(
+                http_session_cls=_HttpSession,
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 read_timeout=_READ_TIMEOUT_S,
                 max_pool_connections=_CONNECTIONS,
@@ -234,6 +270,8 @@ def _prepare(settings: Settings) -> Any:
     region = settings.region
     if "region" not in given:
         region = core.get_config_variable("region") or region
+    certificates = get_cert_path(core.get_config_variable("ca_bundle") or True)
+    _tls_context().load_verify_locations(certificates)
     loader = core.get_component("data_loader")
     for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
         loader.load_data(name)

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from farcall import local
 from farcall.executor import BatchExecutor
@@ -33,10 +34,11 @@ data = load_data()
 clf = await train_svm(data, C=1.0, gamma=0.7)
 print(score_svm(data, clf))"""
 
-_NEXT = """\
-[bold]Your own script, on the same embedded AWS[/]   farcall local -- python my_workflow.py
-[bold]On your AWS account[/]                        set [cyan]s3_bucket_name[/], [cyan]batch_queue[/], [cyan]container_image_uri[/] ... in farcall.toml
-[bold]What else there is[/]                         farcall --help, README.md"""
+_NEXT = (
+    ("farcall local -- python workflow.py", "your own script, on an embedded AWS like this one"),
+    ("farcall --help", "what else there is"),
+    ("less README.md", "how to run on your AWS account: bucket, queue, roles, image"),
+)
 
 
 async def run(tasks: int) -> None:
@@ -65,7 +67,10 @@ async def run(tasks: int) -> None:
             ]
         console.print(_table(rows))
     console.print(f"All of it took {time.monotonic() - began:.1f} s.\n")
-    console.print(Panel(_NEXT, title="What to type next", border_style="green"))
+    following = Table.grid(padding=(0, 3))
+    for command, purpose in _NEXT:
+        following.add_row(f"[bold]{command}[/]", purpose)
+    console.print(Panel(following, title="What to type next", border_style="green"))
 
 
 async def _train(executor: BatchExecutor, console: Console) -> JobDetail:
@@ -102,7 +107,7 @@ async def _train(executor: BatchExecutor, console: Console) -> JobDetail:
     console.print(f"submitted as job [cyan]{job.id}[/] from process {os.getpid()}")
     with console.status("waiting for the job"):
         async for line in job.logs(follow=True):
-            console.print(f"  [dim]job stdout |[/] {line}", highlight=False)
+            console.print(Text.assemble(("  stdout | ", "dim"), line))
         model = await job.result()
         detail = await _ended(job)
     console.print(
@@ -112,15 +117,15 @@ async def _train(executor: BatchExecutor, console: Console) -> JobDetail:
 
 
 async def _sweep(executor: BatchExecutor, console: Console, tasks: int) -> JobDetail:
-    """Estimate pi with many tasks: one array job, one upload, one tracker."""
+    """Estimate pi with many tasks."""
 
     @executor.task(retry_attempts=1)
     def sample(seed: int) -> float:
         import random
 
-        generator = random.Random(seed)
+        draw = random.Random(seed).random  # noqa: S311  # a simulation, no secret
         points = 20_000
-        inside = sum(generator.random() ** 2 + generator.random() ** 2 < 1 for _ in range(points))
+        inside = sum(draw() ** 2 + draw() ** 2 < 1 for _ in range(points))
         return 4 * inside / points
 
     console.print(

@@ -25,7 +25,7 @@ async def test_a_closure_travels_with_what_it_closes_over(executor: BatchExecuto
     def add(x: int) -> int:
         return x + offset
 
-    assert 42 == await add(2)
+    assert await add(2) == 42
 
 
 async def test_a_lambda_a_partial_and_a_builtin_are_functions_too(executor: BatchExecutor) -> None:
@@ -35,7 +35,7 @@ async def test_a_lambda_a_partial_and_a_builtin_are_functions_too(executor: Batc
         executor.submit(sorted, [3, 1, 2], reverse=True),
     )
 
-    assert [2, 1024, [3, 2, 1]] == [await job.result() for job in jobs]
+    assert [await job.result() for job in jobs] == [2, 1024, [3, 2, 1]]
 
 
 async def test_a_method_travels_with_its_object(executor: BatchExecutor) -> None:
@@ -47,7 +47,7 @@ async def test_a_method_travels_with_its_object(executor: BatchExecutor) -> None
         def count(self, steps: int) -> list[int]:
             return [self.start + step for step in range(steps)]
 
-    assert [5, 6, 7] == await Counter(5).count(3)
+    assert await Counter(5).count(3) == [5, 6, 7]
 
 
 async def test_a_function_of_the_users_package_needs_nothing_in_the_job(
@@ -70,7 +70,7 @@ async def test_a_task_that_calls_another_runs_it_on_the_spot(executor: BatchExec
     def outer(x: int) -> int:
         return inner(x) + 1  # type: ignore[operator]  # a plain function inside the job
 
-    assert 7 == await outer(3)
+    assert await outer(3) == 7
 
 
 async def test_a_coroutine_function_is_awaited_in_the_job(executor: BatchExecutor) -> None:
@@ -80,7 +80,7 @@ async def test_a_coroutine_function_is_awaited_in_the_job(executor: BatchExecuto
 
     job = await executor.submit(work, 1)
 
-    assert 2 == await job.result()
+    assert await job.result() == 2
 
 
 async def test_none_is_a_value(executor: BatchExecutor) -> None:
@@ -95,7 +95,7 @@ async def test_keyword_arguments_named_like_options_are_the_functions(
 
     job = await executor.submit(work, vcpu=1, memory=2, self=3, function=4)
 
-    assert (1, 2, 3, 4) == await job.result()
+    assert await job.result() == (1, 2, 3, 4)
 
 
 async def test_a_wrong_call_fails_before_anything_is_submitted(executor: BatchExecutor) -> None:
@@ -141,8 +141,8 @@ async def test_arrays_come_back_equal_aligned_and_writable(executor: BatchExecut
 
     back, other = await work(array, array.T)
 
-    assert 0 == array[0, 0]
-    assert 1 == back[0, 0]
+    assert array[0, 0] == 0
+    assert back[0, 0] == 1
     assert np.array_equal(array.T, other)
     assert back.flags.aligned
     assert back.flags.writeable
@@ -160,5 +160,5 @@ async def test_large_arrays_travel_both_ways(executor: BatchExecutor) -> None:
     back = await work(array)
 
     assert array.nbytes == back.nbytes
-    assert 1 == back[0]
+    assert back[0] == 1
     assert array[-1] + 1 == back[-1]

@@ -37,11 +37,11 @@ async def test_the_functions_own_exception_is_raised(executor: BatchExecutor) ->
 
     with pytest.raises(KeyError) as caught:
         await job.result()
-    assert ("missing", 3) == caught.value.args
+    assert caught.value.args == ("missing", 3)
     assert 'raise KeyError("missing", 3)' in notes(caught.value)
     assert job.id in notes(caught.value)
     assert "farcall_runtime" not in notes(caught.value)
-    assert "before\n" == await job.stdout()
+    assert await job.stdout() == "before\n"
 
 
 async def test_an_exception_with_its_own_constructor_is_the_clients_class(
@@ -51,7 +51,7 @@ async def test_an_exception_with_its_own_constructor_is_the_clients_class(
 
     with pytest.raises(models.PickyError, match="code 5 at here") as caught:
         await job.result()
-    assert (5, "here") == (caught.value.code, caught.value.where)
+    assert (caught.value.code, caught.value.where) == (5, "here")
 
 
 async def test_an_exception_whose_class_is_not_here_arrives_as_text(
@@ -93,7 +93,7 @@ async def test_chained_exceptions_keep_their_chain(executor: BatchExecutor) -> N
         await job.result()
     cause = caught.value.__cause__
     assert isinstance(cause, OSError)
-    assert 5 == cause.errno
+    assert cause.errno == 5
     assert isinstance(cause.__context__, LookupError)
 
 
@@ -113,8 +113,8 @@ async def test_os_exit_is_told_with_its_code_and_the_output(executor: BatchExecu
 
     with pytest.raises(ChildKilledError, match="exit code 7") as caught:
         await job.result()
-    assert 7 == caught.value.exit_code
-    assert "last words\n" == caught.value.stdout
+    assert caught.value.exit_code == 7
+    assert caught.value.stdout == "last words\n"
 
 
 async def test_a_segfault_is_told_with_its_stack(executor: BatchExecutor) -> None:
@@ -125,7 +125,7 @@ async def test_a_segfault_is_told_with_its_stack(executor: BatchExecutor) -> Non
 
     with pytest.raises(ChildKilledError, match="SIGSEGV") as caught:
         await job.result()
-    assert 128 + signal.SIGSEGV == caught.value.exit_code
+    assert caught.value.exit_code == 128 + signal.SIGSEGV
     assert "Segmentation fault" in caught.value.stderr
     assert "string_at" in caught.value.stderr
 
@@ -167,7 +167,7 @@ async def test_an_unpicklable_exception_attribute_does_not_hide_the_exception(
 
     with pytest.raises(ValueError, match="with a lock") as caught:
         await job.result()
-    assert 3 == caught.value.code  # type: ignore[attr-defined]
+    assert caught.value.code == 3  # type: ignore[attr-defined]
 
 
 async def test_children_left_behind_do_not_keep_the_job(executor: BatchExecutor) -> None:
@@ -180,7 +180,7 @@ async def test_children_left_behind_do_not_keep_the_job(executor: BatchExecutor)
 
     began = time.monotonic()
 
-    assert 1 == await executor.task(work)()
+    assert await executor.task(work)() == 1
     assert time.monotonic() - began < 60
 
 
@@ -191,13 +191,13 @@ async def test_a_cancelled_job_says_so_and_keeps_its_output(executor: BatchExecu
 
     job = await executor.submit(work)
     async for line in job.logs(follow=True):
-        assert "started" == line
+        assert line == "started"
         await job.cancel("enough")
         break
 
     with pytest.raises(JobCancelledError, match="farcall: enough") as caught:
         await job.result()
-    assert "started\n" == caught.value.stdout
+    assert caught.value.stdout == "started\n"
 
 
 async def test_a_function_may_clean_up_when_it_is_terminated(executor: BatchExecutor) -> None:

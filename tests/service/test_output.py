@@ -29,7 +29,7 @@ async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: Batc
 
     expected = ["from python", "from c", "from a descriptor", "from a subprocess"]
     assert expected == (await job.stdout()).splitlines()
-    assert "an error\n" == await job.stderr()
+    assert await job.stderr() == "an error\n"
 
 
 async def test_output_that_is_no_utf8_is_no_error(executor: BatchExecutor) -> None:
@@ -40,7 +40,7 @@ async def test_output_that_is_no_utf8_is_no_error(executor: BatchExecutor) -> No
     job = await executor.submit(work)
     await job.result()
 
-    assert ["caf\ufffd \ufffd", "gr\u00fc\u00df \\udcff"] == (await job.stdout()).splitlines()
+    assert (await job.stdout()).splitlines() == ["caf\ufffd \ufffd", "gr\u00fc\u00df \\udcff"]
 
 
 @pytest.mark.timeout(180)
@@ -53,7 +53,7 @@ async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
     await job.result()
 
     lines = (await job.stdout()).splitlines()
-    assert 1_000_000 == len(lines)
+    assert len(lines) == 1_000_000
     assert [str(n) for n in range(1_000_000)] == lines
 
 
@@ -63,7 +63,7 @@ async def test_a_closed_stdout_harms_nothing(executor: BatchExecutor) -> None:
         os.close(1)
         return 1
 
-    assert 1 == await executor.task(work)()
+    assert await executor.task(work)() == 1
 
 
 async def test_lines_are_seen_while_the_task_runs(executor: BatchExecutor) -> None:
@@ -80,5 +80,5 @@ async def test_lines_are_seen_while_the_task_runs(executor: BatchExecutor) -> No
     async for line in job.logs(follow=True):
         seen.append((line, time.time()))
 
-    assert ["early", "late"] == [line for line, _ in seen]
+    assert [line for line, _ in seen] == ["early", "late"]
     assert seen[0][1] < await job.result()

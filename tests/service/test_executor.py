@@ -1,0 +1,268 @@
+"""The life of executors and jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
+
+
+def work(x: int) -> int:
+    return x + 1
+
+
+def wait_for_ever() -> None:
+    print("started", flush=True)
+    time.sleep(600)
+
+
+def objects(aws: farcall.local.LocalAWS) -> list[str]:
+    s3 = boto3.client("s3")
+    bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+
+async def test_a_job_tells_its_id_status_and_usage(executor: BatchExecutor) -> None:
+    job = await executor.submit(work, 1)
+
+    assert isinstance(await job.status(), JobStatus)
+    assert await job.result() == 2
+    assert job.done()
+    assert await job.exception() is None
+    usage = await job.usage()
+    assert usage.wall_s > 0
+    assert usage.peak_memory_bytes > 1_000_000
+    assert job.id in repr(job)
+
+
+async def test_a_result_can_be_had_again(executor: BatchExecutor) -> None:
+    job = await executor.submit(work, 1)
+
+    assert await asyncio.gather(job.result(), job.result(), job.result()) == [2, 2, 2]
+
+
+async def test_tasks_submitted_together_are_one_array_job(executor: BatchExecutor) -> None:
+    jobs = await asyncio.gather(*(executor.submit(work, x) for x in range(7)))
+
+    assert len({job.id.partition(":")[0] for job in jobs}) == 1
+    assert list(range(1, 8)) == await asyncio.gather(*(job.result() for job in jobs))
+
+
+async def test_tasks_with_other_resources_are_other_jobs(executor: BatchExecutor) -> None:
+    small, large = await asyncio.gather(
+        executor.submit(work, 1), executor.with_options(memory=2).submit(work, 2)
+    )
+
+    assert small.id != large.id
+    assert [await small.result(), await large.result()] == [2, 3]
+
+
+async def test_a_job_definition_is_registered_once(
+    executor: BatchExecutor, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    await (await executor.submit(work, 1)).result()
+    async with make_executor(memory=2) as other:
+        await (await other.submit(work, 1)).result()
+
+    definitions = boto3.client("batch").describe_job_definitions(status="ACTIVE")
+    names = [d["jobDefinitionName"] for d in definitions["jobDefinitions"]]
+    ours = [name for name in names if name.startswith("farcall-")]
+    assert len(set(ours)) == len(ours)
+
+
+async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    before = set(objects(aws))
+    async with make_executor() as executor:
+        await executor.task(work).map(range(5))
+        await executor.task(work)(1)
+    assert set(objects(aws)) <= before
+
+    async with make_executor() as executor:
+        with pytest.raises(ZeroDivisionError):
+            await executor.task(lambda: 1 / 0)()
+    kinds = {key.split("/")[3] for key in set(objects(aws)) - before}
+    assert {"bundles", "outcomes"} == kinds
+
+
+async def test_artifacts_are_kept_on_request(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    before = set(objects(aws))
+    async with make_executor(keep_artifacts=True, prefix="kept/here") as executor:
+        await executor.task(work)(1)
+
+    added = set(objects(aws)) - before
+    assert {"bundles", "outcomes"} == {key.split("/")[4] for key in added}
+    assert all(key.startswith("kept/here/v1/") for key in added)
+
+
+async def test_another_process_joins_a_job(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    async with make_executor(keep_artifacts=True) as executor:
+        job = await executor.submit(work, 41)
+        child, _ = await asyncio.gather(executor.submit(work, 1), executor.submit(work, 2))
+        script = (
+            "import asyncio, farcall, sys\n"
+            "async def main():\n"
+            "    async with farcall.BatchExecutor() as executor:\n"
+            "        for job_id in sys.argv[1:]:\n"
+            "            print(await executor.attach(job_id).result())\n"
+            "asyncio.run(main())\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, job.id, child.id, stdout=subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+
+    assert out.decode().split() == ["42", "2"]
+
+
+async def test_attaching_to_what_is_no_job_of_ours_says_so(executor: BatchExecutor) -> None:
+    with pytest.raises(JobLostError, match="does not know job nonsense"):
+        await executor.attach("nonsense").result()
+
+    batch = boto3.client("batch")
+    definition = batch.register_job_definition(
+        jobDefinitionName="somebody-elses",
+        type="container",
+        containerProperties={
+            "image": "x",
+            "command": ["true"],
+            "resourceRequirements": [
+                {"type": "VCPU", "value": "1"},
+                {"type": "MEMORY", "value": "128"},
+            ],
+        },
+    )
+    foreign = batch.submit_job(
+        jobName="foreign",
+        jobQueue=executor.settings.batch_queue,
+        jobDefinition=definition["jobDefinitionArn"],
+    )
+    with pytest.raises(FarcallError, match="was not submitted by farcall"):
+        await executor.attach(foreign["jobId"]).result()
+
+
+async def test_cancelling_one_task_of_an_array_leaves_its_siblings(
+    executor: BatchExecutor,
+) -> None:
+    jobs = await asyncio.gather(
+        executor.submit(wait_for_ever), executor.submit(work, 1), executor.submit(work, 2)
+    )
+    await jobs[0].cancel("only this one")
+
+    with pytest.raises(JobCancelledError, match="only this one"):
+        await jobs[0].result()
+    assert [await job.result() for job in jobs[1:]] == [2, 3]
+
+
+async def test_cancelling_a_finished_job_changes_nothing(executor: BatchExecutor) -> None:
+    job = await executor.submit(work, 1)
+    assert await job.result() == 2
+
+    await job.cancel()
+    await job.cancel()
+
+    assert await job.result() == 2
+
+
+async def test_cancelling_the_await_ends_the_job(executor: BatchExecutor) -> None:
+    call = asyncio.ensure_future(executor.task(wait_for_ever)())
+    while not executor._unfinished:
+        await asyncio.sleep(0.05)
+    (job_id,) = executor._unfinished
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    with pytest.raises(JobCancelledError):
+        await executor.attach(job_id).result()
+
+
+async def test_cancelling_the_wait_for_a_job_leaves_it_running(executor: BatchExecutor) -> None:
+    job = await executor.submit(lambda: time.sleep(3))
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(job.result(), 0.2)
+
+    assert await job.result() is None
+
+
+async def test_leaving_by_an_exception_ends_unfinished_jobs(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    with pytest.raises(RuntimeError, match="on the way"):
+        async with make_executor() as executor:
+            job = await executor.submit(wait_for_ever)
+            raise RuntimeError("on the way")
+
+    async with make_executor() as executor:
+        with pytest.raises(JobCancelledError, match="left by RuntimeError"):
+            await executor.attach(job.id).result()
+
+
+async def test_leaving_otherwise_leaves_jobs_running_and_names_them(
+    make_executor: Callable[..., BatchExecutor], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "farcall"):
+        async with make_executor() as executor:
+            job = await executor.submit(lambda: time.sleep(2))
+    assert job.id in caplog.text
+
+    async with make_executor() as executor:
+        assert await executor.attach(job.id).result() is None
+
+
+def test_an_executor_works_without_a_block_and_in_two_event_loops(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    executor = make_executor()
+    task = executor.task(work)
+
+    assert asyncio.run(task(1)) == 2  # type: ignore[arg-type]
+    assert asyncio.run(task(2)) == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_ctrl_c_ends_the_jobs(
+    aws: farcall.local.LocalAWS, tmp_path: Path, number: signal.Signals
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio, time, farcall\n"
+        "executor = farcall.BatchExecutor(vcpu=1, memory=1)\n"
+        "async def main():\n"
+        "    async with executor:\n"
+        "        job = await executor.submit(time.sleep, 600)\n"
+        "        print(job.id, flush=True)\n"
+        "        await job.result()\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, script], env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        job_id = process.stdout.readline().decode().strip()
+        process.send_signal(number)
+        _, complaints = process.communicate(timeout=60)
+
+    assert b"terminating 1 unfinished jobs" in complaints
+    (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
+    assert job["isTerminated"] or "farcall" in job["statusReason"]

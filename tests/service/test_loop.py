@@ -1,0 +1,62 @@
+"""The event loop stays free while farcall works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from farcall import BatchExecutor
+
+LONGEST_S = 0.050
+
+
+@contextlib.asynccontextmanager
+async def watched() -> AsyncIterator[list[float]]:
+    """Collect how much CPU the loop's thread spends between two turns of the loop.
+
+    CPU of the thread and not time on the wall: a machine that other programs share keeps a thread
+    waiting, which says nothing of what this one did.
+    """
+    spent: list[float] = []
+
+    async def watch() -> None:
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            spent.append(now - last)
+            last = now
+
+    task = asyncio.ensure_future(watch())
+    try:
+        yield spent
+    finally:
+        task.cancel()
+
+
+@pytest.mark.timeout(600)
+async def test_a_thousand_tasks_do_not_block_the_loop(executor: BatchExecutor) -> None:
+    def work(x: int) -> int:
+        return x
+
+    async with watched() as spent:
+        values = await executor.task(work).map(range(1000))
+
+    assert list(range(1000)) == values
+    assert max(spent) < LONGEST_S
+
+
+async def test_a_large_argument_does_not_block_the_loop(executor: BatchExecutor) -> None:
+    arguments = (bytes(2**28), np.zeros(2**25), list(range(2_000_000)))
+
+    async with watched() as spent:
+        for argument in arguments:
+            job = await executor.submit(type, argument)
+            await job.cancel()
+
+    assert max(spent) < LONGEST_S
