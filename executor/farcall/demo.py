@@ -124,13 +124,12 @@ async def _sweep(executor: BatchExecutor, console: Console, tasks: int) -> JobDe
         import random
 
         draw = random.Random(seed).random  # noqa: S311  # a simulation, no secret
-        points = 20_000
+        points = 5_000
         inside = sum(draw() ** 2 + draw() ** 2 < 1 for _ in range(points))
         return 4 * inside / points
 
-    console.print(
-        Panel(f"await sample.map(range({tasks}))", title=f"{tasks} tasks, one array job")
-    )
+    title = f"{tasks} tasks, one array job, one upload"
+    console.print(Panel(f"async for seed, value in sample.map(range({tasks})): ...", title=title))
     sweep = sample.map(range(tasks))
     total = 0.0
     columns = (
