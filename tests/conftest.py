@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--aws", action="store_true", help="check a real AWS account's Batch too")
+
+
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let no test find the developer's credentials, options or files."""
+def _clean_environment(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Let no test find the developer's credentials, options or files, but where asked to."""
+    if pytestconfig.getoption("--aws"):
+        return
     for name in os.environ:
         if name.startswith(("AWS_", "FARCALL_")):
             monkeypatch.delenv(name)

@@ -83,7 +83,7 @@ async def test_chained_exceptions_keep_their_chain(executor: BatchExecutor) -> N
             try:
                 raise LookupError("first")
             except LookupError:
-                raise OSError(5, "second")
+                raise OSError(5, "second")  # noqa: B904  # a context is what is tested
         except OSError as error:
             raise RuntimeError("third") from error
 

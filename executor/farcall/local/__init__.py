@@ -1,0 +1,40 @@
+"""The embedded AWS: S3, CloudWatch Logs, STS, IAM and Batch on one port of this machine.
+
+It is a development and test tool: it checks no signatures and no permissions, keeps everything
+in memory, and runs each job as a process of the user who started it. S3, Logs, STS and IAM are
+moto's. Batch is farcall's own and keeps the documented semantics of the operations it has: states
+and their order, attempts and evaluateOnExit, timeouts, arrays and dependencies, cancel and
+terminate, limits and throttling.
+
+`start` runs it in a child process, `serve` and `run_command` are the command line's two uses of
+that, and `LocalServer` is the same server inside this process. They need the ``local`` extra::
+
+    pip install 'farcall[local]'
+
+What it does not do: memory limits, images, multi-node and EKS jobs, ecsProperties, fair-share
+scheduling and queue priorities. Jobs share the machine's processors in the order they come. A job
+that waits for a job it has submitted itself can wait for ever where processors are few.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from farcall.local.launch import LocalAWS, run_command, serve, start
+
+if TYPE_CHECKING:
+    from farcall.local.server import LocalServer
+
+__all__ = ["LocalAWS", "LocalServer", "run_command", "serve", "start"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the server when it is asked for, because it brings moto with it."""
+    if name != "LocalServer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from farcall.local.launch import require_extra
+
+    require_extra()
+    from farcall.local.server import LocalServer
+
+    return LocalServer

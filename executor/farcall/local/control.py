@@ -1,0 +1,109 @@
+"""What a developer may change in the embedded AWS while it runs.
+
+These calls exist in the embedded AWS only. Over HTTP they are ``POST /_farcall/<name>`` with
+a JSON document; in code they are the methods of `Controls`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farcall.local.api import Response
+from farcall.local.engine import Engine
+from farcall.local.errors import ApiError, ClientError
+from farcall.local.execution import Timing
+from farcall.local.jobs import Status
+from farcall.local.limits import Limits
+
+#: What stands for "leave it as it is", where None means "no limit".
+UNCHANGED = -1.0
+
+
+class Controls:
+    """The development calls, for whoever can reach the server."""
+
+    def configure(
+        self,
+        *,
+        delays: dict[str, float] | None = None,
+        stop_grace_s: float | None = None,
+        timeout_scale: float | None = None,
+        submit_rate: float | None = UNCHANGED,
+        api_rate: float | None = UNCHANGED,
+    ) -> None:
+        """Stretch or shorten what takes time.
+
+        Args:
+            delays: Seconds a job stays in a state, by the state's name such as ``STARTING``; in
+                ``RUNNING`` they follow the end of its process. Replaces the former delays.
+            stop_grace_s: Seconds from SIGTERM to SIGKILL; 30 at first, as on AWS.
+            timeout_scale: Factor on the timeouts of jobs, whose least value is 60 s; 1 at first.
+            submit_rate: SubmitJob calls a second, None for no limit; 50 at first, as on AWS.
+            api_rate: Calls a second of each other operation, likewise.
+        """
+        document: dict[str, Any] = {
+            "delays": delays,
+            "stop_grace_s": stop_grace_s,
+            "timeout_scale": timeout_scale,
+        }
+        document = {name: value for name, value in document.items() if value is not None}
+        rates = {"submit_rate": submit_rate, "api_rate": api_rate}
+        document.update({name: rate for name, rate in rates.items() if rate != UNCHANGED})
+        self._call("configure", document)
+
+    def fault(self, operation: str, kind: str, count: int = 1) -> None:
+        """Let the next calls of a Batch operation go wrong.
+
+        Args:
+            operation: Such as ``SubmitJob``.
+            kind: ``throttle`` answers 429, ``error`` answers 500, ``lost`` does the work and
+                closes the connection without an answer.
+            count: How many calls.
+        """
+        self._call("fault", {"operation": operation, "kind": kind, "count": count})
+
+    def reclaim(self, job_id: str) -> None:
+        """Take away the host of a job under way, as a spot reclaim does."""
+        self._call("reclaim", {"job_id": job_id})
+
+    def _call(self, name: str, document: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Control:
+    """Carries the development calls out. To be called on the engine's event loop only."""
+
+    def __init__(self, engine: Engine, limits: Limits, timing: Timing) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._timing = timing
+
+    def answer(self, name: str, document: dict[str, Any]) -> Response:
+        """Carry out a call."""
+        calls = {"configure": self._configure, "fault": self._fault, "reclaim": self._reclaim}
+        try:
+            if name not in calls:
+                raise ClientError(f"There is no development call {name!r}.")
+            calls[name](document)
+        except ApiError as error:
+            return Response(error.status, {"message": str(error)}, error.code)
+        return Response(200, {})
+
+    def _configure(self, document: dict[str, Any]) -> None:
+        delays = document.get("delays", self._timing.delays)
+        unknown = set(delays) - {status.value for status in Status if not status.final}
+        if unknown:
+            raise ClientError(f"There is no delay in {', '.join(sorted(unknown))}.")
+        self._timing.delays = delays
+        self._timing.stop_grace_s = document.get("stop_grace_s", self._timing.stop_grace_s)
+        self._timing.timeout_scale = document.get("timeout_scale", self._timing.timeout_scale)
+        self._limits.set_rates(document)
+
+    def _fault(self, document: dict[str, Any]) -> None:
+        self._limits.add_fault(document["operation"], document["kind"], document["count"])
+
+    def _reclaim(self, document: dict[str, Any]) -> None:
+        job = self._engine.jobs.find(document["job_id"])
+        if job is None:
+            raise ClientError(f"There is no job {document['job_id']}.")
+        self._engine.reclaim(job)

@@ -1,0 +1,267 @@
+"""Start the embedded AWS in a process of its own, for code and for the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from farcall.local.control import Controls
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Seconds in which a server that was asked to stop has killed its jobs and is gone.
+STOP_TIMEOUT_S = 10.0
+
+#: ``python -m farcall.local`` without farcall's own ``__init__``, which imports twice as much as
+#: the server needs. The arguments are the package's directory and the options.
+_BOOT = """
+import json, sys, types
+package = sys.modules["farcall"] = types.ModuleType("farcall")
+package.__path__ = [sys.argv[1]]
+from farcall.local.__main__ import main
+main(**json.loads(sys.argv[2]))
+"""
+
+#: Variables of the user's that would lead a client past the embedded AWS, besides the
+#: endpoints of single services.
+_MISLEADING = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+
+
+class LocalAWS(Controls):
+    """A running embedded AWS; a context manager that stops it.
+
+    It runs in a child process that ends when this process does, however that happens, and takes
+    its jobs with it. All its state is in memory.
+
+    Attributes:
+        endpoint_url: URL of every service.
+        environment: Variables that point AWS clients, farcall and their children at it:
+            endpoint, dummy credentials, region, and farcall's bucket, queue, roles, log group and
+            image. Nothing sets them here; put them where they are needed.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], environment: dict[str, str]) -> None:
+        self._process = process
+        self.environment = environment
+        self.endpoint_url = environment["AWS_ENDPOINT_URL"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Kill its jobs and end it. May be called twice."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _call(self, name: str, document: dict[str, Any]) -> None:
+        request = urllib.request.Request(  # noqa: S310 - the URL is our own
+            f"{self.endpoint_url}/_farcall/{name}", json.dumps(document).encode()
+        )
+        # The user's proxy does not know this machine's loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            opener.open(request).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ValueError(json.load(error)["message"]) from None
+
+
+def start(*, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0) -> LocalAWS:
+    """Start an embedded AWS.
+
+    Its port is open on return; its first answer takes about a second more.
+
+    Each starts empty but for one bucket, one job queue, two roles and two log groups, whose names
+    are in `LocalAWS.environment`.
+
+    Example::
+
+        with farcall.local.start() as aws:
+            os.environ.update(aws.environment)
+            ...
+
+    Args:
+        cpus: Processors the jobs share, None for the machine's. A job occupies as many as its
+            VCPU requirement says, but never more than there are.
+        host: Address to listen on. Whoever can reach it can run commands as this user.
+        port: Port to listen on, 0 for a free one.
+
+    Raises:
+        ModuleNotFoundError: The ``local`` extra is not installed.
+        RuntimeError: The server did not start; its standard error says why.
+    """
+    require_extra()
+    options = json.dumps({"cpus": cpus, "host": host, "port": port})
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(_source_roots())},
+        # A Ctrl-C is for the user's program, which may still have jobs to terminate.
+        start_new_session=True,
+    )
+    assert process.stdout is not None  # noqa: S101 - says so to the type checker
+    with process.stdout:
+        line = process.stdout.readline()
+    if not line:
+        process.communicate()
+        raise RuntimeError(
+            f"The embedded AWS did not start (exit code {process.returncode}); "
+            "its standard error says why."
+        )
+    return LocalAWS(process, json.loads(line))
+
+
+def run_command(
+    argv: Sequence[str], *, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0
+) -> int:
+    """Run a command against a fresh embedded AWS, and end both.
+
+    SIGTERM and SIGHUP are passed on to the command. So is SIGINT, unless a terminal has sent it:
+    then the command has it already. To be called from the main thread.
+
+    Args:
+        argv: The command and its arguments.
+        cpus: See `start`.
+        host: See `start`.
+        port: See `start`.
+
+    Returns:
+        The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
+        command and 126 if it cannot be run.
+    """
+    with start(cpus=cpus, host=host, port=port) as aws:
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _MISLEADING and not name.startswith("AWS_ENDPOINT_URL")
+        }
+        try:
+            process = subprocess.Popen(argv, env={**environment, **aws.environment})  # noqa: S603
+        except OSError as error:
+            sys.stderr.write(f"farcall local: {argv[0]}: {error.strerror}\n")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        with _forwarding(process):
+            code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def serve(
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    out: TextIO | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
+
+    To be called from the main thread.
+
+    Args:
+        cpus: See `start`.
+        host: See `start`.
+        port: See `start`.
+        out: Where the lines go, standard output by default.
+
+    Raises:
+        RuntimeError: The server ended by itself.
+    """
+    out = out or sys.stdout
+    stopped = threading.Event()
+    with start(cpus=cpus, host=host, port=port) as aws, _handling(lambda _: stopped.set()):
+        for name, value in aws.environment.items():
+            out.write(f"export {name}={shlex.quote(value)}\n")
+        out.flush()
+        while not stopped.wait(0.2):
+            if not aws.running:
+                raise RuntimeError("The embedded AWS has ended; its standard error says why.")
+
+
+def require_extra() -> None:
+    """Check that the ``local`` extra is installed.
+
+    Raises:
+        ModuleNotFoundError: It is not; the message says what to install.
+    """
+    for module in ("moto", "flask", "flask_cors"):
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(
+                f"The embedded AWS needs {module}: pip install 'farcall[local]'", name=module
+            )
+
+
+def _source_roots() -> list[str]:
+    """Return the PYTHONPATH with which the server finds the runtime where this process does."""
+    runtime = importlib.util.find_spec("farcall_runtime")
+    roots = [str(Path(runtime.origin).parents[1])] if runtime and runtime.origin else []
+    return [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
+@contextlib.contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int) -> None:
+        if number != signal.SIGINT or not _in_foreground():
+            process.send_signal(number)
+
+    with _handling(forward):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Any) -> Iterator[None]:
+    """Handle the signals that end programs, and give them back afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {
+        number: signal.signal(number, lambda received, _: handler(received)) for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number, action in former.items():
+            signal.signal(number, action)
+
+
+def _in_foreground() -> bool:
+    """Say whether a terminal sends its Ctrl-C to this process and its children alike."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

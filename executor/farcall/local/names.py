@@ -1,0 +1,62 @@
+"""Account, region, names and ARNs of the embedded AWS."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+
+#: The account moto answers for.
+ACCOUNT_ID = "123456789012"
+REGION = "us-east-1"
+
+BUCKET = "farcall-local"
+QUEUE = "farcall-local"
+COMPUTE_ENVIRONMENT = "farcall-local"
+CLUSTER = "farcall-local"
+JOB_ROLE = "farcall-local-job"
+EXECUTION_ROLE = "farcall-local-execution"
+LOG_GROUP = "farcall-local"
+#: Where Batch writes when a definition names no log group.
+DEFAULT_LOG_GROUP = "/aws/batch/job"
+#: Jobs are processes of this machine; no image is pulled.
+IMAGE = "farcall-local-process"
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "farcall-local", "AWS_SECRET_ACCESS_KEY": "farcall-local"}
+
+
+def batch_arn(resource: str) -> str:
+    """Return the ARN of a Batch resource such as ``job/<id>`` or ``job-queue/<name>``."""
+    return f"arn:aws:batch:{REGION}:{ACCOUNT_ID}:{resource}"
+
+
+def ecs_arn(kind: str) -> str:
+    """Return a fresh ARN of an ECS ``task`` or ``container-instance`` of the cluster."""
+    return f"arn:aws:ecs:{REGION}:{ACCOUNT_ID}:{kind}/{CLUSTER}/{secrets.token_hex(16)}"
+
+
+def now_ms() -> int:
+    """Return the time as Batch writes it: milliseconds since 1970, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """Open the port, 0 for a free one. Connections wait in it until they are accepted."""
+    return socket.create_server((host, port), backlog=1024)
+
+
+def client_environment(host: str, port: int) -> dict[str, str]:
+    """Return the variables that point AWS clients and farcall at the embedded AWS."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        **CREDENTIALS,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "FARCALL_S3_BUCKET_NAME": BUCKET,
+        "FARCALL_BATCH_QUEUE": QUEUE,
+        "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
+        "FARCALL_BATCH_EXECUTION_ROLE_NAME": EXECUTION_ROLE,
+        "FARCALL_BATCH_JOB_LOG_GROUP_NAME": LOG_GROUP,
+        "FARCALL_CONTAINER_IMAGE_URI": IMAGE,
+    }

@@ -1,0 +1,224 @@
+"""The embedded AWS as an object: threads, backends and first resources.
+
+Threads: one accepts connections, one for each connection reads and answers, and one runs the
+event loop on which Batch lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+from moto.backends import get_backend
+from werkzeug.serving import make_server
+from werkzeug.test import Client
+
+from farcall.local import names
+from farcall.local.api import BatchApi, Request, Response
+from farcall.local.control import Control, Controls
+from farcall.local.engine import Engine
+from farcall.local.execution import Timing, World
+from farcall.local.front import SERVICES, Front, Handler
+from farcall.local.limits import Limits
+from farcall.local.logs import CloudWatchLogs
+from farcall.local.process import ProcessRunner
+from farcall.local.queues import Queues
+from farcall.local.runner import Runner
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+_single = threading.Lock()
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "ecs-tasks.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+
+class LocalServer(Controls):
+    """The embedded AWS in this process: S3, CloudWatch Logs, STS, IAM and Batch on one port.
+
+    Use it as a context manager in tests that want to look inside; `farcall.local.start` runs the
+    same in a process of its own, where it does not share the interpreter lock with its clients.
+    Only one can be open at a time, because moto's state is the module's.
+
+    Args:
+        cpus: Processors the jobs share; None for the machine's.
+        listener: The socket to listen on; a free port of the loopback by default.
+        runner: Makes what runs the containers, given the endpoint's URL. Processes by default.
+
+    Attributes:
+        endpoint_url: URL of every service.
+        environment: Variables that point AWS clients and farcall here.
+    """
+
+    def __init__(
+        self,
+        *,
+        cpus: int | None = None,
+        listener: socket.socket | None = None,
+        runner: Callable[[str], Runner] = ProcessRunner,
+    ) -> None:
+        self._socket = listener or names.listen()
+        if not _single.acquire(blocking=False):
+            self._socket.close()
+            raise RuntimeError("moto keeps one state for all: one LocalServer in a process.")
+        host, port = self._socket.getsockname()[:2]
+        self.environment = names.client_environment(host, port)
+        self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
+        self._front = Front(self._batch, self._answer_control)
+        _create_resources(self._front)
+        self._loop = asyncio.new_event_loop()
+        self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
+        self._threads[0].start()
+        cpus = cpus or os.cpu_count() or 1
+        self._engine, self._api, self._control = self._on_loop(
+            lambda: self._make_batch(runner(self.endpoint_url), cpus)
+        )
+        self._http = make_server(
+            host,
+            port,
+            self._front,
+            threaded=True,
+            request_handler=Handler,
+            fd=self._socket.fileno(),
+        )
+        self._threads.append(
+            threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        )
+        self._threads[1].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill the jobs, close the connections and forget everything. May be called twice."""
+        if self._loop.is_closed():
+            return
+        self._http.shutdown()
+        for last in (self._engine.close(), self._loop.shutdown_default_executor()):
+            asyncio.run_coroutine_threadsafe(last, self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        for connection in list(self._front.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._socket.close()
+        self._loop.close()
+        _single.release()
+
+    def _make_batch(self, runner: Runner, cpus: int) -> tuple[Engine, BatchApi, Control]:
+        queues, limits, timing = Queues(), Limits(), Timing()
+        queues.create_environment(
+            {
+                "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
+                "type": "UNMANAGED",
+                "unmanagedvCpus": cpus,
+            }
+        )
+        order = [{"order": 1, "computeEnvironment": names.COMPUTE_ENVIRONMENT}]
+        queues.create_queue(
+            {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
+        )
+        world = World(
+            runner=runner,
+            logs=CloudWatchLogs(_backend("logs", names.REGION), self._front.locks["logs"]),
+            assumable=self._assumable,
+            environment_name=lambda job: queues.environment_name(job.submission.queue),
+            timing=timing,
+        )
+        engine = Engine(world, cpus)
+        return engine, BatchApi(engine, queues, limits), Control(engine, limits, timing)
+
+    def _assumable(self, role_arn: str) -> bool:
+        """Say whether moto's IAM has a role that trusts ECS tasks."""
+        with self._front.locks["iam"]:
+            roles = list(_backend("iam", "aws").roles.values())
+        return any(
+            role.arn == role_arn
+            and "ecs-tasks.amazonaws.com" in str(role.assume_role_policy_document)
+            for role in roles
+        )
+
+    def _batch(self, request: Request) -> Response:
+        return self._on_loop(lambda: self._api.answer(request))
+
+    def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
+        return self._on_loop(lambda: self._control.answer(name, document))
+
+    def _call(self, name: str, document: dict[str, Any]) -> None:
+        response = self._answer_control(name, document)
+        if response.error:
+            raise ValueError(response.document["message"])
+
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        """Run a function on Batch's event loop and wait for what it returns."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return future.result()
+
+
+def _backend(service: Any, region: str) -> Any:
+    return get_backend(service)[names.ACCOUNT_ID][region]
+
+
+def _create_resources(front: Front) -> None:
+    """Create bucket, roles and log groups by requests, which also warms moto up."""
+    for service in SERVICES:
+        # moto keeps its state in the module; a second server in one process starts afresh.
+        get_backend(service).reset()
+    client = Client(front)
+
+    def post(service: str, path: str, **request: Any) -> None:
+        scope = f"Credential=local/20000101/{names.REGION}/{service}/aws4_request"
+        headers = {"Authorization": f"AWS4-HMAC-SHA256 {scope}", **request.pop("headers", {})}
+        response = client.open(path, headers=headers, **request)
+        if response.status_code != 200:
+            raise RuntimeError(f"moto's {service} answered {response.status}: {response.text}")
+
+    post("s3", f"/{names.BUCKET}", method="PUT")
+    for group in (names.LOG_GROUP, names.DEFAULT_LOG_GROUP):
+        target = {"X-Amz-Target": "Logs_20140328.CreateLogGroup"}
+        body = json.dumps({"logGroupName": group})
+        post("logs", "/", method="POST", headers=target, data=body)
+    form = "application/x-www-form-urlencoded"
+    for role in (names.JOB_ROLE, names.EXECUTION_ROLE):
+        action = {"Action": "CreateRole", "Version": "2010-05-08", "RoleName": role}
+        body = urlencode({**action, "AssumeRolePolicyDocument": json.dumps(TRUST)})
+        post("iam", "/", method="POST", data=body, content_type=form)
+    body = urlencode({"Action": "GetCallerIdentity", "Version": "2011-06-15"})
+    post("sts", "/", method="POST", data=body, content_type=form)

@@ -1,0 +1,160 @@
+"""The Batch of an account, embedded or real, and the few steps every test takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+import boto3
+import pytest
+from botocore import xform_name
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+FINAL = ("SUCCEEDED", "FAILED")
+ORDER = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", *FINAL)
+
+
+class Account:
+    """Batch clients and the few steps every test takes."""
+
+    def __init__(self, local):
+        self.local = local
+        env = local.environment if local else os.environ
+        self.queue = env["FARCALL_BATCH_QUEUE" if local else "FARCALL_TEST_AWS_QUEUE"]
+        self.image = env["FARCALL_CONTAINER_IMAGE_URI" if local else "FARCALL_TEST_AWS_IMAGE"]
+        self.patience_s = 20 if local else 900
+        self.batch = self.client("batch")
+        self.logs = self.client("logs")
+        self._definitions = []
+
+    def client(self, service):
+        config = Config(retries={"total_max_attempts": 1 if self.local else 10})
+        if not self.local:
+            return boto3.client(service, config=config)
+        env = self.local.environment
+        return boto3.client(
+            service,
+            endpoint_url=self.local.endpoint_url,
+            aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
+            region_name=env["AWS_REGION"],
+            config=config,
+        )
+
+    def tune(self, **options):
+        """Shorten what takes long; a real account takes its time."""
+        if self.local:
+            self.local.configure(**options)
+
+    def definition(self, *command, vcpu="1", container=None, name=None, **document):
+        """Register a definition whose container runs a command."""
+        reply = self.batch.register_job_definition(
+            **{
+                "jobDefinitionName": name or f"farcall-test-{uuid.uuid4().hex[:12]}",
+                "type": "container",
+                "containerProperties": {
+                    "image": self.image,
+                    "command": list(command),
+                    "resourceRequirements": [
+                        {"type": "VCPU", "value": vcpu},
+                        {"type": "MEMORY", "value": "128"},
+                    ],
+                    **(container or {}),
+                },
+                **document,
+            }
+        )
+        self._definitions.append(reply["jobDefinitionArn"])
+        return reply["jobDefinitionArn"]
+
+    def submit(self, definition, **document):
+        """Submit a job and return its ID."""
+        return self.batch.submit_job(
+            **{
+                "jobName": f"farcall-test-{uuid.uuid4().hex[:12]}",
+                "jobQueue": self.queue,
+                "jobDefinition": definition,
+                **document,
+            }
+        )["jobId"]
+
+    def run(self, *command, document=None, **options):
+        """Run a command to its end and return the job's description."""
+        return self.wait(self.submit(self.definition(*command, **(document or {})), **options))
+
+    def shell(self, script, **options):
+        """Run a shell script to its end and return the job's description."""
+        return self.run("sh", "-c", script, **options)
+
+    def start(self, script, **options):
+        """Submit a shell script and return its job's ID once it runs and has said so."""
+        job_id = self.submit(self.definition("sh", "-c", f"echo ready; {script}"), **options)
+        detail = self.wait(job_id, "RUNNING")
+        self.wait_for(lambda: "ready" in self.output(detail))
+        return job_id
+
+    def describe(self, job_id):
+        return self.batch.describe_jobs(jobs=[job_id])["jobs"][0]
+
+    def status(self, job_id):
+        return self.describe(job_id)["status"]
+
+    def wait(self, job_id, *statuses):
+        """Wait for a status, by default for the end, and return the description."""
+        statuses = statuses or FINAL
+        found = []
+
+        def there():
+            found[:] = self.batch.describe_jobs(jobs=[job_id])["jobs"]
+            return bool(found) and found[0]["status"] in statuses
+
+        self.wait_for(there)
+        return found[0]
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + self.patience_s
+        while not condition():
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.03 if self.local else 3)
+
+    def output(self, detail, group="/aws/batch/job"):
+        """Return the lines a job has written."""
+        stream = detail["container"].get("logStreamName")
+        if stream is None:
+            return []
+        events = self.logs.get_log_events(
+            logGroupName=group, logStreamName=stream, startFromHead=True
+        )["events"]
+        return [event["message"] for event in events]
+
+    def withdraw_all(self, operation, jobs, reason):
+        """Call TerminateJobs or CancelJobs, also where botocore does not know them yet."""
+        method = getattr(self.batch, xform_name(operation), None)
+        if method is not None:
+            return method(jobs=jobs, reason=reason)
+        if not self.local:
+            pytest.skip(f"this botocore has no {operation}")
+        url = f"{self.local.endpoint_url}/v1/{operation.lower()}"
+        body = json.dumps({"jobs": jobs, "reason": reason}).encode()
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, body)) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                code = error.headers["x-amzn-ErrorType"]
+                details = {"Code": code, "Message": json.load(error)["message"]}
+                metadata = {"HTTPStatusCode": error.status}
+                reply = {"Error": details, "ResponseMetadata": metadata}
+                raise ClientError(reply, operation) from None
+
+    def close(self):
+        if not self.local:
+            for arn in self._definitions:
+                self.batch.deregister_job_definition(jobDefinition=arn)
+        self.batch.close()
+        self.logs.close()

@@ -1,0 +1,1073 @@
+"""What AWS documents of Batch, checked with boto3 against the embedded AWS or a real account.
+
+Each test's docstring states the rule and where it stands. Jobs are real processes with real
+signals.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError
+
+from local.account import FINAL, ORDER
+
+
+def refusal(call, *args, **kwargs):
+    """Return the message of the ClientException a call ends in."""
+    with pytest.raises(ClientError) as caught:
+        call(*args, **kwargs)
+    assert caught.value.response["Error"]["Code"] == "ClientException"
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    return caught.value.response["Error"]["Message"]
+
+
+# States, attempts, logs -----------------------------------------------------------------------
+
+
+def test_exit_code_decides(batch):
+    """A non-zero exit code is a failure; the code is in the container and in the attempt.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_AttemptContainerDetail.html
+    """
+    good, bad = batch.shell("exit 0"), batch.shell("exit 3")
+    assert (good["status"], good["container"]["exitCode"]) == ("SUCCEEDED", 0)
+    assert (bad["status"], bad["container"]["exitCode"]) == ("FAILED", 3)
+    assert [a["container"]["exitCode"] for a in bad["attempts"]] == [3]
+    assert bad["statusReason"] == "Essential container in task exited"
+    assert bad["createdAt"] <= bad["startedAt"] <= bad["stoppedAt"]
+
+
+def test_states_come_in_order(batch, knobs):
+    """A job passes SUBMITTED, RUNNABLE, STARTING and RUNNING.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
+    """
+    knobs.configure(delays=dict.fromkeys(("SUBMITTED", "RUNNABLE", "STARTING", "RUNNING"), 0.15))
+    job_id = batch.submit(batch.definition("true"))
+    seen = []
+    while not seen or seen[-1] not in FINAL:
+        status = batch.status(job_id)
+        seen += [status] if status not in seen else []
+        time.sleep(0.03)
+    assert seen == ["SUBMITTED", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED"]
+    assert seen == sorted(seen, key=ORDER.index)
+
+
+def test_log_stream_and_attempts_of_a_running_job(batch):
+    """Each attempt gets its log stream in RUNNING; `attempts` lists ended attempts only.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerDetail.html
+    """
+    job_id = batch.start("echo err >&2; sleep 30")
+    detail = batch.wait(job_id, "RUNNING")
+    assert detail["attempts"] == []
+    assert "exitCode" not in detail["container"]
+    assert "stoppedAt" not in detail
+    name, kind, task = detail["container"]["logStreamName"].split("/")
+    assert kind == "default"
+    assert detail["jobDefinition"].split("/")[1].startswith(name)
+    assert detail["container"]["taskArn"].endswith(task)
+    batch.wait_for(lambda: batch.output(detail) == ["ready", "err"])
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    batch.wait(job_id)
+
+
+def test_log_group_and_prefix_of_the_definition(batch, knobs):
+    """`awslogs-group` and `awslogs-stream-prefix` name the group and the stream.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/using_awslogs.html
+    """
+    group = knobs.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
+    options = {"awslogs-group": group, "awslogs-stream-prefix": "mine"}
+    log = {"logConfiguration": {"logDriver": "awslogs", "options": options}}
+    job = batch.shell("echo hello", document={"container": log})
+    assert job["container"]["logStreamName"].startswith("mine/default/")
+    assert batch.output(job, group) == ["hello"]
+
+
+def test_output_of_every_kind(batch, knobs):
+    """Events hold at most 256 KiB; bytes that are no UTF-8 are replaced.
+
+    https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html
+    """
+    job = batch.shell(
+        r"printf 'a\377b\n\nlast'; head -c 600000 /dev/zero | tr '\0' x; printf '\nend'"
+    )
+    lines = batch.output(job)
+    assert lines[0] == "a\ufffdb"
+    assert lines[-1] == "end"
+    assert "".join(lines[1:-1]) == "last" + "x" * 600_000
+    assert max(map(len, lines)) <= 256 * 1024
+
+
+def test_missing_log_group_fails_the_start(batch, knobs):
+    """Without its log group a task is not started, and has neither exit code nor log stream.
+
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
+    """
+    log = {"logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": "nowhere"}}}
+    job = batch.run("true", document={"container": log})
+    assert (job["status"], job["statusReason"]) == ("FAILED", "Task failed to start")
+    assert job["container"]["reason"].startswith("ResourceInitializationError: ")
+    assert not {"exitCode", "logStreamName"} & set(job["container"])
+    assert "startedAt" not in job
+
+
+def test_missing_command_fails_the_start(batch):
+    """A command that is not in the image gives CannotStartContainerError.
+
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
+    """
+    job = batch.run("no-such-command-anywhere")
+    assert (job["status"], job["statusReason"]) == ("FAILED", "Task failed to start")
+    assert job["container"]["reason"].startswith("CannotStartContainerError: ")
+    assert "executable file not found" in job["container"]["reason"]
+
+
+def test_role_that_cannot_be_assumed(batch, knobs):
+    """A task whose role does not exist or does not trust ECS is not started.
+
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-iam-roles.html
+    """
+    good = f"arn:aws:iam::123456789012:role/{knobs.environment['FARCALL_BATCH_JOB_ROLE_NAME']}"
+    bad = "arn:aws:iam::123456789012:role/nobody"
+    assert batch.run("true", document={"container": {"jobRoleArn": good}})["status"] == "SUCCEEDED"
+    job = batch.run("true", document={"container": {"jobRoleArn": bad}})
+    assert job["status"] == "FAILED"
+    assert job["statusReason"].startswith(f"ECS was unable to assume the role '{bad}'")
+
+
+def test_killed_process(batch):
+    """A process killed by signal N reports 128 + N, as docker does.
+
+    https://docs.docker.com/reference/cli/docker/container/run/#exit-status
+    """
+    assert batch.shell("kill -KILL $$", document={})["container"]["exitCode"] == 137
+
+
+# Environment, command, parameters -------------------------------------------------------------
+
+
+def test_environment_of_a_job(batch, knobs, monkeypatch):
+    """Batch sets its AWS_BATCH variables; nothing of the user's own environment comes along.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
+    """
+    job = batch.shell("env; pwd; ls -A; readlink /proc/self/fd/0 || true")
+    lines = batch.output(job)
+    env = dict(line.split("=", 1) for line in lines if re.match(r"\w+=", line))
+    assert env["AWS_BATCH_JOB_ID"] == job["jobId"]
+    assert env["AWS_BATCH_JOB_ATTEMPT"] == "1"
+    assert env["AWS_BATCH_JQ_NAME"] == batch.queue
+    assert env["AWS_BATCH_CE_NAME"] == "farcall-local"
+    assert env["AWS_ENDPOINT_URL"] == knobs.endpoint_url
+    assert "AWS_BATCH_JOB_ARRAY_INDEX" not in env
+    assert not [name for name in env if name.startswith(("PYTEST", "VIRTUAL_ENV", "SSH"))]
+    assert "/dev/null" in lines
+
+
+def test_environment_override_wins_by_name(batch):
+    """Overrides add variables and replace the definition's, by name.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerOverrides.html
+    """
+    base = {"environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
+    override = {"environment": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]}
+    job = batch.shell('echo "$A$B$C"', document={"container": base}, containerOverrides=override)
+    assert batch.output(job) == ["134"]
+    shown = {item["name"]: item["value"] for item in job["container"]["environment"]}
+    assert {name: shown[name] for name in "ABC"} == {"A": "1", "B": "3", "C": "4"}
+
+
+def test_command_and_resources_are_overridden(batch):
+    """`command` and `resourceRequirements` of the submission win, the latter by type.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerOverrides.html
+    """
+    job = batch.run(
+        "false",
+        containerOverrides={
+            "command": ["sh", "-c", "echo mine"],
+            "resourceRequirements": [{"type": "MEMORY", "value": "256"}],
+        },
+    )
+    assert batch.output(job) == ["mine"]
+    shown = {item["type"]: item["value"] for item in job["container"]["resourceRequirements"]}
+    assert shown == {"VCPU": "1", "MEMORY": "256"}
+
+
+def test_parameters_are_substituted(batch):
+    """`Ref::name` in a command takes the submission's value, else the definition's.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.html#parameters
+    """
+    definition = batch.definition("echo", "Ref::a", "Ref::b", parameters={"a": "1", "b": "2"})
+    job = batch.wait(batch.submit(definition, parameters={"b": "3"}))
+    assert batch.output(job) == ["1 3"]
+
+
+# Retries --------------------------------------------------------------------------------------
+
+
+def test_attempts_are_counted_from_one(batch):
+    """A failed job is tried again until its attempts are used up.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+    """
+    job = batch.shell("exit $AWS_BATCH_JOB_ATTEMPT", document={"retryStrategy": {"attempts": 2}})
+    assert [a["container"]["exitCode"] for a in job["attempts"]] == [1, 2]
+    assert job["status"] == "FAILED"
+    assert job["container"]["exitCode"] == 2
+
+
+def test_success_ends_the_attempts(batch):
+    """A later attempt that succeeds makes the job succeed; submission's attempts replace.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+    """
+    job = batch.shell(
+        "[ $AWS_BATCH_JOB_ATTEMPT = 2 ]",
+        document={"retryStrategy": {"attempts": 1}},
+        retryStrategy={"attempts": 5},
+    )
+    assert (job["status"], len(job["attempts"])) == ("SUCCEEDED", 2)
+
+
+@pytest.mark.parametrize(
+    ("rules", "attempts"),
+    [
+        pytest.param([{"onExitCode": "3", "action": "EXIT"}], 1, id="exit"),
+        pytest.param([{"onExitCode": "4", "action": "EXIT"}], 3, id="no match means retry"),
+        pytest.param(
+            [
+                {"onExitCode": "3*", "action": "retry"},
+                {"onReason": "*", "action": "exit"},
+            ],
+            3,
+            id="first match wins",
+        ),
+        pytest.param(
+            [{"onExitCode": "3", "onReason": "Out*", "action": "EXIT"}], 3, id="all must match"
+        ),
+        pytest.param([{"onReason": "*", "action": "EXIT"}], 1, id="* matches an absent reason"),
+        pytest.param(
+            [{"onStatusReason": "Essential container*", "action": "EXIT"}], 1, id="status reason"
+        ),
+    ],
+)
+def test_evaluate_on_exit(batch, rules, attempts):
+    """The first rule all of whose conditions match decides; when none matches, Batch retries.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
+    """
+    retry = {"attempts": 3, "evaluateOnExit": rules}
+    job = batch.shell("exit 3", retryStrategy=retry)
+    assert len(job["attempts"]) == attempts
+    shown = job["retryStrategy"]["evaluateOnExit"]
+    assert [rule["action"] for rule in shown] == [rule["action"].lower() for rule in rules]
+
+
+def test_rules_do_not_touch_success(batch):
+    """evaluateOnExit is for failed attempts only.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+    """
+    rules = [{"onExitCode": "0", "action": "RETRY"}]
+    job = batch.shell("exit 0", retryStrategy={"attempts": 3, "evaluateOnExit": rules})
+    assert (job["status"], len(job["attempts"])) == ("SUCCEEDED", 1)
+
+
+def test_reclaimed_host(batch, knobs):
+    """A lost EC2 host gives `Host EC2 …` and no exit code, and rules can retry on it.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+    """
+    rules = [
+        {"onStatusReason": "Host EC2*", "action": "RETRY"},
+        {"onReason": "*", "action": "EXIT"},
+    ]
+    job_id = batch.start(
+        "[ $AWS_BATCH_JOB_ATTEMPT = 2 ] || sleep 30",
+        retryStrategy={"attempts": 3, "evaluateOnExit": rules},
+    )
+    knobs.reclaim(job_id)
+    job = batch.wait(job_id)
+    first = job["attempts"][0]
+    assert (job["status"], len(job["attempts"])) == ("SUCCEEDED", 2)
+    assert re.fullmatch(
+        r"Host EC2 \(instance i-[0-9a-f]{17}\) terminated\.", first["statusReason"]
+    )
+    assert "exitCode" not in first["container"]
+
+
+# Timeouts -------------------------------------------------------------------------------------
+
+
+def test_timeout(batch):
+    """After attemptDurationSeconds the job gets SIGTERM; it fails and is not retried.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
+    """
+    batch.tune(timeout_scale=0.01)
+    job = batch.shell(
+        "trap 'echo bye; exit 5' TERM; sleep 100 & wait",
+        timeout={"attemptDurationSeconds": 60},
+        retryStrategy={"attempts": 3},
+    )
+    assert (job["status"], len(job["attempts"])) == ("FAILED", 1)
+    assert job["statusReason"] == "Job attempt duration exceeded timeout"
+    assert job["timeout"] == {"attemptDurationSeconds": 60}
+    assert batch.output(job) == ["bye"]
+
+
+def test_timeout_of_a_process_that_ignores_sigterm(batch):
+    """30 s after SIGTERM comes SIGKILL, which takes every process of the container.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
+    """
+    batch.tune(timeout_scale=0.01, stop_grace_s=0.3)
+    job = batch.shell(
+        "trap 'echo no' TERM; while :; do sleep 0.1; done", timeout={"attemptDurationSeconds": 60}
+    )
+    assert job["statusReason"] == "Job attempt duration exceeded timeout"
+    assert job["container"]["exitCode"] == 137
+    assert batch.output(job) == ["no"]
+
+
+# Cancel and terminate -------------------------------------------------------------------------
+
+
+def test_terminate_a_running_job(batch):
+    """TerminateJob sends SIGTERM; the job is FAILED with the caller's reason, and not retried.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
+    """
+    job_id = batch.start("trap 'exit 0' TERM; sleep 100 & wait", retryStrategy={"attempts": 3})
+    batch.batch.terminate_job(jobId=job_id, reason="not needed")
+    job = batch.wait(job_id)
+    assert (job["status"], job["statusReason"]) == ("FAILED", "not needed")
+    assert (job["isTerminated"], job["isCancelled"]) == (True, False)
+    assert len(job["attempts"]) == 1
+
+
+def test_terminate_signals_the_main_process_alone(batch, knobs):
+    """docker sends SIGTERM to PID 1 only; what PID 1 leaves behind dies with the container.
+
+    https://docs.docker.com/reference/cli/docker/container/stop/
+    """
+    knobs.configure(stop_grace_s=0.5)
+    child = "trap 'echo child' TERM; while :; do sleep 0.05; done"
+    job_id = batch.start(f"sh -c \"{child}\" & trap 'echo main' TERM; while :; do wait; done")
+    time.sleep(0.2)
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    job = batch.wait(job_id)
+    assert job["container"]["exitCode"] == 137
+    assert batch.output(job) == ["ready", "main"]
+
+
+def test_cancel_does_nothing_to_a_running_job(batch):
+    """CancelJob succeeds on a STARTING or RUNNING job and changes nothing.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
+    """
+    job_id = batch.start("sleep 0.3")
+    batch.batch.cancel_job(jobId=job_id, reason="please")
+    job = batch.wait(job_id)
+    assert (job["status"], job["isCancelled"]) == ("SUCCEEDED", False)
+
+
+@pytest.mark.parametrize(
+    ("operation", "flag"), [("cancel_job", "isCancelled"), ("terminate_job", "isTerminated")]
+)
+def test_withdraw_a_waiting_job(batch, knobs, operation, flag):
+    """A RUNNABLE job is cancelled by either call and never starts.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
+    """
+    knobs.configure(delays={"RUNNABLE": 0.3})
+    job_id = batch.submit(batch.definition("true"))
+    batch.wait(job_id, "RUNNABLE")
+    getattr(batch.batch, operation)(jobId=job_id, reason="changed my mind")
+    job = batch.wait(job_id)
+    assert (job["status"], job["statusReason"]) == ("FAILED", "changed my mind")
+    assert job[flag] is True
+    assert job["attempts"] == []
+    time.sleep(0.4)
+    assert batch.describe(job_id)["attempts"] == []
+
+
+def test_terminate_a_starting_job(batch, knobs):
+    """A job terminated in STARTING fails without having run.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
+    """
+    knobs.configure(delays={"STARTING": 0.3})
+    job_id = batch.submit(batch.definition("true"))
+    batch.wait(job_id, "STARTING")
+    batch.batch.terminate_job(jobId=job_id, reason="stop")
+    job = batch.wait(job_id)
+    assert (job["status"], job["statusReason"]) == ("FAILED", "stop")
+    assert "exitCode" not in job["container"]
+
+
+def test_pending_job_is_cancelled_after_its_dependencies(batch):
+    """A PENDING job is cancelled after all its dependencies are completed.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
+    """
+    first = batch.start("sleep 0.6")
+    second = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
+    batch.wait(second, "PENDING")
+    batch.batch.cancel_job(jobId=second, reason="no")
+    job = batch.describe(second)
+    assert (job["status"], job["isCancelled"]) == ("PENDING", True)
+    assert batch.wait(second)["statusReason"] == "no"
+    assert batch.status(first) == "SUCCEEDED"
+
+
+def test_ended_and_unknown_jobs_take_any_call(batch):
+    """Terminating a job that has ended, or that is not known, answers 200.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
+    """
+    job = batch.shell("exit 0")
+    for job_id in (job["jobId"], "00000000-0000-0000-0000-000000000000"):
+        batch.batch.terminate_job(jobId=job_id, reason="late")
+        batch.batch.cancel_job(jobId=job_id, reason="late")
+    assert batch.describe(job["jobId"])["status"] == "SUCCEEDED"
+
+
+def test_bulk_terminate(batch):
+    """TerminateJobs and CancelJobs take up to 50 IDs; unknown ones count as successful.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
+    """
+    job_id = batch.start("sleep 30")
+    reply = batch.withdraw_all("TerminateJobs", [job_id, "unknown"], "all")
+    assert reply["successful"] == [job_id, "unknown"]
+    assert reply["errors"] == []
+    job = batch.wait(job_id)
+    assert (job["statusReason"], job["isTerminated"]) == ("all", True)
+    assert batch.withdraw_all("CancelJobs", [job_id], "late")["successful"] == [job_id]
+    refusal(batch.withdraw_all, "TerminateJobs", ["x"] * 51, "all")
+
+
+def test_reason_is_required_and_limited(batch):
+    """`reason` is required and holds at most 1024 characters.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
+    """
+    for reason in ("", "x" * 1025):
+        refusal(batch.batch.terminate_job, jobId="some-job", reason=reason)
+
+
+# Arrays ---------------------------------------------------------------------------------------
+
+
+def test_array_job(batch):
+    """Children are `<parent>:<index>`, know index and size, and are counted by the parent.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+    """
+    script = "echo $AWS_BATCH_JOB_ARRAY_INDEX/$AWS_BATCH_JOB_ARRAY_SIZE $AWS_BATCH_JOB_ID"
+    parent = batch.shell(script, arrayProperties={"size": 3})
+    assert (parent["status"], parent["attempts"]) == ("SUCCEEDED", [])
+    assert parent["arrayProperties"]["size"] == 3
+    counts = parent["arrayProperties"]["statusSummary"]
+    assert counts == {status: 3 if status == "SUCCEEDED" else 0 for status in ORDER}
+    child = batch.describe(f"{parent['jobId']}:2")
+    assert child["arrayProperties"]["index"] == 2
+    assert batch.output(child) == [f"2/3 {parent['jobId']}:2"]
+
+
+def test_array_parent_is_pending_then_failed(batch):
+    """The parent stays PENDING while children run, and fails once all ended if one failed.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+    script = "sleep 0.$((AWS_BATCH_JOB_ARRAY_INDEX * 3)); exit $((AWS_BATCH_JOB_ARRAY_INDEX == 0))"
+    job_id = batch.submit(batch.definition("sh", "-c", script), arrayProperties={"size": 2})
+    batch.wait(f"{job_id}:0", "FAILED")
+    if batch.status(f"{job_id}:1") not in FINAL:
+        assert batch.status(job_id) in ("PENDING", *FINAL)
+    parent = batch.wait(job_id)
+    assert (parent["status"], parent["statusReason"]) == ("FAILED", "Array Child Job failed")
+    assert batch.status(f"{job_id}:1") == "SUCCEEDED"
+
+
+def test_retries_are_per_child(batch):
+    """Each child has its own attempts.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+    """
+    script = "exit $((AWS_BATCH_JOB_ARRAY_INDEX == 1))"
+    parent = batch.shell(script, arrayProperties={"size": 2}, retryStrategy={"attempts": 2})
+    children = [batch.describe(f"{parent['jobId']}:{index}") for index in (0, 1)]
+    assert [len(child["attempts"]) for child in children] == [1, 2]
+
+
+def test_terminate_one_child(batch):
+    """`<parent>:<index>` terminates that child alone.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+    """
+    script = "[ $AWS_BATCH_JOB_ARRAY_INDEX = 0 ] || exec sleep 30"
+    job_id = batch.submit(batch.definition("sh", "-c", script), arrayProperties={"size": 2})
+    batch.wait(f"{job_id}:1", "RUNNING")
+    batch.batch.terminate_job(jobId=f"{job_id}:1", reason="just you")
+    parent = batch.wait(job_id)
+    assert batch.status(f"{job_id}:0") == "SUCCEEDED"
+    assert batch.describe(f"{job_id}:1")["isTerminated"] is True
+    assert (parent["status"], parent["isTerminated"]) == ("FAILED", False)
+
+
+def test_terminate_a_whole_array(batch):
+    """Terminating the parent ends every child; the parent fails when all have ended.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
+    """
+    definition = batch.definition("sleep", "30")
+    job_id = batch.submit(definition, arrayProperties={"size": 6})
+    batch.wait(f"{job_id}:0", "RUNNING")
+    batch.batch.terminate_job(jobId=job_id, reason="all of you")
+    parent = batch.wait(job_id)
+    assert (parent["statusReason"], parent["isTerminated"]) == ("all of you", True)
+    assert parent["arrayProperties"]["statusSummary"]["FAILED"] == 6
+    assert batch.describe(f"{job_id}:5")["statusReason"] == "all of you"
+
+
+def test_array_of_10000(batch, knobs):
+    """An array holds up to 10,000 children, and costs one call.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+    """
+    definition = batch.definition("sleep", "30", vcpu="4")
+    began = time.monotonic()
+    job_id = batch.submit(definition, arrayProperties={"size": 10_000})
+    assert time.monotonic() - began < 1
+    batch.wait(f"{job_id}:0", "RUNNING")
+    page = batch.batch.list_jobs(arrayJobId=job_id, jobStatus="RUNNABLE")
+    assert len(page["jobSummaryList"]) == 1000
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    assert batch.wait(job_id)["arrayProperties"]["statusSummary"]["FAILED"] == 10_000
+
+
+# Dependencies ---------------------------------------------------------------------------------
+
+
+def test_dependency(batch):
+    """A job waits in PENDING for what it depends on, and fails if that fails.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
+    """
+    first = batch.start("sleep 0.3; exit 1")
+    waiting = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
+    assert batch.wait(waiting, "PENDING")["dependsOn"] == [{"jobId": first}]
+    job = batch.wait(waiting)
+    assert (job["status"], job["statusReason"]) == ("FAILED", "Dependent Job failed")
+    assert batch.status(first) == "FAILED"
+    good = batch.shell("exit 0")["jobId"]
+    late = batch.submit(batch.definition("true"), dependsOn=[{"jobId": good}])
+    assert batch.wait(late)["status"] == "SUCCEEDED"
+
+
+def test_sequential_array(batch):
+    """With SEQUENTIAL each child starts after the one before it has succeeded.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+    """
+    parent = batch.shell(
+        "exit $((AWS_BATCH_JOB_ARRAY_INDEX == 1))",
+        arrayProperties={"size": 3},
+        dependsOn=[{"type": "SEQUENTIAL"}],
+    )
+    first, second, third = (batch.describe(f"{parent['jobId']}:{index}") for index in range(3))
+    assert first["stoppedAt"] <= second["startedAt"]
+    assert [first["status"], second["status"]] == ["SUCCEEDED", "FAILED"]
+    assert third["statusReason"] == "Dependent Job failed"
+    assert third["attempts"] == []
+
+
+def test_n_to_n_arrays(batch):
+    """With N_TO_N each child waits for the child of the same index.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
+    """
+    first = batch.submit(
+        batch.definition("sh", "-c", "exit $AWS_BATCH_JOB_ARRAY_INDEX"),
+        arrayProperties={"size": 2},
+    )
+    pair = {"jobId": first, "type": "N_TO_N"}
+    second = batch.submit(batch.definition("true"), arrayProperties={"size": 2}, dependsOn=[pair])
+    batch.wait(second)
+    assert [batch.status(f"{second}:{index}") for index in (0, 1)] == ["SUCCEEDED", "FAILED"]
+    refusal(batch.submit, batch.definition("true"), arrayProperties={"size": 3}, dependsOn=[pair])
+
+
+# Describing and listing -----------------------------------------------------------------------
+
+
+def test_describe_takes_100_and_leaves_out_the_unknown(batch):
+    """DescribeJobs takes up to 100 IDs; those it does not know are missing from the reply.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html
+    """
+    assert batch.batch.describe_jobs(jobs=["unknown"] * 100)["jobs"] == []
+    refusal(batch.batch.describe_jobs, jobs=["unknown"] * 101)
+
+
+def test_list_jobs_shows_one_state(batch):
+    """ListJobs shows RUNNING jobs unless it is told another state.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+    done = batch.shell("exit 4")["jobId"]
+    running = batch.start("sleep 30")
+
+    def listed(**options):
+        reply = batch.batch.list_jobs(jobQueue=batch.queue, **options)
+        return {row["jobId"]: row for row in reply["jobSummaryList"]}
+
+    assert running in listed()
+    assert done not in listed()
+    row = listed(jobStatus="FAILED")[done]
+    assert row["container"] == {"exitCode": 4}
+    assert {"isCancelled", "isTerminated"}.isdisjoint(row)
+    batch.batch.terminate_job(jobId=running, reason="enough")
+    batch.wait(running)
+
+
+def test_list_jobs_by_filter(batch):
+    """A filter ignores the state; names match without case and with a trailing asterisk.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+    prefix = f"Find-{time.time_ns()}"
+    definition = batch.definition("true")
+    ids = [batch.submit(definition, jobName=f"{prefix}-{n}") for n in range(3)]
+    for job_id in ids:
+        batch.wait(job_id)
+
+    def found(name, *values):
+        reply = batch.batch.list_jobs(
+            jobQueue=batch.queue, filters=[{"name": name, "values": list(values)}]
+        )
+        return [row["jobId"] for row in reply["jobSummaryList"]]
+
+    assert sorted(found("JOB_NAME", f"{prefix.lower()}*")) == sorted(ids)
+    assert found("JOB_NAME", f"{prefix}-1") == [ids[1]]
+    assert sorted(found("JOB_DEFINITION", definition)) == sorted(ids)
+    assert sorted(found("JOB_DEFINITION", definition.split("/")[1].split(":")[0])) == sorted(ids)
+    created = batch.describe(ids[0])["createdAt"]
+    assert ids[0] in found("AFTER_CREATED_AT", str(created - 1))
+    assert ids[0] not in found("BEFORE_CREATED_AT", str(created))
+
+
+def test_list_jobs_pages_newest_first(batch):
+    """Filtered jobs come newest first, in pages that a token continues.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+    prefix = f"page-{time.time_ns()}"
+    definition = batch.definition("true")
+    ids = [batch.submit(definition, jobName=f"{prefix}-{n}") for n in range(5)]
+    pages = batch.batch.get_paginator("list_jobs").paginate(
+        jobQueue=batch.queue,
+        filters=[{"name": "JOB_NAME", "values": [f"{prefix}*"]}],
+        PaginationConfig={"PageSize": 2},
+    )
+    rows = [[row["jobId"] for row in page["jobSummaryList"]] for page in pages]
+    assert [len(page) for page in rows] == [2, 2, 1]
+    if batch.local:
+        assert [job_id for page in rows for job_id in page] == ids[::-1]
+
+
+def test_list_jobs_of_an_array(batch):
+    """`arrayJobId` lists the children, which the queue's list does not show.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+    parent = batch.shell("exit $((AWS_BATCH_JOB_ARRAY_INDEX == 1))", arrayProperties={"size": 3})
+    rows = batch.batch.list_jobs(arrayJobId=parent["jobId"], jobStatus="SUCCEEDED")
+    assert sorted(row["arrayProperties"]["index"] for row in rows["jobSummaryList"]) == [0, 2]
+    failed = batch.batch.list_jobs(arrayJobId=parent["jobId"], jobStatus="FAILED")
+    assert failed["jobSummaryList"][0]["container"] == {"exitCode": 1}
+    in_queue = batch.batch.list_jobs(jobQueue=batch.queue, jobStatus="SUCCEEDED")
+    assert not [row for row in in_queue["jobSummaryList"] if ":" in row["jobId"]]
+
+
+def test_list_jobs_needs_exactly_one_scope(batch):
+    """Exactly one of jobQueue, arrayJobId and multiNodeJobId is given.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+    refusal(batch.batch.list_jobs)
+    refusal(batch.batch.list_jobs, jobQueue=batch.queue, arrayJobId="x")
+
+
+# Definitions ----------------------------------------------------------------------------------
+
+
+def test_revisions(batch):
+    """Each registration makes a revision; a bare name runs the latest ACTIVE one.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+    """
+    name = f"farcall-test-revisions-{time.time_ns()}"
+    arns = [batch.definition("echo", str(n), name=name) for n in range(1, 4)]
+    assert [arn.rpartition(":")[2] for arn in arns] == ["1", "2", "3"]
+    batch.batch.deregister_job_definition(jobDefinition=f"{name}:3")
+
+    def used(reference):
+        return batch.describe(batch.submit(reference))["jobDefinition"]
+
+    assert used(name) == arns[1]
+    assert used(f"{name}:1") == arns[0]
+    assert used(arns[0]) == arns[0]
+    assert used(arns[0].rpartition(":")[0]) == arns[1]
+    refusal(batch.submit, f"{name}:3")
+    refusal(batch.submit, f"{name}:4")
+
+
+def test_describe_definitions(batch):
+    """DescribeJobDefinitions finds by name and status, or by `name:revision` and ARN alone.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobDefinitions.html
+    """
+    name = f"farcall-test-describe-{time.time_ns()}"
+    arns = [batch.definition("true", name=name, tags={"k": "v"}) for _ in range(2)]
+    batch.batch.deregister_job_definition(jobDefinition=arns[0])
+
+    def found(**options):
+        reply = batch.batch.describe_job_definitions(**options)
+        return sorted(row["jobDefinitionArn"] for row in reply["jobDefinitions"])
+
+    assert found(jobDefinitionName=name) == arns
+    assert found(jobDefinitionName=name, status="ACTIVE") == arns[1:]
+    assert found(jobDefinitionName=name, status="INACTIVE") == arns[:1]
+    assert found(jobDefinitions=[f"{name}:2", arns[0]]) == arns
+    assert found(jobDefinitionName="farcall-test-nothing-of-that-name") == []
+    refusal(batch.batch.describe_job_definitions, jobDefinitions=[arns[0]], status="ACTIVE")
+
+
+def test_empty_variables_are_dropped_from_definitions(batch):
+    """Batch drops environment variables with an empty value from a definition.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
+    """
+    variables = [{"name": "EMPTY", "value": ""}, {"name": "FULL", "value": "1"}]
+    arn = batch.definition("true", container={"environment": variables})
+    shown = batch.batch.describe_job_definitions(jobDefinitions=[arn])["jobDefinitions"][0]
+    assert shown["containerProperties"]["environment"] == variables[1:]
+
+
+FARGATE_ROLE = "arn:aws:iam::123456789012:role/execution"
+
+
+def fargate(vcpu, memory, **container):
+    """Return a Fargate definition's differences from the usual one."""
+    requirements = [{"type": "VCPU", "value": vcpu}, {"type": "MEMORY", "value": memory}]
+    return {
+        "platformCapabilities": ["FARGATE"],
+        "container": {
+            "executionRoleArn": FARGATE_ROLE,
+            "resourceRequirements": requirements,
+            **container,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({"name": "a b"}, id="name with a blank"),
+        pytest.param({"name": "x" * 129}, id="long name"),
+        pytest.param({"container": {"image": ""}}, id="no image"),
+        pytest.param({"container": {"resourceRequirements": []}}, id="no resources"),
+        pytest.param({"vcpu": "0"}, id="no processor"),
+        pytest.param({"vcpu": "0.5"}, id="half a processor on EC2"),
+        pytest.param(
+            {"container": {"environment": [{"name": "AWS_BATCH_X", "value": "1"}]}},
+            id="reserved variable",
+        ),
+        pytest.param({"container": {"jobRoleArn": "just-a-name"}}, id="role without ARN"),
+        pytest.param({"timeout": {"attemptDurationSeconds": 59}}, id="short timeout"),
+        pytest.param({"retryStrategy": {"attempts": 0}}, id="no attempt"),
+        pytest.param({"retryStrategy": {"attempts": 11}}, id="too many attempts"),
+        pytest.param(
+            {
+                "retryStrategy": {
+                    "attempts": 2,
+                    "evaluateOnExit": [{"onReason": "x", "action": "EXIT"}] * 6,
+                }
+            },
+            id="six rules",
+        ),
+        pytest.param(
+            {
+                "retryStrategy": {
+                    "attempts": 2,
+                    "evaluateOnExit": [{"onStatusReason": "Host EC2 (*", "action": "EXIT"}],
+                }
+            },
+            id="restricted characters",
+        ),
+        pytest.param(
+            {
+                "retryStrategy": {
+                    "attempts": 2,
+                    "evaluateOnExit": [{"onExitCode": "1*3", "action": "EXIT"}],
+                }
+            },
+            id="asterisk inside",
+        ),
+        pytest.param({"tags": {f"k{n}": "v" for n in range(51)}}, id="51 tags"),
+        pytest.param({"tags": {"k": "v" * 257}}, id="long tag"),
+        pytest.param({"container": {"command": ["x" * 25_000]}}, id="over 24 KiB"),
+        pytest.param(fargate("1", "1024"), id="Fargate pair"),
+        pytest.param(fargate("3", "8192"), id="Fargate processors"),
+        pytest.param(fargate("1", "2048", executionRoleArn=""), id="Fargate without role"),
+        pytest.param(fargate("1", "2048", privileged=True), id="Fargate privileged"),
+    ],
+)
+def test_definitions_batch_refuses(batch, document):
+    """A definition that breaks a documented rule is refused at registration.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
+    """
+    refusal(batch.definition, "true", **document)
+
+
+def test_definitions_batch_takes(batch):
+    """Fargate's pairs and every character a pattern allows are taken.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
+    """
+    rules = [{"onStatusReason": "Host EC2*", "onExitCode": "13*", "action": "RETRY"}]
+    batch.definition("true", retryStrategy={"attempts": 2, "evaluateOnExit": rules})
+    batch.definition("true", **fargate("0.25", "512"))
+    batch.definition("true", **fargate("16", "40960"))
+
+
+# Submissions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({"jobName": "-x"}, id="name begins with a hyphen"),
+        pytest.param({"jobName": "x" * 129}, id="long name"),
+        pytest.param({"jobName": "a.b"}, id="dot in a name"),
+        pytest.param({"arrayProperties": {"size": 1}}, id="array of one"),
+        pytest.param({"arrayProperties": {"size": 10_001}}, id="large array"),
+        pytest.param({"timeout": {"attemptDurationSeconds": 59}}, id="short timeout"),
+        pytest.param({"retryStrategy": {"attempts": 11}}, id="too many attempts"),
+        pytest.param({"jobQueue": "no-such-queue"}, id="unknown queue"),
+        pytest.param({"jobDefinition": "no-such-definition"}, id="unknown definition"),
+        pytest.param({"dependsOn": [{"jobId": "x"}] * 21}, id="21 dependencies"),
+        pytest.param({"containerOverrides": {"command": [""]}}, id="empty string in command"),
+        pytest.param(
+            {"containerOverrides": {"environment": [{"name": "AWS_BATCH_X", "value": "1"}]}},
+            id="reserved variable",
+        ),
+        pytest.param(
+            {"containerOverrides": {"resourceRequirements": [{"type": "VCPU", "value": "x"}]}},
+            id="processors that are no number",
+        ),
+        pytest.param({"shareIdentifier": "a"}, id="share without a policy"),
+    ],
+)
+def test_submissions_batch_refuses(batch, document):
+    """A submission that breaks a documented rule is refused at once.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+    """
+    refusal(batch.submit, **{"definition": batch.definition("true"), **document})
+
+
+def test_payload_limit(batch):
+    """A SubmitJob payload holds at most 30 KiB.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
+    """
+    command = {"command": ["true", "x" * 31_000]}
+    message = refusal(batch.submit, batch.definition("true"), containerOverrides=command)
+    assert message.startswith("Job size must be less than 30 KiB, got 31 KiB")
+
+
+def test_override_limit_is_found_at_the_start(batch):
+    """Overrides above 8192 characters are accepted, and the job fails when it is to start.
+
+    https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html
+    """
+    job = batch.shell(
+        "true", containerOverrides={"environment": [{"name": "X", "value": "x" * 8192}]}
+    )
+    assert job["status"] == "FAILED"
+    assert job["statusReason"] == "Container Overrides length must be at most 8192"
+    assert "exitCode" not in job["container"]
+
+
+def test_queues(batch, knobs):
+    """Jobs name their queue by name or ARN; a disabled queue takes none.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_queues.html
+    """
+    name = f"second-{time.time_ns()}"
+    order = [{"order": 1, "computeEnvironment": f"{name}-ce"}]
+    batch.batch.create_compute_environment(
+        computeEnvironmentName=f"{name}-ce", type="UNMANAGED", serviceRole="role"
+    )
+    arn = batch.batch.create_job_queue(
+        jobQueueName=name, priority=1, computeEnvironmentOrder=order
+    )["jobQueueArn"]
+    job = batch.shell("echo $AWS_BATCH_JQ_NAME $AWS_BATCH_CE_NAME", jobQueue=arn)
+    assert job["jobQueue"] == arn
+    assert batch.output(job) == [f"{name} {name}-ce"]
+    shown = batch.batch.describe_job_queues(jobQueues=[name])["jobQueues"]
+    assert [(queue["state"], queue["status"]) for queue in shown] == [("ENABLED", "VALID")]
+    batch.batch.create_job_queue(
+        jobQueueName=f"{name}-off", state="DISABLED", priority=1, computeEnvironmentOrder=order
+    )
+    message = refusal(batch.submit, batch.definition("true"), jobQueue=f"{name}-off")
+    assert "ENABLED" in message
+    assert refusal(batch.submit, batch.definition("true"), jobQueue="x") == "JobQueue x not found."
+    assert batch.batch.describe_job_queues(jobQueues=["x"])["jobQueues"] == []
+    shown = batch.batch.describe_compute_environments()["computeEnvironments"]
+    assert f"{name}-ce" in [one["computeEnvironmentName"] for one in shown]
+
+
+def test_queue_snapshot(batch, knobs):
+    """GetJobQueueSnapshot shows the first 100 RUNNABLE jobs, front first.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_GetJobQueueSnapshot.html
+    """
+    definition = batch.definition("sleep", "30", vcpu="4")
+    ids = [batch.submit(definition) for _ in range(3)]
+    batch.wait(ids[0], "RUNNING")
+    front = batch.batch.get_job_queue_snapshot(jobQueue=batch.queue)["frontOfQueue"]["jobs"]
+    assert [row["jobArn"].rpartition("/")[2] for row in front] == ids[1:]
+    for job_id in ids[::-1]:
+        batch.batch.terminate_job(jobId=job_id, reason="enough")
+    batch.wait(ids[0])
+
+
+def test_tags(batch):
+    """Jobs and definitions can be tagged, array children cannot.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TagResource.html
+    """
+    definition = batch.definition("true", tags={"a": "1"})
+    job_id = batch.submit(definition, tags={"b": "2"}, arrayProperties={"size": 2})
+    job = batch.wait(job_id)
+    assert job["tags"]["b"] == "2"
+    for arn in (definition, job["jobArn"]):
+        batch.batch.tag_resource(resourceArn=arn, tags={"c": "3", "d": "4"})
+        batch.batch.untag_resource(resourceArn=arn, tagKeys=["d"])
+        assert batch.batch.list_tags_for_resource(resourceArn=arn)["tags"]["c"] == "3"
+        assert "d" not in batch.batch.list_tags_for_resource(resourceArn=arn)["tags"]
+    refusal(batch.batch.tag_resource, resourceArn=f"{job['jobArn']}:0", tags={"x": "y"})
+
+
+# The queue's order ----------------------------------------------------------------------------
+
+
+def test_jobs_wait_for_processors_in_their_order(batch, knobs):
+    """Jobs start in the order of their submission as soon as their processors are free.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_scheduling.html
+    """
+    small, wide = batch.definition("sleep", "0.2"), batch.definition("true", vcpu="4")
+    before = [batch.submit(small) for _ in range(6)]
+    middle = batch.submit(wide)
+    after = [batch.submit(small) for _ in range(6)]
+    for job_id in (*before, middle, *after):
+        batch.wait(job_id)
+    described = batch.batch.describe_jobs(jobs=[*before, middle, *after])["jobs"]
+    jobs = {job["jobId"]: job for job in described}
+    alone = jobs[middle]
+    assert max(jobs[job_id]["stoppedAt"] for job_id in before) <= alone["startedAt"]
+    assert min(jobs[job_id]["startedAt"] for job_id in after) >= alone["stoppedAt"]
+    starts = sorted((jobs[job_id]["startedAt"], job_id) for job_id in before)
+    assert {job_id for _, job_id in starts[:4]} == set(before[:4])
+
+
+def test_a_job_larger_than_the_machine_runs_alone(batch, knobs):
+    """The embedded AWS gives a job at most the processors there are."""
+    job = batch.run("true", document={"vcpu": "64"})
+    assert job["status"] == "SUCCEEDED"
+
+
+# Throttling and faults ------------------------------------------------------------------------
+
+
+def test_throttling(batch, knobs):
+    """Above its rate SubmitJob answers 429 TooManyRequestsException, which is not modelled.
+
+    https://repost.aws/knowledge-center/aws-batch-requests-error
+    """
+    definition = batch.definition("true")
+    knobs.configure(submit_rate=2)
+    batch.submit(definition)
+    batch.submit(definition)
+    with pytest.raises(ClientError) as caught:
+        batch.submit(definition)
+    assert caught.value.response["Error"]["Code"] == "TooManyRequestsException"
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 429
+    time.sleep(0.6)
+    batch.submit(definition)
+
+
+def test_other_operations_are_throttled_too(batch, knobs):
+    """The rate holds for every operation.
+
+    https://repost.aws/knowledge-center/aws-batch-requests-error
+    """
+    knobs.configure(api_rate=1)
+    batch.batch.describe_jobs(jobs=["x"])
+    with pytest.raises(ClientError, match="TooManyRequestsException"):
+        batch.batch.describe_jobs(jobs=["x"])
+    batch.batch.list_jobs(jobQueue=batch.queue)
+
+
+def test_ordered_faults(batch, knobs):
+    """A test can order a 429, a 500 and a lost answer; with the last the job exists."""
+    definition = batch.definition("true")
+    knobs.fault("SubmitJob", "throttle")
+    knobs.fault("SubmitJob", "error")
+    knobs.fault("SubmitJob", "lost")
+    name = f"lost-{time.time_ns()}"
+    for code in ("TooManyRequestsException", "ServerException"):
+        with pytest.raises(ClientError, match=code):
+            batch.submit(definition, jobName=name)
+    with pytest.raises(ConnectionClosedError):
+        batch.submit(definition, jobName=name)
+    filters = [{"name": "JOB_NAME", "values": [name]}]
+    found = batch.batch.list_jobs(jobQueue=batch.queue, filters=filters)["jobSummaryList"]
+    assert len(found) == 1
+
+
+def test_unknown_development_calls_are_refused(batch, knobs):
+    """The development calls check what they are given."""
+    with pytest.raises(ValueError, match="A fault is one of"):
+        knobs.fault("SubmitJob", "typo")
+    with pytest.raises(ValueError, match="There is no delay in TYPO"):
+        knobs.configure(delays={"TYPO": 1})
+    with pytest.raises(ValueError, match="There is no job x"):
+        knobs.reclaim("x")
+
+
+def test_unsupported_operations_say_so(batch, knobs):
+    """What the embedded Batch lacks is refused with a sentence."""
+    assert "does not support" in refusal(batch.batch.list_scheduling_policies)
+    message = refusal(
+        batch.batch.register_job_definition,
+        jobDefinitionName="m",
+        type="multinode",
+        nodeProperties={"numNodes": 1, "mainNode": 0, "nodeRangeProperties": []},
+    )
+    assert "nodeProperties" in message

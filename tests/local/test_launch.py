@@ -1,0 +1,222 @@
+"""The embedded AWS in a process of its own, as code and the command line use it."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import termios
+import textwrap
+import time
+
+import pytest
+
+import farcall.local
+from farcall.local import run_command, start
+from farcall.local.names import client_environment
+from local.account import Account
+from local.test_server import gone
+
+RUN = "import sys; from farcall.local import run_command; sys.exit(run_command(sys.argv[1:]))"
+#: A command that says it is there, counts its SIGINTs for a while and exits with 40 and more.
+COUNTING = textwrap.dedent("""
+    import signal, sys, time
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    print("ready", flush=True)
+    while not seen:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    sys.exit(40 + len(seen))
+""")
+
+
+@pytest.fixture
+def spawn():
+    """Start Python programs that find farcall, and kill what is left of them."""
+    processes = []
+
+    def run(source, *args, **options):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(source), *args],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            **{"stdout": subprocess.PIPE, "text": True, **options},
+        )
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def test_a_server_starts_empty_and_stops_twice():
+    """`start` offers the endpoint and the environment; two servers know nothing of each other."""
+    with start(cpus=1) as one, start(cpus=1) as two:
+        assert one.endpoint_url != two.endpoint_url
+        assert one.environment["AWS_ENDPOINT_URL"] == one.endpoint_url
+        first, second = Account(one), Account(two)
+        job_id = first.shell("exit 0")["jobId"]
+        assert second.batch.describe_jobs(jobs=[job_id])["jobs"] == []
+        first.close()
+        second.close()
+        assert one.running
+        one.stop()
+        assert not one.running
+
+
+def test_a_taken_port_is_an_error():
+    """A server that cannot start says so."""
+    with start() as aws, pytest.raises(RuntimeError, match="did not start"):
+        start(port=int(aws.endpoint_url.rpartition(":")[2]))
+
+
+def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):
+    """SIGKILL of the process that called `start` ends the server and its jobs."""
+    marker = tmp_path / "job"
+    parent = spawn(
+        """
+        import sys, time
+        from local.account import Account
+        from farcall.local import start
+        aws = start(cpus=1)
+        account = Account(aws)
+        script = f"sleep 100 & echo $! $$ > {sys.argv[1]}; wait"
+        account.submit(account.definition("sh", "-c", script))
+        print(aws._process.pid, flush=True)
+        time.sleep(100)
+        """,
+        str(marker),
+    )
+    server = int(parent.stdout.readline())
+    wait_until(lambda: marker.exists() and marker.read_text().endswith("\n"))
+    jobs = [int(pid) for pid in marker.read_text().split()]
+    assert not gone(server)
+    parent.kill()
+    wait_until(lambda: all(gone(pid) for pid in (server, *jobs)))
+
+
+def test_sigterm_ends_the_server_and_its_jobs(tmp_path):
+    """SIGTERM to the server itself ends its jobs, too."""
+    marker = tmp_path / "job"
+    with start(cpus=1) as aws:
+        account = Account(aws)
+        account.submit(account.definition("sh", "-c", f"echo $$ > {marker}; sleep 100"))
+        wait_until(lambda: marker.exists() and marker.read_text().endswith("\n"))
+        account.close()
+        aws._process.terminate()
+        wait_until(lambda: not aws.running)
+    assert gone(int(marker.read_text()))
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
+def test_exit_code_of_a_command(script, code):
+    """`run_command` returns the command's exit code, 128 + N for signal N."""
+    assert run_command(["sh", "-c", script]) == code
+
+
+def test_environment_of_a_command(monkeypatch, tmp_path):
+    """The user's profile and endpoints do not lead the command past the embedded AWS."""
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://elsewhere.example")
+    monkeypatch.setenv("MINE", "kept")
+    found = tmp_path / "env"
+    assert run_command(["sh", "-c", f"env > {found}"]) == 0
+    env = dict(line.split("=", 1) for line in found.read_text().splitlines() if "=" in line)
+    assert env["MINE"] == "kept"
+    assert env["FARCALL_S3_BUCKET_NAME"] == "farcall-local"
+    assert not {"AWS_PROFILE", "AWS_ENDPOINT_URL_S3"} & set(env)
+
+
+def test_a_command_that_does_not_exist(capfd):
+    """The exit code is the shell's for an unknown command."""
+    assert run_command(["no-such-command-anywhere"]) == 127
+    assert "no-such-command-anywhere" in capfd.readouterr().err
+
+
+def test_a_signal_reaches_the_command_once(spawn):
+    """SIGINT sent to farcall alone is passed on."""
+    process = spawn(RUN, sys.executable, "-c", COUNTING, start_new_session=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 41
+
+
+def test_ctrl_c_reaches_the_command_once(spawn):
+    """A terminal sends Ctrl-C to farcall and the command; farcall does not send it again."""
+    master, slave = os.openpty()
+
+    def own_terminal():
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    process = spawn(
+        RUN,
+        sys.executable,
+        "-c",
+        COUNTING,
+        stdin=slave,
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    )
+    assert process.stdout.readline() == "ready\n"
+    os.write(master, b"\x03")
+    assert process.wait(60) == 41
+    os.close(master)
+    os.close(slave)
+
+
+def test_serve_prints_exports_until_ctrl_c(spawn):
+    """`serve` prints what a shell can evaluate, and ends quietly on SIGINT."""
+    process = spawn("import farcall.local; farcall.local.serve()", stderr=subprocess.PIPE)
+    lines = [process.stdout.readline() for _ in client_environment("127.0.0.1", 1)]
+    assert lines[0].startswith("export AWS_ENDPOINT_URL=http://127.0.0.1:")
+    assert "export FARCALL_BATCH_QUEUE=farcall-local\n" in lines
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+
+
+def test_serve_notices_that_its_server_is_gone(spawn):
+    """`serve` does not wait for a server that has ended."""
+    process = spawn(
+        """
+        import farcall.local.launch as launch
+        start = launch.start
+        def doomed(**options):
+            aws = start(**options)
+            aws._process.kill()
+            return aws
+        launch.start = doomed
+        launch.serve()
+        """,
+        stderr=subprocess.PIPE,
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "The embedded AWS has ended" in err
+
+
+@pytest.mark.parametrize("use", [start, lambda: farcall.local.LocalServer])
+def test_without_the_extra(monkeypatch, use):
+    """Without moto the error says what to install."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: name != "moto" and find(name, *rest)
+    )
+    monkeypatch.setattr(
+        "farcall.local.launch.importlib.util.find_spec",
+        lambda name, *rest: None if name == "moto" else find(name, *rest),
+    )
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'farcall\[local\]'"):
+        use()

@@ -1,0 +1,103 @@
+"""The parts of the embedded AWS that need no server."""
+
+from __future__ import annotations
+
+import builtins
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farcall.local import logs, retries
+from farcall.local.limits import Bucket
+from farcall.local.processors import Processors
+
+
+@given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 3, 4, 9]), max_size=30), st.data())
+def test_every_job_gets_its_processors_in_turn(needs, data):
+    """Whatever ends when, jobs start in the order they came and none waits for ever."""
+    processors = Processors(4, lambda _: True)
+    for item, need in enumerate(needs):
+        processors.add(item, need)
+    started, running = [], []
+    while True:
+        while (item := processors.take()) is not None:
+            started.append(item)
+            running.append(item)
+            assert sum(min(needs[item], 4) for item in running) <= 4
+        if not running:
+            break
+        ended = data.draw(st.sampled_from(running))
+        running.remove(ended)
+        processors.give_back(needs[ended])
+    assert started == list(range(len(needs)))
+
+
+def test_a_stream_of_small_jobs_does_not_starve_a_wide_one():
+    """A wide job starts when those ahead of it have ended, though small ones keep coming."""
+    processors = Processors(2, lambda _: True)
+    processors.add("small 0", 1)
+    assert processors.take() == "small 0"
+    processors.add("wide", 2)
+    for number in range(1, 5):
+        processors.add(f"small {number}", 1)
+        assert processors.take() is None
+    processors.give_back(1)
+    assert processors.take() == "wide"
+
+
+def test_cancelled_jobs_are_dropped_and_retries_go_first():
+    """A job that no longer waits does not hold up the others; a retry is at the front."""
+    waiting = {"b", "c"}
+    processors = Processors(1, waiting.__contains__)
+    for item in "abc":
+        processors.add(item, 1)
+    assert list(processors) == ["b", "c"]
+    assert processors.take() == "b"
+    processors.add("b", 1, front=True)
+    processors.give_back(1)
+    assert [processors.take(), processors.take()] == ["b", None]
+
+
+def test_bucket_refills_with_time():
+    """A bucket holds one second's worth of calls."""
+    clock = iter([0.0, 0.0, 0.0, 0.0, 0.4, 0.5, 9.0, 9.0, 9.0]).__next__
+    bucket = Bucket(2, clock)
+    assert [bucket.take() for _ in range(8)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason", "retried"),
+    [
+        ("CannotPull*", "CannotPullContainerError: x", True),
+        ("CannotPull", "CannotPullContainerError: x", False),
+        ("*", "", True),
+        ("", "", True),
+    ],
+)
+def test_patterns(pattern, reason, retried):
+    """A pattern is literal but for one trailing asterisk."""
+    rules = [{"onReason": pattern, "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
+    strategy = retries.parse({"attempts": 2, "evaluateOnExit": rules})
+    assert strategy.wants_another(1, status_reason="", reason=reason, exit_code="") is retried
+
+
+def test_lines_arrive_whole_however_they_are_cut():
+    """A line is one event, whatever reads it came in."""
+    events = []
+    stream = logs.LogStream("s", events.extend)
+    for piece in (b"on", b"e\ntwo\nthr", b"ee"):
+        stream.write(piece)
+    assert [event["message"] for event in events] == ["one", "two"]
+    stream.close()
+    assert [event["message"] for event in events] == ["one", "two", "three"]
+    assert all(isinstance(event["timestamp"], builtins.int) for event in events)

@@ -1,0 +1,217 @@
+"""The server in this process: other services, many clients at once, another runner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import aioboto3
+import obstore
+import pytest
+from botocore.config import Config
+from moto.s3.models import S3Backend
+from obstore.store import S3Store
+
+from farcall.local import LocalServer
+from farcall.local.runner import StartError
+from local.account import Account
+
+
+@pytest.fixture
+def server():
+    with LocalServer(cpus=2) as local:
+        yield local
+
+
+@pytest.fixture
+def store(server):
+    return S3Store(
+        server.environment["FARCALL_S3_BUCKET_NAME"],
+        endpoint=server.endpoint_url,
+        region=server.environment["AWS_REGION"],
+        access_key_id="any",
+        secret_access_key="any",
+        client_options={"allow_http": True},
+    )
+
+
+async def test_a_conditional_write_has_one_winner(store, monkeypatch):
+    """Of many writes with If-None-Match at once exactly one succeeds."""
+    put_object = S3Backend.put_object
+
+    def hesitate(*args, **kwargs):
+        time.sleep(0.02)  # between moto's look for the object and its storing it
+        return put_object(*args, **kwargs)
+
+    monkeypatch.setattr(S3Backend, "put_object", hesitate)
+
+    async def write(number):
+        try:
+            await store.put_async("contested", b"%d" % number, mode="create")
+        except obstore.exceptions.AlreadyExistsError:
+            return 0
+        return 1
+
+    assert sum(await asyncio.gather(*map(write, range(20)))) == 1
+
+
+async def test_lists_and_writes_at_once(store):
+    """A list is never disturbed by a write beside it."""
+    writes = [store.put_async(f"many/{number}", b"x") for number in range(60)]
+    lists = [asyncio.to_thread(obstore.list(store, "many").collect) for _ in range(10)]
+    await asyncio.gather(*writes, *lists)
+    assert len(obstore.list(store, "many").collect()) == 60
+
+
+async def test_large_objects_keep_their_bytes(store):
+    """Bodies above the multipart threshold and ranges of them come back as they went."""
+    data = os.urandom(20 * 2**20 + 1)
+    await store.put_async("large", data)
+    assert bytes(await (await store.get_async("large")).bytes_async()) == data
+    start = 5 * 2**20 - 3
+    assert (
+        bytes(await store.get_range_async("large", start=start, length=9))
+        == (data[start : start + 9])
+    )
+
+
+async def test_asynchronous_clients(server):
+    """One endpoint serves aioboto3's Batch, Logs, STS, IAM and S3."""
+    session = aioboto3.Session()
+    options = {
+        "endpoint_url": server.endpoint_url,
+        "region_name": "us-east-1",
+        "aws_access_key_id": "any",
+        "aws_secret_access_key": "any",
+        "config": Config(retries={"total_max_attempts": 1}),
+    }
+    async with session.client("sts", **options) as sts:
+        assert (await sts.get_caller_identity())["Account"] == "123456789012"
+    async with session.client("iam", **options) as iam:
+        role = await iam.get_role(RoleName=server.environment["FARCALL_BATCH_JOB_ROLE_NAME"])
+        assert "ecs-tasks.amazonaws.com" in str(role["Role"]["AssumeRolePolicyDocument"])
+    async with session.client("logs", **options) as logs:
+        groups = await logs.describe_log_groups()
+        assert {"/aws/batch/job", server.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]} == {
+            group["logGroupName"] for group in groups["logGroups"]
+        }
+    async with session.client("s3", **options) as s3:
+        bucket = server.environment["FARCALL_S3_BUCKET_NAME"]
+        await s3.put_object(Bucket=bucket, Key="é ü/%", Body=b"x" * 2**20, Metadata={"a": "b"})
+        found = await s3.head_object(Bucket=bucket, Key="é ü/%")
+        assert (found["ContentLength"], found["Metadata"]) == (2**20, {"a": "b"})
+        with pytest.raises(s3.exceptions.NoSuchKey):
+            await s3.get_object(Bucket=bucket, Key="absent")
+    async with session.client("batch", **options) as batch:
+        queues = await asyncio.gather(*(batch.describe_job_queues() for _ in range(20)))
+        assert {reply["jobQueues"][0]["jobQueueName"] for reply in queues} == {
+            server.environment["FARCALL_BATCH_QUEUE"]
+        }
+
+
+def test_stopping_kills_jobs_and_removes_their_directories(tmp_path):
+    """A stopped server leaves neither processes nor directories."""
+    before = directories()
+    marker = tmp_path / "pid"
+    with LocalServer(cpus=1) as server:
+        account = Account(server)
+        script = f"sleep 100 & echo $! $$ > {marker}; touch file; wait"
+        account.submit(account.definition("sh", "-c", script))
+        account.wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
+        assert directories() - before
+        account.close()
+    for pid in map(int, marker.read_text().split()):
+        assert gone(pid)
+    assert directories() <= before
+    server.stop()
+
+
+def directories():
+    """Return the working directories jobs have now."""
+    return set(Path(tempfile.gettempdir()).glob("farcall-job-*"))
+
+
+def gone(pid):
+    """Say whether a process has ended, be it as a zombie nobody has reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+class ScriptedRunner:
+    """A runner without processes: the image says how it ends."""
+
+    def __init__(self, endpoint_url):
+        self.endpoint_url = endpoint_url
+
+    async def start(self, spec):
+        if spec.image == "missing":
+            raise StartError("CannotPullContainerError: pull access denied")
+        spec.output(f"{self.endpoint_url} {spec.resources.memory_mib}\n".encode())
+        return ScriptedContainer(int(spec.image))
+
+
+class ScriptedContainer:
+    def __init__(self, code):
+        self.code = code
+        self.killed = asyncio.Event()
+
+    async def wait(self):
+        if self.code == 99:
+            await self.killed.wait()
+            return 137
+        return self.code
+
+    def terminate(self):
+        pass
+
+    def kill(self):
+        self.killed.set()
+
+
+def test_another_runner():
+    """Batch's rules hold for any runner; what cannot be pulled has no exit code."""
+    with LocalServer(cpus=2, runner=ScriptedRunner) as server:
+        account = Account(server)
+        account.tune(stop_grace_s=0.1)
+        pulled = account.run(document={"container": {"image": "missing"}})
+        assert pulled["statusReason"] == "Task failed to start"
+        assert pulled["container"]["reason"].startswith("CannotPullContainerError: ")
+        assert "exitCode" not in pulled["container"]
+        job = account.run(document={"container": {"image": "7"}})
+        assert (job["status"], job["container"]["exitCode"]) == ("FAILED", 7)
+        assert account.output(job) == [f"{server.endpoint_url} 128"]
+        job_id = account.submit(account.definition(container={"image": "99"}))
+        account.wait(job_id, "RUNNING")
+        account.batch.terminate_job(jobId=job_id, reason="stop")
+        assert account.wait(job_id)["container"]["exitCode"] == 137
+        account.close()
+
+
+def test_jobs_take_no_threads(server):
+    """Jobs are watched by the one event loop."""
+    account = Account(server)
+    before = threading.active_count()
+    job_id = account.submit(account.definition("sleep", "30"), arrayProperties={"size": 20})
+    account.wait(f"{job_id}:1", "RUNNING")
+    assert threading.active_count() <= before + 1
+    account.close()
+
+
+async def test_a_server_in_asynchronous_code():
+    """The server can be opened and closed while an event loop runs."""
+    with LocalServer(cpus=1) as server:
+        account = Account(server)
+        assert (await asyncio.to_thread(account.shell, "mkdir d"))["status"] == "SUCCEEDED"
+        account.close()
+
+
+def test_one_server_in_a_process(server):
+    """moto's state is the module's, so a second server would empty the first one's."""
+    with pytest.raises(RuntimeError, match="one LocalServer"):
+        LocalServer()
