@@ -86,20 +86,28 @@ class Batch:
         )
 
     async def find_definition(self, name: str) -> dict[str, Any] | None:
-        """Return the newest active revision of a definition, or None."""
+        """Return a definition, or None: the revision that the name says, or the newest active one.
+
+        Args:
+            name: Name, name:revision, or ARN.
+        """
+        short = name.rpartition("/")[2]
+        wanted: dict[str, Any] = {"jobDefinitionName": short, "status": "ACTIVE"}
+        if ":" in short:
+            wanted = {"jobDefinitions": [name]}  # goes with no other parameter
+        found: list[dict[str, Any]] = []
         try:
-            reply = await aws.call(
-                self._aws.batch,
-                "describe_job_definitions",
-                jobDefinitionName=name.partition(":")[0],
-                status="ACTIVE",
-            )
+            while True:
+                reply = await self._call("describe_job_definitions", **wanted)
+                found += reply.get("jobDefinitions", [])
+                if not reply.get("nextToken"):
+                    break
+                wanted["nextToken"] = reply["nextToken"]
         except ServiceError as error:
             if "AccessDenied" not in error.code:
                 raise
             _log.debug("definitions cannot be looked up, so one is registered: %s", error)
             return None
-        found: list[dict[str, Any]] = reply.get("jobDefinitions", [])
         return max(found, key=lambda item: item.get("revision", 0), default=None)
 
     # --- jobs ---------------------------------------------------------------------------------
@@ -197,13 +205,24 @@ class Batch:
         """
         if hasattr(self._aws.batch, "terminate_jobs"):  # from botocore 1.43.93 on
             for ids in _groups(job_ids, _TERMINATE_IDS):
-                reply = await self._call("terminate_jobs", jobs=ids, reason=reason)
-                for problem in reply.get("errors", []):
-                    _log.warning("TerminateJobs of %s: %s", problem["job"], problem["message"])
+                await self._terminate_together(ids, reason)
             return
         requests = [self._call("terminate_job", jobId=i, reason=reason) for i in job_ids]
-        for group in _groups(requests, _TERMINATE_IDS):
-            await asyncio.gather(*group)
+        done = await asyncio.gather(*requests, return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _terminate_together(self, job_ids: list[str], reason: str) -> None:
+        while job_ids:
+            reply = await self._call("terminate_jobs", jobs=job_ids, reason=reason)
+            problems = reply.get("errors", [])
+            job_ids = [p["job"] for p in problems if p.get("code") in _THROTTLED]
+            for problem in problems:
+                if problem["job"] not in job_ids:
+                    _log.warning("TerminateJobs of %s: %s", problem["job"], problem["message"])
+            if job_ids:
+                self._controls.throttled()
 
     async def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
         """Make a call that may be repeated, in a lane that never waits behind submissions."""

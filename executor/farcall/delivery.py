@@ -22,6 +22,10 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import STDERR, STDOUT
 from farcall_runtime.envelope import Outcome
 
+_PARALLEL = 32
+_INLINE_BYTES = 64 * 1024
+"""Signatures of smaller outcomes are checked on the spot: a thread would take longer."""
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -79,6 +83,8 @@ class Courier:
         self._aws = access
         self._describe = describe
         self._threads = threads
+        # Fetches share connections: one for each would cost a TLS handshake for each.
+        self._places = asyncio.Semaphore(_PARALLEL)
 
     async def deliver(
         self, store: Store, submission: Submission, index: int, arrival: Arrival, calls: int = 1
@@ -112,11 +118,9 @@ class Courier:
         self, store: Store, submission: Submission, index: int, arrived: Arrived
     ) -> Outcome | None:
         key = submission.where.outcome_key(index)
-        data = await store.get(key, arrived.size)
-        if data is None:
-            return None
-        outcome: Outcome = await self._in_thread(envelope.open_outcome, submission.key, key, data)
-        return outcome
+        async with self._places:
+            data = await store.get(key, arrived.size)
+        return None if data is None else await self._verify(submission, key, data)
 
     async def _unpack(
         self,
@@ -131,11 +135,9 @@ class Courier:
         attempt = int(meta["attempt"])
         where = submission.where
         try:
-            value, stdout, stderr = await asyncio.gather(
-                self._fetch_value(store, submission, index, outcome),
-                self._join(store, submission, index, outcome, STDOUT),
-                self._join(store, submission, index, outcome, STDERR),
-            )
+            stdout = await self._join(store, submission, index, outcome, STDOUT)
+            stderr = await self._join(store, submission, index, outcome, STDERR)
+            value = await self._fetch_value(store, submission, index, outcome)
         except envelope.EnvelopeError as error:
             return Delivered([Result(error=results.unusable(error, job))] * calls)
         job = await self._complete(job, meta, stdout, stderr)
@@ -205,9 +207,8 @@ class Courier:
         stdout = stderr = b""
         usage = Usage()
         if kept is not None:
-            stdout, stderr = await asyncio.gather(
-                *(self._join(store, submission, index, kept, name) for name in (STDOUT, STDERR))
-            )
+            stdout = await self._join(store, submission, index, kept, STDOUT)
+            stderr = await self._join(store, submission, index, kept, STDERR)
             usage = Usage(**kept.meta["usage"])
         else:
             for _, stream, data in await logs.Tail(store, submission, index).read():
@@ -226,10 +227,7 @@ class Courier:
         """Return what the last attempt stored of itself when it was told to stop."""
         key = submission.where.attempt_key(index, max(1, detail.attempts))
         data = await store.get(key)
-        if data is None:
-            return None
-        outcome: Outcome = await self._in_thread(envelope.open_outcome, submission.key, key, data)
-        return outcome
+        return None if data is None else await self._verify(submission, key, data)
 
     def _with(
         self,
@@ -250,6 +248,12 @@ class Courier:
             if detail and self._aws.has_console
             else None,
         )
+
+    async def _verify(self, submission: Submission, key: str, data: bytearray) -> Outcome:
+        if len(data) <= _INLINE_BYTES:
+            return envelope.open_outcome(submission.key, key, data)
+        outcome: Outcome = await self._in_thread(envelope.open_outcome, submission.key, key, data)
+        return outcome
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         loop = asyncio.get_running_loop()

@@ -29,15 +29,14 @@ class Limiter:
         self._rate = most
         self._next = 0.0
         self._slowed = 0.0
+        self._line = asyncio.Lock()
 
     async def turn(self) -> None:
         """Wait for a turn."""
-        now = time.monotonic()
-        self._next = max(self._next, now)
-        wait = self._next - now
-        self._next += 1 / self._rate
-        if wait > 0:
-            await asyncio.sleep(wait)
+        async with self._line:  # one behind the other, so that a 429 slows down those who wait
+            while (wait := self._next - time.monotonic()) > 0:  # noqa: ASYNC110  # may grow
+                await asyncio.sleep(wait)
+            self._next = time.monotonic() + 1 / self._rate
 
     def passed(self) -> None:
         """Note that a call got through."""

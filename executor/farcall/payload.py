@@ -140,13 +140,13 @@ def _reason(error: BaseException) -> str:
 
 _lock = threading.RLock()
 _by_value: dict[str, bool] = {}
-_project_modules: list[ModuleType] = []
-_modules_seen = 0
+_project_names: list[str] = []
+_modules_seen: frozenset[str] = frozenset()
 _INSTALLED = tuple(
     {
         str(Path(path).resolve())
         for path in (
-            *sysconfig.get_paths().values(),
+            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
             *site.getsitepackages(),
             site.getusersitepackages(),
         )
@@ -177,11 +177,13 @@ def _project_by_value() -> Iterator[None]:
 
 def _project() -> list[ModuleType]:
     """Return the loaded modules of the user's project; looked through when more are loaded."""
-    global _project_modules, _modules_seen
-    if len(sys.modules) != _modules_seen:
-        _modules_seen = len(sys.modules)
-        _project_modules = [m for m in list(sys.modules.values()) if _travels(m)]
-    return _project_modules
+    global _project_names, _modules_seen
+    loaded = sys.modules.copy()
+    names = frozenset(loaded)
+    if names != _modules_seen:
+        _modules_seen = names
+        _project_names = [n for n, m in loaded.items() if _travels(m) and m.__name__ == n]
+    return [loaded[name] for name in _project_names]
 
 
 def _travels(module: object) -> bool:
@@ -220,28 +222,49 @@ class _HomeUnpickler(pickle.Unpickler):
     original, the original is used and left as it is.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._made: set[type] = set()
+
     def find_class(self, module: str, name: str) -> Any:
         if module == _internals.__name__:
             if name == "_make_skeleton_class":
-                return _find_or_make_class
+                return self._make_class
+            if name == "_make_skeleton_enum":
+                return self._make_enum
             if name == "_class_setstate":
-                return _fill_new_class
+                return self._fill
         return super().find_class(module, name)
 
+    def _make_class(
+        self, kind: Any, name: str, bases: Any, namespace: dict[str, Any], tracker: str, extra: Any
+    ) -> Any:
+        where = namespace.get("__module__", ""), namespace.get("__qualname__", name)
+        make = _internals._make_skeleton_class
+        return self._known(tracker, *where) or self._new(
+            make(kind, name, bases, namespace, tracker, extra)
+        )
 
-def _find_or_make_class(
-    kind: type, name: str, bases: Any, namespace: dict[str, Any], tracker: Any, extra: Any
-) -> Any:
-    module = sys.modules.get(namespace.get("__module__", ""))
-    original = getattr(module, name, None)
-    if isinstance(original, type):
-        return original
-    return _internals._make_skeleton_class(kind, name, bases, namespace, tracker, extra)
+    def _make_enum(
+        self, bases: Any, name: str, qualname: str, members: Any, module: str, *rest: Any
+    ) -> Any:
+        make = _internals._make_skeleton_enum
+        return self._known(rest[0], module, qualname) or self._new(
+            make(bases, name, qualname, members, module, *rest)
+        )
 
+    def _known(self, tracker: str, module: str, qualname: str) -> type | None:
+        """Return the class that travelled from here, or this process's own of that name."""
+        known = _internals._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+        if known is None:
+            known = sys.modules.get(module)
+            for name in qualname.split("."):  # "<locals>" is found nowhere
+                known = getattr(known, name, None)
+        return known if isinstance(known, type) else None
 
-def _fill_new_class(made: type, state: Any) -> Any:
-    module = sys.modules.get(made.__module__)
-    if getattr(module, made.__name__, None) is made:
+    def _new(self, made: type) -> type:
+        self._made.add(made)
         return made
-    filled: type = _internals._class_setstate(made, state)
-    return filled
+
+    def _fill(self, made: type, state: Any) -> Any:
+        return _internals._class_setstate(made, state) if made in self._made else made

@@ -9,6 +9,7 @@ Zero, false and the empty string are values.
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import sys
 from pathlib import Path
@@ -156,6 +157,11 @@ class Settings(BaseSettings):
     def _trim_endpoint(cls, url: str) -> str:
         return url.rstrip("/")
 
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Text that is equal for settings with equal values."""
+        return self.model_dump_json()
+
     def replace(self, **options: Any) -> Settings:
         """Return settings that differ in some options.
 
@@ -176,8 +182,9 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: arguments, environment, file."""
         _refuse_unknown(_from_environment(), "the environment", ENVIRONMENT_PREFIX)
-        file = InitSettingsSource(settings_cls, init_kwargs=_from_file())
-        return init_settings, env_settings, file
+        # Merged here: pydantic-settings would merge the tables of two sources key by key.
+        merged = {**_from_file(), **env_settings(), **init_settings()}
+        return (InitSettingsSource(settings_cls, init_kwargs=merged),)
 
 
 def _from_environment() -> dict[str, str]:

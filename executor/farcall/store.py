@@ -169,8 +169,9 @@ class Store:
         await self._sweep(0)
 
     async def _sweep(self, wait_s: float) -> None:
-        await asyncio.sleep(wait_s)
         while self._doomed and self._may_delete:
+            if len(self._doomed) < _PAGE:
+                await asyncio.sleep(wait_s)
             keys = self._doomed[:_PAGE]
             try:
                 await obstore.delete_async(self._store, keys)

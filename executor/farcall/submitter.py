@@ -92,7 +92,7 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        key = settings.model_dump_json()
+        key = settings.fingerprint
         gathering = self._gatherings.get(key)
         if gathering is None:
             gathering = self._gatherings[key] = _Gathering(settings)

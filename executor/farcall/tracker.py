@@ -68,6 +68,7 @@ class _Watch:
             None for a child of an array, until it is asked for.
         failed: Number of failed children when they were last listed.
         unseen_since: When Batch began not to know the job.
+        children_unseen_since: When Batch began not to know children that have ended.
         blocked_since: When Batch began to say that it cannot place the job.
         stuck: Whether it was terminated for that.
     """
@@ -79,6 +80,7 @@ class _Watch:
     ended: dict[int, JobDetail | None] = field(default_factory=dict)
     failed: int = 0
     unseen_since: float | None = None
+    children_unseen_since: float | None = None
     blocked_since: float | None = None
     stuck: bool = False
 
@@ -179,6 +181,10 @@ class Tracker:
                 self._failing_since = None
             except FarcallError as error:
                 self._endure(error)
+            except Exception as error:  # nobody may wait for ever because of a bug
+                told = FarcallError(f"looking for the job's end failed: {error!r}")
+                told.__cause__ = error
+                self._endure(told)
             self._watches = {key: w for key, w in self._watches.items() if w.waiting}
 
     def _interval(self, shortest: float, share: float) -> float:
@@ -217,15 +223,20 @@ class Tracker:
     async def _deliver_ends(self, watch: _Watch, ends: dict[int, JobDetail | None]) -> None:
         id_of = watch.submission.id_of
         described = await self._batch.describe(id_of(i) for i, known in ends.items() if not known)
+        now = time.monotonic()
         for index, known in ends.items():
             detail = known or described.get(id_of(index))
+            if detail is None and watch.unseen_since is None:  # the job itself is still known
+                watch.children_unseen_since = watch.children_unseen_since or now
+                if now - watch.children_unseen_since < _LOST_AFTER_S:
+                    continue
             if detail is None or detail.status.is_final:
                 self._news = time.monotonic()
                 watch.deliver(index, Ended(detail, stuck=watch.stuck))
 
     async def _ask_batch(self) -> int:
         """Ask Batch for the jobs that are waited for; return the number of calls it took."""
-        found = await self._batch.describe(self._watches)
+        found = await self._batch.describe(list(self._watches))
         calls = -(-len(self._watches) // DESCRIBE_IDS)
         for job_id, watch in list(self._watches.items()):
             detail = found.get(job_id)
@@ -293,3 +304,4 @@ class Tracker:
             for watch in self._watches.values():
                 for index in list(watch.waiting):
                     watch.deliver(index, Ended(None, error))
+            self._failing_since = None

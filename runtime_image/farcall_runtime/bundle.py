@@ -59,8 +59,8 @@ class Assignment:
         try:
             return cls(
                 where=Location.parse(environment.get(contract.ENV_BUNDLE, "")),
-                digest=environment[contract.ENV_DIGEST],
-                key=bytes.fromhex(environment[contract.ENV_OUTCOME_KEY]),
+                digest=_hexadecimal(contract.ENV_DIGEST, environment).hex(),
+                key=_hexadecimal(contract.ENV_OUTCOME_KEY, environment),
                 index=int(environment.get(contract.ENV_ARRAY_INDEX, "0")),
                 attempt=int(environment.get(contract.ENV_ATTEMPT, "1")),
                 job_id=environment.get(contract.ENV_JOB_ID, ""),
@@ -85,6 +85,13 @@ class Fetched:
     meta: dict[str, Any]
     function: tuple[int, int]
     arguments: tuple[int, int]
+
+
+def _hexadecimal(name: str, environment: Mapping[str, str]) -> bytes:
+    value = bytes.fromhex(environment[name])
+    if len(value) != hashlib.sha256().digest_size:
+        raise ValueError(f"{name} must have 64 hexadecimal digits")
+    return value
 
 
 def is_stored(job: Assignment, storage: Storage) -> bool:

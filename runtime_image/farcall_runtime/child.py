@@ -11,9 +11,7 @@ import resource
 import signal
 import socket
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from farcall_runtime import task
@@ -131,13 +129,18 @@ def _anonymous_file(name: str) -> BinaryIO:
     """Open a file without a name: memory where the system can, else the temporary folder."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create(name), "w+b")  # noqa: PTH123  # lives with the process
+    import tempfile
+
     return tempfile.TemporaryFile()
 
 
 def _be_first_to_go() -> None:
     """Have the kernel take the task, not the supervisor, where memory runs out."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/oom_score_adj", "w") as file,  # noqa: PTH123  # see memory.py
+    ):
+        file.write("1000")
 
 
 def _process_control(option: int, value: int) -> None:

@@ -176,9 +176,7 @@ class Index:
 
     def __init__(self, data: bytes, digest: str) -> None:
         self.python = _check_prefix(BUNDLE, data)
-        if index_size(data) != len(data) or not hmac.compare_digest(
-            hashlib.sha256(data).hexdigest(), digest.lower()
-        ):
+        if index_size(data) != len(data) or hashlib.sha256(data).hexdigest() != digest.lower():
             raise IntegrityError("the bundle's index differs from the digest in the job")
         _, meta, self.functions, self.entries = _BUNDLE_HEAD.unpack_from(data)
         self.meta = _read_meta(data, _BUNDLE_HEAD.size, meta)
@@ -258,7 +256,7 @@ def unpack(data: Buffer) -> list[memoryview]:
             at += length
     except struct.error as error:
         raise IntegrityError("packed buffers end within their table") from error
-    if at != len(view) and count:
+    if at != len(view):
         raise IntegrityError("packed buffers are followed by other bytes")
     return parts
 
@@ -318,10 +316,10 @@ def seal_outcome(
     text = json.dumps(meta).encode()
     # Blanks at the end of JSON mean nothing, and the body behind it stays aligned.
     text += b" " * (-(_OUTCOME_HEAD.size + len(text)) % ALIGNMENT)
-    prefix = _prefix(OUTCOME)
+    prefix, length = _prefix(OUTCOME), _PACK_HEAD.pack(len(text))
     body = pack([[stdout], [stderr], [value]])
-    signature = _sign(key, context, [prefix, text, *body])
-    return [_OUTCOME_HEAD.pack(prefix, signature, len(text)), text, *body]
+    signature = _sign(key, context, [prefix, length, text, *body])
+    return [prefix, signature, length, text, *body]
 
 
 def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
@@ -337,7 +335,7 @@ def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
         raise IntegrityError("the outcome ends within its header")
     prefix, signature, length = _OUTCOME_HEAD.unpack_from(data)
     view = memoryview(data)
-    signed = [prefix, view[_OUTCOME_HEAD.size :]]
+    signed = [prefix, _PACK_HEAD.pack(length), view[_OUTCOME_HEAD.size :]]
     if not hmac.compare_digest(signature, _sign(key, context, signed)):
         raise IntegrityError("the outcome's signature does not fit its content and place")
     start = _OUTCOME_HEAD.size

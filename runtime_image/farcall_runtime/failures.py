@@ -61,7 +61,13 @@ def type_name(error: BaseException) -> str:
 
 def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an exception without its constructor, whose signature pickle cannot know."""
-    error = kind.__new__(kind)
+    try:
+        error = kind.__new__(kind, *args)
+    except Exception:  # the class's own constructor
+        error = kind.__new__(kind)
+    base = next(each for each in kind.__mro__ if each.__module__ == "builtins")
+    with contextlib.suppress(Exception):
+        base.__init__(error, *args)  # type: ignore[misc]  # gives an OSError its number
     error.args = args
     error.__dict__.update(state)
     return error

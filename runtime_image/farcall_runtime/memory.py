@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-_ROOT = Path("/sys/fs/cgroup")
-_LIMITS = (_ROOT / "memory.max", _ROOT / "memory" / "memory.limit_in_bytes")
-_EVENTS = (_ROOT / "memory.events", _ROOT / "memory" / "memory.oom_control")
+_ROOT = "/sys/fs/cgroup"
+_LIMITS = (f"{_ROOT}/memory.max", f"{_ROOT}/memory/memory.limit_in_bytes")
+_EVENTS = (f"{_ROOT}/memory.events", f"{_ROOT}/memory/memory.oom_control")
 _UNLIMITED = 1 << 60  # version 1 writes a huge number where there is no limit
 
 
@@ -29,8 +27,9 @@ def oom_kills() -> int:
     return 0
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        return path.read_text().strip()
+        with open(path) as file:  # noqa: PTH123  # pathlib takes longer to import than all else here
+            return file.read().strip()
     except OSError:
         return ""

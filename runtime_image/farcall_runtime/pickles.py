@@ -7,6 +7,8 @@ object becomes a piece of its own instead of being copied.
 
 from __future__ import annotations
 
+import functools
+import io
 import pickle
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -29,8 +31,7 @@ def dump(value: object) -> list[Pieces]:
     Raises:
         Exception: Whatever the value's own pickling code raises.
     """
-    import cloudpickle
-
+    pickler = _pickler()
     buffers: list[Pieces] = []
 
     def keep_in(buffer: pickle.PickleBuffer) -> bool:
@@ -42,11 +43,11 @@ def dump(value: object) -> list[Pieces]:
 
     sink = _Sink()
     try:
-        cloudpickle.Pickler(sink, protocol=5, buffer_callback=keep_in).dump(value)
+        pickler(sink, protocol=5, buffer_callback=keep_in).dump(value)
     except BufferError:  # a buffer with gaps has no raw form
         buffers.clear()
         sink = _Sink()
-        cloudpickle.Pickler(sink, protocol=5).dump(value)
+        pickler(sink, protocol=5).dump(value)
     return [sink.pieces, *buffers]
 
 
@@ -56,10 +57,28 @@ def dump_whole(value: object) -> bytes:
     Raises:
         Exception: Whatever the value's own pickling code raises.
     """
-    import cloudpickle
+    sink = io.BytesIO()
+    _pickler()(sink, protocol=5).dump(value)
+    return sink.getvalue()
 
-    data: bytes = cloudpickle.dumps(value, protocol=5)
-    return data
+
+@functools.cache
+def _pickler() -> Any:
+    """Return cloudpickle's pickler, made to tell a class's qualified name too.
+
+    By its bare name a nested class, or one made in a function, would be taken for another.
+    """
+    import cloudpickle
+    from cloudpickle import cloudpickle as internals
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            recipe = super().reducer_override(value)
+            if isinstance(recipe, tuple) and recipe[0] is internals._make_skeleton_class:
+                recipe[1][3].setdefault("__qualname__", value.__qualname__)
+            return recipe
+
+    return Pickler
 
 
 def load(parts: Sequence[Buffer], unpickler: type[pickle.Unpickler] = pickle.Unpickler) -> Any:

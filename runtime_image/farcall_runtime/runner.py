@@ -32,6 +32,7 @@ _CLEAN_UP_S = 20.0
 _WARNING_SHARE, _LEAST_WARNING_S, _MOST_WARNING_S = 0.1, 3.0, 30.0
 _COMMIT_S = 600.0
 _COMMIT_WAIT_S = 5.0
+_STREAM_RETRY_S = 20.0
 
 
 class Supervisor:
@@ -74,7 +75,11 @@ class Supervisor:
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
         self._meta = fetched.meta
         self._child.go(fetched.function, fetched.arguments)
-        self._streams.start(Storage(self.assignment.where.bucket, self._environment, retry_s=20))
+        self._streams.start(
+            lambda: Storage(
+                self.assignment.where.bucket, self._environment, retry_s=_STREAM_RETRY_S
+            )
+        )
         self._watch()
         self._child.end()
         self._streams.drain()

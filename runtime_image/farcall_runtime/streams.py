@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from farcall_runtime import envelope
@@ -99,10 +100,18 @@ class Streams:
         for stream in self.both:
             os.close(stream.write_fd)
 
-    def start(self, storage: Storage) -> None:
-        """Begin to store chunks beside the supervisor's own work."""
+    def start(self, open_storage: Callable[[], Storage]) -> None:
+        """Begin to store chunks beside the supervisor's own work.
+
+        Args:
+            open_storage: Opens the bucket; called when there is a chunk, which short tasks
+                never have.
+        """
         self._thread = threading.Thread(
-            target=self._store_while_running, args=(storage,), name="farcall-streams", daemon=True
+            target=self._store_while_running,
+            args=(open_storage,),
+            name="farcall-streams",
+            daemon=True,
         )
         self._thread.start()
 
@@ -147,7 +156,8 @@ class Streams:
                 if not self._store_chunk(storage, stream):
                     self._drop(stream, INLINE_BYTES)
 
-    def _store_while_running(self, storage: Storage) -> None:
+    def _store_while_running(self, open_storage: Callable[[], Storage]) -> None:
+        storage: Storage | None = None
         while not self._closing:
             self._wake.wait(0.25)
             self._wake.clear()
@@ -156,6 +166,7 @@ class Streams:
                 due = stream.pending and time.monotonic() - stream.since >= pace
                 while (due or len(stream.pending) >= _CHUNK_BYTES) and not self._closing:
                     due = False
+                    storage = storage or open_storage()
                     if not self._store_chunk(storage, stream):
                         self._drop(stream, _MOST_PENDING_BYTES // 2)
                         break

@@ -1,0 +1,121 @@
+"""An S3 in memory, as much of it as farcall, obstore and boto3 use for small objects."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Mapping
+from email.utils import formatdate
+from xml.sax.saxutils import escape, unescape
+
+Answer = tuple[int, dict[str, str], bytes]
+"""Status, headers, body."""
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+_KEY = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
+_XML = '<?xml version="1.0" encoding="UTF-8"?>'
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+
+
+class Buckets:
+    """Every bucket exists; an object's name is ``bucket/key``.
+
+    Attributes:
+        stored: When each object was stored, `time.monotonic`, which all processes share.
+    """
+
+    def __init__(self) -> None:
+        self.stored: dict[str, float] = {}
+        self._objects: dict[str, tuple[bytes, dict[str, str]]] = {}
+
+    def clear(self) -> None:
+        """Delete everything."""
+        self.stored.clear()
+        self._objects.clear()
+
+    def fill(self, name: str, count: int, data: bytes) -> None:
+        """Store equal objects, ``<name>/0`` and so on."""
+        for number in range(count):
+            self._store(f"{name}/{number}", data)
+
+    def answer(
+        self,
+        method: str,
+        name: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> tuple[str, Answer]:
+        """Answer a request; return the operation's name, too."""
+        bucket, _, key = name.partition("/")
+        if method == "POST" and "delete" in query:
+            return "DeleteObjects", self._delete(bucket, body.decode())
+        if method == "GET" and not key:
+            return "ListObjectsV2", self._list(bucket, query)
+        if method == "PUT":
+            return "PutObject", self._put(name, headers, body)
+        if method in ("GET", "HEAD"):
+            return f"{method.title()}Object", self._get(name, headers)
+        return "DeleteObject", self._delete(bucket, f"<Key>{escape(key)}</Key>")
+
+    def _store(self, name: str, data: bytes) -> dict[str, str]:
+        tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        headers = {"ETag": f'"{tag}"', "Last-Modified": formatdate(usegmt=True)}
+        self._objects[name] = (data, headers)
+        self.stored[name] = time.monotonic()
+        return headers
+
+    def _put(self, name: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        if headers.get("If-None-Match") == "*" and name in self._objects:
+            return _refuse(412, "PreconditionFailed")
+        return 200, self._store(name, body), b""
+
+    def _get(self, name: str, headers: Mapping[str, str]) -> Answer:
+        if name not in self._objects:
+            return _refuse(404, "NoSuchKey")
+        data, known = self._objects[name]
+        wanted = _RANGE.fullmatch(headers.get("Range", ""))
+        if wanted is None:
+            return 200, {**known, "Accept-Ranges": "bytes"}, data
+        start, end = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
+        place = f"bytes {start}-{end}/{len(data)}"
+        return 206, {**known, "Content-Range": place}, data[start : end + 1]
+
+    def _delete(self, bucket: str, body: str) -> Answer:
+        keys = _KEY.findall(body)
+        for key in keys:
+            self._objects.pop(f"{bucket}/{unescape(key)}", None)
+        return _reply("DeleteResult", "".join(f"<Deleted><Key>{k}</Key></Deleted>" for k in keys))
+
+    def _list(self, bucket: str, query: Mapping[str, str]) -> Answer:
+        start = f"{bucket}/{query.get('prefix', '')}"
+        after = query.get("continuation-token", "")
+        most = int(query.get("max-keys", 1000))
+        names = sorted(n for n in self._objects if n.startswith(start) and n > after)
+        page = names[:most]
+        rows = "".join(self._row(name) for name in page)
+        more = "false"
+        if len(names) > most:
+            more = "true"
+            rows += f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
+        head = f"<Name>{bucket}</Name><KeyCount>{len(page)}</KeyCount><MaxKeys>{most}</MaxKeys>"
+        return _reply("ListBucketResult", f"{head}<IsTruncated>{more}</IsTruncated>{rows}")
+
+    def _row(self, name: str) -> str:
+        data, headers = self._objects[name]
+        return (
+            f"<Contents><Key>{escape(name.partition('/')[2])}</Key><Size>{len(data)}</Size>"
+            f"<ETag>{escape(headers['ETag'])}</ETag><StorageClass>STANDARD</StorageClass>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+        )
+
+
+def _reply(element: str, content: str) -> Answer:
+    text = f'{_XML}<{element} xmlns="{_NAMESPACE}">{content}</{element}>'
+    return 200, {"Content-Type": "application/xml"}, text.encode()
+
+
+def _refuse(status: int, code: str) -> Answer:
+    text = f"{_XML}<Error><Code>{code}</Code><Message>{code}</Message></Error>"
+    return status, {"Content-Type": "application/xml"}, text.encode()

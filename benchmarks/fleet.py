@@ -1,0 +1,139 @@
+"""Plays the containers of all jobs in one process, with the runtime's own code.
+
+For each task it verifies and unpickles the payload, calls the function, pickles what it returns,
+signs the outcome and stores it, as the container does. What it leaves out is the process for each
+task: interpreter start, fork, output, and reading the bundle's index anew for each child.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import platform
+import random
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import cloudpickle
+
+from benchmarks.cloud import CONTROL
+from farcall_runtime import contract, envelope, task
+from farcall_runtime.bundle import Assignment
+from farcall_runtime.envelope import Buffer, Index
+from farcall_runtime.storage import Storage
+
+_THREADS = 4
+_STREAM = {"chunks": 0, "stored": 0, "dropped": 0}
+
+
+def main(endpoint: str) -> None:
+    """Play jobs for ever."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        while True:
+            with urllib.request.urlopen(f"{endpoint}{CONTROL}job") as reply:
+                _take(json.load(reply), endpoint, threads)
+
+
+def _take(job: dict[str, Any], endpoint: str, threads: ThreadPoolExecutor) -> None:
+    """Play one job: as fast as it goes, or its tasks one by one after random gaps."""
+    environment = {
+        **os.environ,
+        **job["environment"],
+        contract.ENV_ENDPOINT: endpoint,
+        contract.ENV_JOB_ID: job["id"],
+    }
+    if contract.ENV_BUNDLE not in environment:
+        _play_peer(environment)
+        return
+    storage = Storage(Assignment.read(environment).where.bucket, environment)
+    outcomes = _play(environment, storage, job)
+    gap_s = job.get("gap_s")
+    if gap_s is None:
+        for _ in threads.map(lambda outcome: storage.create(*outcome), outcomes):
+            pass
+        return
+    for outcome in outcomes:
+        time.sleep(random.expovariate(1 / gap_s))
+        storage.create(*outcome)
+
+
+def _play(
+    environment: dict[str, str], storage: Storage, job: dict[str, Any]
+) -> Iterator[tuple[str, list[Buffer]]]:
+    """Yield key and content of each task's outcome."""
+    first = Assignment.read(environment)
+    bundle = memoryview(storage.read(first.where.bundle_key, 0, 1 << 40))
+    index = Index(bytes(bundle[: envelope.index_size(bundle)]), first.digest)
+    for number in range(job["size"]):
+        if job["is_array"]:
+            environment[contract.ENV_ARRAY_INDEX] = str(number)
+            environment[contract.ENV_JOB_ID] = f"{job['id']}:{number}"
+        assignment = Assignment.read(environment)
+        entry = index.entry(assignment.index)
+        parts = []
+        for part in (index.function(entry.function), entry):
+            parts.append(bundle[part.offset : part.offset + part.length])
+            part.check(parts[-1])
+        key = assignment.where.outcome_key(assignment.index)
+        yield key, _run(assignment, key, *parts)
+
+
+def _run(assignment: Assignment, key: str, function: Buffer, arguments: Buffer) -> list[Buffer]:
+    started, cpu = time.monotonic(), time.process_time()
+    records, results = task._run(function, arguments)
+    meta = {
+        "status": contract.OutcomeStatus.DONE,
+        "code": contract.ExitCode.RETURNED.value,
+        "attempt": assignment.attempt,
+        "job_id": assignment.job_id,
+        "python": platform.python_version(),
+        "child_status": 0,
+        "usage": {
+            "wall_s": time.monotonic() - started,
+            "cpu_s": time.process_time() - cpu,
+            "peak_memory_bytes": 20 << 20,
+            "memory_limit_bytes": None,
+        },
+        "stdout": _STREAM,
+        "stderr": _STREAM,
+        "results": records,
+    }
+    value = b"".join(envelope.pack(results))
+    return envelope.seal_outcome(assignment.key, key, meta, b"", b"", value)
+
+
+def _play_peer(environment: dict[str, str]) -> None:
+    """Do what the peer's ``covalent_aws_plugins/exec.py`` does."""
+    storage = Storage(environment["S3_BUCKET_NAME"], environment)
+    task_file = storage.read(environment["COVALENT_TASK_FUNC_FILENAME"], 0, 1 << 40)
+    function, args, kwargs = pickle.loads(task_file)
+    name = environment["RESULT_FILENAME"]
+    storage.put(name, [cloudpickle.dumps(function(*args, **kwargs))])
+    stem = name.rpartition(".")[0].replace("result", "io_output")
+    storage.put(f"{stem}.json", [json.dumps(["", "", "", ""]).encode()])
+
+
+def sample_outcome() -> str:
+    """Return text as long as the outcome of a trivial task."""
+    assignment = Assignment(
+        contract.Location("bucket", "farcall/v1/somebody-20260101-000000-abcdef", "0" * 16),
+        hashlib.sha256().hexdigest(),
+        bytes(32),
+        1234,
+        1,
+        "12345678-1234-1234-1234-123456789012:1234",
+    )
+    empty = b"".join(envelope.pack([[cloudpickle.dumps(abs)]]))
+    calls = b"".join(envelope.pack([[cloudpickle.dumps([((1,), {})])]]))
+    key = assignment.where.outcome_key(assignment.index)
+    return "x" * envelope.size(_run(assignment, key, empty, calls))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,33 @@
+"""The peer's venv, made anew in a temporary folder, about 140 MB."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.stage import Stage
+
+PACKAGES = ("covalent-awsbatch-plugin==0.42.0", "fastapi<0.132")
+SCRIPT = Path(__file__).with_name("peer_client.py")
+
+
+@contextlib.contextmanager
+def installed(stage: Stage) -> Iterator[tuple[Stage, str]]:
+    """Install the peer; give a stage on which it finds a home of its own, and its Python."""
+    with tempfile.TemporaryDirectory(prefix="farcall-benchmark-") as folder:
+        subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True)
+        python = f"{folder}/venv/{'Scripts' if os.name == 'nt' else 'bin'}/python"
+        subprocess.run([python, "-m", "pip", "install", "-qq", *PACKAGES], check=True)
+        environment = {
+            **stage.environment,
+            "HOME": folder,  # Covalent writes its configuration and data there
+            "COVALENT_CONFIG_DIR": f"{folder}/configuration",
+        }
+        environment.pop("PYTHONPATH")
+        yield replace(stage, environment=environment), python

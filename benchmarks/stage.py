@@ -1,0 +1,104 @@
+"""The processes around the one that is measured, and running that one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.batch import ACCOUNT, REGION
+from benchmarks.cloud import CONTROL
+
+ROOT = Path(__file__).resolve().parents[1]
+BUCKET = "benchmark"
+_SOURCES = (ROOT, ROOT / "executor", ROOT / "runtime_image")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a measured process finds its cloud.
+
+    Attributes:
+        client_url: The port for the client.
+        environment: Its whole environment.
+    """
+
+    client_url: str
+    environment: dict[str, str]
+
+    def run(self, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
+        """Run a fresh process and return the last line it prints, JSON."""
+        command = [python, *arguments]
+        done = subprocess.run(
+            command, env=self.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        )
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return told
+
+    def ask(self, name: str, document: Mapping[str, Any] | None = None) -> Any:
+        """Ask the cloud for its counts, or tell it something."""
+        data = json.dumps(document or {}).encode()
+        with urllib.request.urlopen(f"{self.client_url}{CONTROL}{name}", data) as reply:
+            return json.load(reply)
+
+
+@contextlib.contextmanager
+def stage() -> Iterator[Stage]:
+    """Start cloud and fleet, and end them."""
+    with contextlib.ExitStack() as stack:
+        cloud = stack.enter_context(_process(environment(""), "benchmarks.cloud"))
+        urls = json.loads(cloud.stdout.readline())
+        stack.callback(cloud.stdin.close)
+        stack.enter_context(_process(environment(urls["jobs"]), "benchmarks.fleet", urls["jobs"]))
+        yield Stage(urls["client"], environment(urls["client"]))
+
+
+@contextlib.contextmanager
+def _process(env: dict[str, str], module: str, *arguments: str) -> Iterator[Any]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env=env,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def environment(url: str) -> dict[str, str]:
+    """Return the environment of a process: nothing of the user's AWS, nothing of farcall's."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "FARCALL_")) and "proxy" not in name.lower()
+    }
+    given = os.environ.get("PYTHONPATH")
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join([*map(str, _SOURCES), *([given] if given else [])]),
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "benchmark",
+        "AWS_SECRET_ACCESS_KEY": "benchmark",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "FARCALL_S3_BUCKET_NAME": BUCKET,
+        "FARCALL_BATCH_QUEUE": "benchmark",
+        "FARCALL_BATCH_JOB_ROLE_NAME": f"arn:aws:iam::{ACCOUNT}:role/benchmark",
+        "FARCALL_BATCH_EXECUTION_ROLE_NAME": f"arn:aws:iam::{ACCOUNT}:role/benchmark",
+        "FARCALL_BATCH_JOB_LOG_GROUP_NAME": "",
+        "FARCALL_CONTAINER_IMAGE_URI": "benchmark",
+    }

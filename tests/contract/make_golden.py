@@ -1,0 +1,125 @@
+"""Writes the golden files in ``v1/``: ``python tests/contract/make_golden.py``.
+
+They are written once for each protocol version, with fixed names and keys and as if by a fixed
+Python. Files of a released version never change; what has to be read for ever is read in
+``test_golden.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from farcall_runtime import envelope
+from farcall_runtime.contract import PROTOCOL_VERSION, STDOUT, Location, run_root
+
+FOLDER = Path(__file__).parent / f"v{PROTOCOL_VERSION}"
+PYTHON = (3, 12)
+WHERE = Location("bucket", run_root("prefix", "run"), "0011223344556677")
+KEY = bytes(range(32))
+
+FUNCTIONS = [b"function 0", b"function 1" * 20]
+ENTRIES = [(0, b"arguments 0"), (1, b""), (0, b"arguments 2" * 100)]
+BUNDLE_META = {
+    "python": "3.12.4",
+    "cloudpickle": "3.1.1",
+    "attempts": 3,
+    "retry_on": "failure",
+    "time_limit_s": 300,
+}
+USAGE = {
+    "wall_s": 1.5,
+    "cpu_s": 0.25,
+    "peak_memory_bytes": 50331648,
+    "memory_limit_bytes": None,
+}
+STREAM_META = {"chunks": 1, "stored": 13, "dropped": 0}
+OUTCOME_META = {
+    "attempt": 1,
+    "job_id": "8f1c:7",
+    "python": "3.12.4",
+    "usage": USAGE,
+    "stdout": STREAM_META,
+    "stderr": {"chunks": 0, "stored": 0, "dropped": 0},
+}
+RETURNED = {
+    **OUTCOME_META,
+    "status": "done",
+    "code": 0,
+    "child_status": 0,
+    "results": [{"status": "returned", "wall_s": 1.0, "cpu_s": 0.2, "first": 0, "count": 2}],
+}
+RAISED = {
+    **OUTCOME_META,
+    "status": "done",
+    "code": 1,
+    "child_status": 0,
+    "results": [
+        {
+            "status": "raised",
+            "wall_s": 1.0,
+            "cpu_s": 0.2,
+            "first": 0,
+            "count": 1,
+            "chain": [
+                {"type": "ValueError", "message": "wrong \u00fc", "relation": None, "part": 0},
+                {"type": "lab.LabError", "message": "why", "relation": "cause", "part": None},
+            ],
+            "traceback": "Traceback (most recent call last):\nValueError: wrong \u00fc\n",
+        }
+    ],
+}
+KILLED = {**OUTCOME_META, "status": "killed", "code": 71, "child_status": -11, "results": []}
+
+VALUE_PARTS = [b"pickle", bytes(range(256)) * 5]
+"""Stand for pickles: bytes that no Python version has a say in."""
+
+OUTCOMES = {
+    "outcome-returned": (RETURNED, 7, VALUE_PARTS),
+    "outcome-raised": (RAISED, 8, [b"pickled exception"]),
+    "outcome-killed": (KILLED, 9, None),
+}
+OUTPUT, ERRORS, CHUNK = b"to stdout\n", "to stderr \u00fc\n".encode(), b"a chunk of it"
+
+
+def bundle() -> tuple[bytes, str]:
+    """Return a bundle, and the digest of its index."""
+    index = envelope.seal_index(
+        BUNDLE_META,
+        [(len(data), hashlib.sha256(data).digest()) for data in FUNCTIONS],
+        [(number, len(data), hashlib.sha256(data).digest()) for number, data in ENTRIES],
+    )
+    bodies = [*FUNCTIONS, *(data for _, data in ENTRIES)]
+    return b"".join([index, *bodies]), hashlib.sha256(index).hexdigest()
+
+
+def outcome(meta: dict[str, object], index: int, parts: list[bytes] | None) -> bytes:
+    """Return an outcome; without parts, one of a task that left no results."""
+    value = b"" if parts is None else b"".join(envelope.pack([[part] for part in parts]))
+    key = WHERE.outcome_key(index)
+    return b"".join(envelope.seal_outcome(KEY, key, meta, OUTPUT, ERRORS, value))
+
+
+def chunk() -> bytes:
+    """Return a chunk of output."""
+    return b"".join(envelope.seal_chunk(KEY, WHERE.chunk_key(7, 1, STDOUT, 0), CHUNK))
+
+
+def files() -> dict[str, bytes]:
+    """Return every golden file by its name, as this version of the code writes it."""
+    with mock.patch.object(envelope, "sys", SimpleNamespace(version_info=(*PYTHON, 4))):
+        data, digest = bundle()
+        return {
+            "bundle": data,
+            "bundle.digest": f"{digest}\n".encode(),
+            **{name: outcome(*parts) for name, parts in OUTCOMES.items()},
+            "chunk": chunk(),
+        }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, data in files().items():
+        (FOLDER / name).write_bytes(data)

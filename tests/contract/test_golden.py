@@ -1,0 +1,71 @@
+"""Objects written by every released version are read by this one."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from contract import make_golden as golden
+from farcall_runtime import envelope
+
+V1 = golden.FOLDER.parent / "v1"
+DIGEST = (V1 / "bundle.digest").read_text().strip()
+
+
+def read(name):
+    return (V1 / name).read_bytes()
+
+
+def open_index():
+    data = read("bundle")
+    return envelope.Index(data[: envelope.index_size(data[: envelope.INDEX_HEAD_BYTES])], DIGEST)
+
+
+def test_the_index_of_a_bundle_is_read():
+    index = open_index()
+    assert (index.python, index.meta) == ((3, 12), golden.BUNDLE_META)
+    assert (index.functions, index.entries) == (2, 3)
+
+
+def test_the_digest_is_that_of_the_index():
+    data = read("bundle")
+    size = envelope.index_size(data)
+    assert hashlib.sha256(data[:size]).hexdigest() == DIGEST
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_parts_of_a_bundle_are_found(number):
+    index, data = open_index(), read("bundle")
+    entry = index.entry(number)
+    function = index.function(entry.function)
+    found = [data[part.offset : part.offset + part.length] for part in (function, entry)]
+    wanted, arguments = golden.ENTRIES[number]
+    assert found == [golden.FUNCTIONS[wanted], arguments]
+    function.check(found[0])
+    entry.check(found[1])
+
+
+@pytest.mark.parametrize("name", golden.OUTCOMES)
+def test_an_outcome_is_read(name):
+    meta, index, parts = golden.OUTCOMES[name]
+    outcome = envelope.open_outcome(golden.KEY, golden.WHERE.outcome_key(index), read(name))
+    assert (outcome.python, outcome.meta) == ((3, 12), meta)
+    assert (bytes(outcome.stdout), bytes(outcome.stderr)) == (golden.OUTPUT, golden.ERRORS)
+    assert (list(envelope.unpack(outcome.value)) if outcome.value else None) == parts
+
+
+def test_buffers_of_an_outcome_lie_aligned_in_the_object():
+    data = read("outcome-returned")
+    outcome = envelope.open_outcome(golden.KEY, golden.WHERE.outcome_key(7), data)
+    array = envelope.unpack(outcome.value)[1]
+    assert data.index(bytes(array)) % envelope.ALIGNMENT == 0
+
+
+def test_a_chunk_is_read():
+    key = golden.WHERE.chunk_key(7, 1, "stdout", 0)
+    assert envelope.open_chunk(golden.KEY, key, read("chunk")) == golden.CHUNK
+
+
+def test_what_is_written_today_is_what_was_written_then():
+    assert golden.files() == {path.name: path.read_bytes() for path in V1.iterdir()}

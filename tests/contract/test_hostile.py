@@ -1,0 +1,207 @@
+"""Whatever lies in the bucket, reading it ends in one of two errors or in what was written."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from contract import make_golden as golden
+from farcall_runtime import envelope
+from farcall_runtime.envelope import EnvelopeError, IntegrityError, VersionMismatchError
+
+FILES = golden.files()
+DIGEST = FILES["bundle.digest"].decode().strip()
+INDEX = FILES["bundle"][: envelope.index_size(FILES["bundle"])]
+PLACES = {
+    **{name: golden.WHERE.outcome_key(index) for name, (_, index, _) in golden.OUTCOMES.items()},
+    "chunk": golden.WHERE.chunk_key(7, 1, "stdout", 0),
+}
+
+
+def open_chunk(data):
+    return envelope.open_chunk(golden.KEY, PLACES["chunk"], data)
+
+
+def open_outcome(data, name="outcome-returned"):
+    return envelope.open_outcome(golden.KEY, PLACES[name], data)
+
+
+READERS = {
+    "index_size": envelope.index_size,
+    "Index": lambda data: envelope.Index(bytes(data), DIGEST),
+    "open_outcome": open_outcome,
+    "open_chunk": open_chunk,
+    "unpack": envelope.unpack,
+}
+
+
+def survives(reader, data):
+    try:
+        reader(data)
+    except (IntegrityError, VersionMismatchError):
+        return
+
+
+TEXT = st.text('ab \0\n"\\\u00fc\u4e16\U0001f600', max_size=20)
+HEADS = [FILES[name][:size] for name in ("bundle", *PLACES) for size in (8, 10, 12)]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(
+    data=st.binary(max_size=300)
+    | st.builds(bytes.__add__, st.sampled_from(HEADS), st.binary(max_size=300))
+)
+@example(data=b"")
+@example(data=b"\xff" * 4)
+@example(data=b"\xff" * 400)
+def test_arbitrary_bytes_are_refused(reader, data):
+    for form in (data, bytearray(data), memoryview(data)):
+        survives(READERS[reader], form)
+
+
+@st.composite
+def mutated(draw):
+    """A golden file with bytes changed, cut off, doubled or moved."""
+    data = bytearray(FILES[draw(st.sampled_from(["bundle", *PLACES]))])
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data) - 1))
+        match draw(st.integers(0, 3)):
+            case 0:
+                data[at] ^= draw(st.integers(1, 255))
+            case 1:
+                del data[at : at + draw(st.integers(1, 100))]
+            case 2:
+                data[at:at] = draw(st.binary(min_size=1, max_size=100))
+            case _:
+                data[at : at + 4] = draw(st.sampled_from([b"\0\0\0\0", b"\xff\xff\xff\xff"]))
+        data = data or bytearray(1)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(data=mutated())
+def test_mutated_objects_break_no_reader(reader, data):
+    survives(READERS[reader], data)
+
+
+@given(digest=st.text("0123456789abcdefABCDEFx \u00fc", max_size=70))
+@example(digest="\u00fc" * 64)
+@example(digest="\ud800")
+def test_no_text_in_place_of_a_digest_passes(digest):
+    with pytest.raises(IntegrityError):
+        envelope.Index(INDEX, digest)
+
+
+@pytest.mark.parametrize("name", ["index", *PLACES])
+def test_a_flipped_bit_never_passes(name):
+    data = INDEX if name == "index" else FILES[name]
+    readers = {"index": READERS["Index"], "chunk": open_chunk}
+    reader = readers.get(name, lambda data: open_outcome(data, name))
+    reader(data)
+    passed = []
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            reader(bytes(changed))
+        except EnvelopeError:
+            continue
+        passed.append(bit)
+    assert passed == []
+
+
+@pytest.mark.parametrize("name", ["index", *PLACES])
+def test_a_truncated_or_extended_object_never_passes(name):
+    data = INDEX if name == "index" else FILES[name]
+    readers = {"index": READERS["Index"], "chunk": open_chunk}
+    reader = readers.get(name, lambda data: open_outcome(data, name))
+    for other in [*(data[:size] for size in range(len(data))), data + b"\0", data + data]:
+        with pytest.raises(IntegrityError):
+            reader(other)
+
+
+def test_an_object_of_another_kind_key_or_place_never_passes():
+    for reader in (open_chunk, READERS["Index"]):
+        with pytest.raises(IntegrityError, match="another kind"):
+            reader(FILES["outcome-returned"])
+    with pytest.raises(IntegrityError, match="another kind"):
+        open_outcome(FILES["chunk"])
+    with pytest.raises(IntegrityError, match="content and place"):
+        open_outcome(FILES["outcome-returned"], "outcome-raised")
+    with pytest.raises(IntegrityError, match="content and place"):
+        envelope.open_outcome(b"other", PLACES["outcome-raised"], FILES["outcome-raised"])
+    with pytest.raises(IntegrityError, match="content and place"):
+        envelope.open_chunk(golden.KEY, PLACES["chunk"].replace("0", "1"), FILES["chunk"])
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("bundle", READERS["index_size"]),
+        ("bundle", READERS["Index"]),
+        ("chunk", open_chunk),
+        ("outcome-returned", open_outcome),
+    ],
+)
+def test_another_protocol_version_is_told_as_such(name, reader):
+    data = bytearray(FILES[name])
+    data[8:10] = (2).to_bytes(2, "big")
+    with pytest.raises(VersionMismatchError, match="protocol version 2, this side speaks 1"):
+        reader(bytes(data))
+
+
+@given(data=st.binary(max_size=200), meta=st.integers(0, 60), functions=st.integers(0, 3))
+def test_an_index_that_is_signed_and_nonsense_breaks_nothing(data, meta, functions):
+    head = envelope._BUNDLE_HEAD.pack(INDEX[:12], meta, functions, 1)
+    size = envelope.index_size(head)
+    index = (head + data + bytes(size))[:size]
+    try:
+        opened = envelope.Index(index, hashlib.sha256(index).hexdigest())
+    except IntegrityError:
+        return
+    opened.entry(0)
+    for number in (-1, opened.entries):
+        with pytest.raises(IntegrityError):
+            opened.entry(number)
+    with pytest.raises(IntegrityError):
+        opened.function(functions)
+
+
+def address(buffer):
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.binary(max_size=200), max_size=3), max_size=5))
+def test_packed_buffers_come_back_aligned(parts):
+    data = bytearray(b"".join(envelope.pack(parts)))
+    found = envelope.unpack(data)
+    assert [bytes(part) for part in found] == [b"".join(part) for part in parts]
+    begin, *starts = [address(part) for part in (data, *found) if part]
+    assert {(start - begin) % envelope.ALIGNMENT for start in starts} <= {0}
+
+
+def test_nothing_may_follow_packed_buffers():
+    for parts in ([], [[b"a"]]):
+        data = b"".join(envelope.pack(parts))
+        with pytest.raises(IntegrityError, match="followed by other bytes"):
+            envelope.unpack(data + b"x")
+
+
+@settings(max_examples=50)
+@given(
+    st.dictionaries(TEXT, TEXT | st.integers() | st.none(), max_size=4),
+    st.binary(max_size=100),
+    st.binary(max_size=100),
+    st.binary(max_size=100),
+)
+def test_an_outcome_is_read_as_it_was_written(meta, stdout, stderr, value):
+    data = b"".join(envelope.seal_outcome(b"k", "place", meta, stdout, stderr, value))
+    outcome = envelope.open_outcome(b"k", "place", data)
+    assert json.dumps(outcome.meta) == json.dumps(meta)
+    assert (outcome.stdout, outcome.stderr, outcome.value) == (stdout, stderr, value)

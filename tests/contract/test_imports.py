@@ -1,0 +1,82 @@
+"""The container's side needs the standard library, cloudpickle and obstore, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import cloudpickle
+import obstore
+import pytest
+
+import farcall_runtime
+
+ALLOWED = {"cloudpickle", "farcall_runtime", "obstore"}
+EVERYTHING = """
+    import importlib, pkgutil
+    import farcall_runtime
+    for module in pkgutil.walk_packages(farcall_runtime.__path__, "farcall_runtime."):
+        importlib.import_module(module.name)
+
+    from farcall_runtime import pickles
+    from farcall_runtime.storage import Storage, StorageError
+    pickles.load([b"".join(pickles.dump(lambda: 1)[0])])
+    nowhere = {
+        "FARCALL_ENDPOINT": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+    storage = Storage("bucket", nowhere, retry_s=0)
+    for use in (
+        lambda: storage.read("k", 0, 1),
+        lambda: storage.exists("k"),
+        lambda: storage.create("k", [b"x"]),
+        lambda: storage.put("k", [b"x"]),
+    ):
+        try:
+            use()
+        except StorageError:
+            pass
+"""
+BEFORE_THE_FORK = """
+    import farcall_runtime.__main__
+"""
+
+
+def loaded_by(code):
+    """Run code without `site`, so that no installed hook imports anything by itself."""
+    paths = [str(Path(m.__file__).parents[1]) for m in (farcall_runtime, cloudpickle, obstore)]
+    script = f"import sys; sys.path[:0] = {paths!r}\n{textwrap.dedent(code)}\n"
+    script += "import json; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return loaded_by(EVERYTHING)
+
+
+def test_the_runtime_imports_nothing_else(everything):
+    tops = {name.partition(".")[0] for name in everything}
+    assert tops - set(sys.stdlib_module_names) - {"__main__"} == ALLOWED
+
+
+def test_the_runtime_imports_every_module_of_its_own(everything):
+    files = Path(farcall_runtime.__file__).parent.glob("*.py")
+    modules = {f"farcall_runtime.{path.stem}" for path in files if path.stem != "__init__"}
+    assert modules - everything == set()
+
+
+def test_the_client_is_never_imported(everything):
+    assert {name for name in everything if name.partition(".")[0] == "farcall"} == set()
+
+
+def test_nothing_that_starts_threads_or_takes_long_is_imported_before_the_fork():
+    heavy = {"obstore", "cloudpickle", "asyncio", "concurrent", "ssl", "urllib3", "numpy"}
+    assert {name.partition(".")[0] for name in loaded_by(BEFORE_THE_FORK)} & heavy == set()

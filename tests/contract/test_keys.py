@@ -1,0 +1,221 @@
+"""The words both sides share: keys, environment, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import farcall_runtime
+from farcall_runtime import contract
+from farcall_runtime.bundle import Assignment, RefusedError
+from farcall_runtime.contract import ExitCode, Location
+
+WHERE = Location("bucket", "prefix/v1/run", "bundle")
+
+
+def test_the_runtime_prints_the_contract():
+    done = subprocess.run(
+        [sys.executable, "-m", "farcall_runtime", "--contract"],
+        capture_output=True,
+        check=True,
+        env={"PYTHONPATH": str(Path(farcall_runtime.__file__).parents[1])},
+    )
+    assert json.loads(done.stdout) == json.loads(json.dumps(contract.describe()))
+    assert done.stderr == b""
+
+
+def test_the_contract_is_version_1():
+    assert contract.describe() == {
+        "protocol_version": 1,
+        "environment": [
+            "FARCALL_BUNDLE",
+            "FARCALL_DIGEST",
+            "FARCALL_OUTCOME_KEY",
+            "FARCALL_ENDPOINT",
+            "FARCALL_REGION",
+        ],
+        "exit_codes": {
+            "RETURNED": 0,
+            "RAISED": 1,
+            "BAD_ENVIRONMENT": 64,
+            "BUNDLE_MISSING": 65,
+            "INTEGRITY": 66,
+            "VERSION_MISMATCH": 67,
+            "TIMED_OUT": 68,
+            "UNREADABLE": 69,
+            "OUTCOME_NOT_STORED": 70,
+            "CHILD_KILLED": 71,
+            "OUT_OF_MEMORY": 72,
+            "STORAGE_UNREACHABLE": 73,
+            "TERMINATED": 143,
+        },
+        "keys": {
+            "bundle": "PREFIX/v1/RUN/bundles/BUNDLE",
+            "outcome": "PREFIX/v1/RUN/outcomes/BUNDLE/7",
+            "value": "PREFIX/v1/RUN/values/BUNDLE/7/1",
+            "attempt": "PREFIX/v1/RUN/attempts/BUNDLE/7/1",
+            "chunk": "PREFIX/v1/RUN/streams/BUNDLE/7/1/stdout/00000000",
+        },
+    }
+
+
+# --- keys -------------------------------------------------------------------------------------
+
+
+def test_every_key_lies_below_its_kind():
+    assert WHERE.url == "s3://bucket/prefix/v1/run/bundles/bundle"
+    assert WHERE.bundle_key == "prefix/v1/run/bundles/bundle"
+    assert WHERE.outcome_key(3) == "prefix/v1/run/outcomes/bundle/3"
+    assert WHERE.value_key(3, 2) == "prefix/v1/run/values/bundle/3/2"
+    assert WHERE.attempt_key(3, 2) == "prefix/v1/run/attempts/bundle/3/2"
+    assert WHERE.chunk_key(3, 2, "stderr", 41) == (
+        "prefix/v1/run/streams/bundle/3/2/stderr/00000041"
+    )
+
+
+def test_outcomes_lie_in_the_inbox_and_nothing_else_does():
+    inbox = contract.outcomes_prefix("prefix/v1/run")
+    others = [WHERE.bundle_key, WHERE.value_key(0, 1), WHERE.attempt_key(0, 1)]
+    others.append(WHERE.chunk_key(0, 1, "stdout", 0))
+    assert WHERE.outcome_key(0).startswith(inbox)
+    assert [key for key in others if key.startswith(inbox)] == []
+
+
+def test_the_prefixes_cover_every_key_but_the_bundle_s():
+    keys = [WHERE.outcome_key(0), WHERE.value_key(0, 1), WHERE.attempt_key(0, 1)]
+    keys.append(WHERE.chunk_key(0, 1, "stdout", 0))
+    assert all(key.startswith(WHERE.prefixes()) for key in keys)
+    assert not WHERE.bundle_key.startswith(WHERE.prefixes())
+    other = Location("bucket", "prefix/v1/run", "bundle2")
+    assert not other.outcome_key(0).startswith(WHERE.prefixes())
+
+
+def test_chunks_sort_as_text():
+    keys = [WHERE.chunk_key(0, 1, "stdout", n) for n in (0, 9, 10, 99, 100, 10_000)]
+    assert sorted(keys) == keys
+
+
+@pytest.mark.parametrize(
+    ("expected", "prefix"),
+    [("v1/run", ""), ("v1/run", "/"), ("a/v1/run", "a"), ("a/b/v1/run", "/a/b/")],
+)
+def test_slashes_at_the_ends_of_a_prefix_don_t_count(expected, prefix):
+    assert contract.run_root(prefix, "run") == expected
+
+
+_NAMES = st.text("abc-_.0123456789", min_size=1)
+
+
+@given(_NAMES, st.lists(_NAMES | st.just("bundles"), max_size=4), _NAMES, _NAMES)
+def test_a_place_is_read_back_from_its_url(bucket, prefix, run, bundle):
+    where = Location(bucket, contract.run_root("/".join(prefix), run), bundle)
+    assert Location.parse(where.url) == where
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "bucket/v1/run/bundles/x",
+        "http://bucket/v1/run/bundles/x",
+        "s3:///v1/run/bundles/x",
+        "s3://bucket/v1/run/bundles/",
+        "s3://bucket/v1/run/outcomes/x",
+        "s3://bucket/v1/bundles/x",
+        "s3://bucket/v2/run/bundles/x",
+        "s3://bucket/v1//bundles/x",
+        "s3://bucket/v1/run/bundles/x/y",
+    ],
+)
+def test_other_urls_are_refused_with_what_is_expected(url):
+    with pytest.raises(ValueError, match="s3://BUCKET/PREFIX/v1/RUN/bundles/BUNDLE"):
+        Location.parse(url)
+
+
+@given(st.text("s3:/bundlesv1 \0\u00fc", max_size=40))
+def test_no_text_breaks_the_parser(text):
+    try:
+        Location.parse(text)
+    except ValueError:
+        return
+
+
+# --- the environment --------------------------------------------------------------------------
+
+GOOD = {
+    "FARCALL_BUNDLE": WHERE.url,
+    "FARCALL_DIGEST": "ab" * 32,
+    "FARCALL_OUTCOME_KEY": "cd" * 32,
+}
+
+
+def test_the_environment_is_read():
+    found = Assignment.read({**GOOD, "AWS_BATCH_JOB_ATTEMPT": "2", "AWS_BATCH_JOB_ID": "j"})
+    assert found == Assignment(WHERE, "ab" * 32, b"\xcd" * 32, 0, 2, "j")
+
+
+@pytest.mark.parametrize("missing", GOOD)
+def test_a_missing_variable_is_named(missing):
+    with pytest.raises(RefusedError, match=missing) as caught:
+        Assignment.read({name: text for name, text in GOOD.items() if name != missing})
+    assert caught.value.code is ExitCode.BAD_ENVIRONMENT
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("FARCALL_BUNDLE", "s3://bucket/v2/run/bundles/x"),
+        ("FARCALL_DIGEST", ""),
+        ("FARCALL_DIGEST", "\u00fc" * 64),
+        ("FARCALL_OUTCOME_KEY", ""),
+        ("FARCALL_OUTCOME_KEY", "ab"),
+        ("FARCALL_OUTCOME_KEY", "no hexadecimal digits"),
+        ("AWS_BATCH_JOB_ARRAY_INDEX", "x"),
+        ("AWS_BATCH_JOB_ATTEMPT", "x"),
+    ],
+)
+def test_a_variable_that_is_not_what_the_contract_says_is_refused(name, text):
+    """An empty key would sign outcomes that anybody can sign."""
+    with pytest.raises(RefusedError) as caught:
+        Assignment.read({**GOOD, name: text})
+    assert caught.value.code is ExitCode.BAD_ENVIRONMENT
+
+
+# --- exit codes -------------------------------------------------------------------------------
+
+OURS = [
+    code
+    for code in ExitCode
+    if code not in (ExitCode.RETURNED, ExitCode.RAISED, ExitCode.TERMINATED)
+]
+
+
+def test_exit_codes_have_one_meaning_each():
+    values = [member.value for member in ExitCode.__members__.values()]
+    assert len(set(values)) == len(ExitCode.__members__)
+    assert (ExitCode.RETURNED, ExitCode.RAISED, ExitCode.TERMINATED) == (0, 1, 143)
+
+
+def test_our_exit_codes_are_those_of_nobody_else():
+    """1 is a function's, 126 to 128 a shell's, above 128 a signal's."""
+    assert {code for code in OURS if not 64 <= code <= 79} == set()
+
+
+def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
+    assert contract.FINAL_EXIT_CODES == "6*"
+    by_pattern = {code for code in ExitCode if str(code.value).startswith("6")}
+    assert by_pattern == {code for code in ExitCode if 60 <= code <= 69}
+    assert by_pattern == {
+        ExitCode.BAD_ENVIRONMENT,
+        ExitCode.BUNDLE_MISSING,
+        ExitCode.INTEGRITY,
+        ExitCode.VERSION_MISMATCH,
+        ExitCode.TIMED_OUT,
+        ExitCode.UNREADABLE,
+    }

@@ -1,0 +1,43 @@
+"""Time that passes by itself, and a container without the user's modules."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import types
+
+import pytest
+
+from unit.fakes import Clock, Container
+from unit.project import imported
+
+
+@pytest.fixture
+async def clock(monkeypatch):
+    """Let the time of the running event loop pass whenever nothing is left to do."""
+    made = Clock(asyncio.get_running_loop(), monkeypatch)
+    frozen = types.SimpleNamespace(monotonic=made.now)
+    for module in ("farcall.limiter", "farcall.tracker"):
+        monkeypatch.setattr(f"{module}.time", frozen)
+    return made
+
+
+@pytest.fixture(scope="session")
+def container():
+    """Where only the runtime is installed."""
+    made = Container()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def remote(container):
+    """Run a function there; give the `farcall.results.Result`."""
+    return container.call
+
+
+@pytest.fixture
+def models(tmp_path):
+    """The module ``labkit.models`` of a user's project, which the container has never seen."""
+    with imported(tmp_path):
+        yield importlib.import_module("labkit.models")

@@ -1,0 +1,171 @@
+"""AWS's side of the boundary, scripted; and the container's side, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import botocore.exceptions
+
+import farcall_runtime
+from farcall import payload, results
+from farcall_runtime import envelope
+
+RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
+
+
+class Clock:
+    """The time of one event loop: it passes at once while the loop would sleep."""
+
+    def __init__(self, loop, monkeypatch):
+        self._now = 1000.0
+        select = loop._selector.select
+
+        def pass_time(timeout=None):
+            if timeout is not None and timeout > 0:
+                events = select(0)
+                if not events:
+                    self._now += timeout
+                return events
+            return select(timeout)
+
+        monkeypatch.setattr(loop._selector, "select", pass_time)
+        monkeypatch.setattr(loop, "time", self.now)
+
+    def now(self):
+        return self._now
+
+
+class _Operations(dict):
+    """botocore's map of method names, for every method a test may call."""
+
+    def __missing__(self, method):
+        return "".join(word.title() for word in method.split("_"))
+
+
+class Client:
+    """A botocore client whose operations a test scripts, and that notes what it was asked.
+
+    Args:
+        **operations: For each operation a function of its parameters, or the replies to give one
+            after the other; an exception among them is raised.
+    """
+
+    def __init__(self, **operations):
+        self.meta = SimpleNamespace(method_to_api_mapping=_Operations())
+        self.calls = []
+        for name, script in operations.items():
+            setattr(self, name, self._scripted(name, script))
+
+    def asked(self, operation):
+        """Return the parameters of each call of an operation."""
+        return [parameters for name, parameters in self.calls if name == operation]
+
+    def _scripted(self, name, script):
+        replies = iter(script) if isinstance(script, list) else None
+
+        async def call(**parameters):
+            self.calls.append((name, parameters))
+            reply = script(**parameters) if replies is None else next(replies)
+            if isinstance(reply, BaseException):
+                raise reply
+            return reply
+
+        return call
+
+
+def refusal(code, status, message="No."):
+    """An error reply of a service, as botocore raises it."""
+    return botocore.exceptions.ClientError(
+        {
+            "Error": {"Code": code, "Message": message},
+            "ResponseMetadata": {"HTTPStatusCode": status, "RequestId": "r-1"},
+        },
+        "Operation",
+    )
+
+
+def no_answer():
+    """What botocore raises where a request was sent and no reply came."""
+    return botocore.exceptions.ReadTimeoutError(endpoint_url="https://batch.example")
+
+
+_CONTAINER = """
+    import json, os, sys
+    import cloudpickle
+    from farcall_runtime import envelope, task
+
+    def receive():
+        return sys.stdin.buffer.read(int.from_bytes(sys.stdin.buffer.read(8), "big"))
+
+    def send(data):
+        sys.stdout.buffer.write(len(data).to_bytes(8, "big") + data)
+        sys.stdout.buffer.flush()
+
+    while function := receive():
+        arguments = receive()
+        pid = os.fork()
+        if pid == 0:
+            records, parts = task._run(function, arguments)
+            send(json.dumps(records).encode())
+            send(b"".join(envelope.pack(parts)))
+            os._exit(0)
+        os.waitpid(pid, 0)
+"""
+
+
+class Container:
+    """Where only the runtime is installed: each run has a fresh process of its own."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(_CONTAINER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(RUNTIME_ROOT)},
+            cwd="/",
+        )
+
+    def close(self):
+        self._process.communicate()
+
+    def run(self, function, calls):
+        """Run calls; return the outcome's records and value."""
+        (arguments,) = payload.pack_calls([calls])
+        for packed in (payload.pack_function(function), arguments):
+            self._process.stdin.write(packed.size.to_bytes(8, "big") + joined(packed))
+        self._process.stdin.flush()
+        return json.loads(self._receive()), bytearray(self._receive())
+
+    def call(self, function, *args, **kwargs):
+        """Run one call and read its outcome here: the `farcall.results.Result`."""
+        records, value = self.run(function, [(args, kwargs)])
+        (result,) = results.read(done(*records), value, JOB)
+        return result
+
+    def _receive(self):
+        size = int.from_bytes(self._process.stdout.read(8), "big")
+        return self._process.stdout.read(size)
+
+
+JOB = results.Job("job-1", "simulate", attempts=1)
+
+
+def done(*records):
+    """The description of an outcome whose calls came back."""
+    return {"status": "done", "results": list(records)}
+
+
+def joined(packed):
+    """The bytes of something packed."""
+    return b"".join(packed.pieces)
+
+
+def unpickled(packed):
+    """What the container gets of something packed."""
+    return payload.load(envelope.unpack(joined(packed)))

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from farcall import Settings
+from farcall.definitions import (
+    OVERRIDE_CHARACTERS,
+    REQUEST_BYTES,
+    definition,
+    job_request,
+    merge,
+    resource_requirements,
+    retry_strategy,
+)
+from farcall.errors import SettingsError, TaskTooLargeError
+from farcall_runtime.contract import ExitCode
+
+FARGATE = {"platformCapabilities": ["FARGATE"]}
+MATRIX = {
+    0.25: [512, 1024, 2048],
+    0.5: [1024 * n for n in range(1, 5)],
+    1: [1024 * n for n in range(2, 9)],
+    2: [1024 * n for n in range(4, 17)],
+    4: [1024 * n for n in range(8, 31)],
+    8: [4096 * n for n in range(4, 16)],
+    16: [8192 * n for n in range(4, 16)],
+    32: [61440, 122880, 249856],
+}
+
+
+def made(*, image="repo/image:1", region="us-east-1", job_role="", execution_role="", **options):
+    return definition(
+        Settings(**options),
+        image=image,
+        region=region,
+        job_role=job_role,
+        execution_role=execution_role,
+    )
+
+
+def request(*, environment=None, size=1, name="simulate-1", **options):
+    return job_request(
+        Settings(**options),
+        name=name,
+        definition_arn="arn:aws:batch:us-east-1:1:job-definition/farcall-0:1",
+        environment=environment or {"B": "2", "A": "1"},
+        size=size,
+    )
+
+
+def resources(**options):
+    return {item["type"]: item["value"] for item in resource_requirements(Settings(**options))}
+
+
+# --- the definition ---------------------------------------------------------------------------
+
+
+def test_equal_content_has_an_equal_name_in_every_order():
+    one = {"tags": {"a": "1", "b": "2"}, "containerProperties": {"user": "me", "privileged": True}}
+    other = {
+        "containerProperties": {"privileged": True, "user": "me"},
+        "tags": {"b": "2", "a": "1"},
+    }
+    assert made(job_definition_extra=one).name == made(job_definition_extra=other).name
+
+
+def test_the_name_is_the_same_in_every_process():
+    code = (
+        "from farcall import Settings\n"
+        "from farcall.definitions import definition\n"
+        "print(definition(Settings(), image='i', region='r', job_role='', execution_role='').name)"
+    )
+    run = [sys.executable, "-W", "ignore", "-c", code]
+    path = {"PYTHONPATH": ":".join(p for p in sys.path if p), "PYTHONHASHSEED": "77"}
+    name = subprocess.run(run, capture_output=True, check=True, text=True, env=path).stdout.strip()
+    assert name == made(image="i", region="r").name
+
+
+def test_the_name_is_one_that_batch_allows():
+    assert re.fullmatch(r"farcall-[0-9a-f]{32}", made().name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image": "repo/image:2"},
+        {"region": "eu-west-1"},
+        {"job_role": "arn:aws:iam::1:role/a"},
+        {"execution_role": "arn:aws:iam::1:role/a"},
+        {"batch_job_log_group_name": "other"},
+        {"job_definition_extra": FARGATE},
+    ],
+)
+def test_what_a_submission_cannot_override_is_in_the_name(change):
+    assert made(**change).name != made().name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vcpu": 8},
+        {"memory": 64},
+        {"num_gpus": 1},
+        {"time_limit": 3600},
+        {"retry_attempts": 1},
+        {"retry_on": "infrastructure"},
+        {"tags": {"a": "b"}},
+        {"priority": 3},
+        {"batch_queue": "other"},
+        {"s3_bucket_name": "other-bucket"},
+    ],
+)
+def test_what_a_submission_overrides_is_not_in_the_name(change):
+    assert made(**change).name == made().name
+
+
+def test_the_document_has_what_batch_needs():
+    document = made(job_role="arn:job", execution_role="arn:exec").document
+    assert document["type"] == "container"
+    container = document["containerProperties"]
+    assert (container["image"], container["jobRoleArn"]) == ("repo/image:1", "arn:job")
+    assert container["executionRoleArn"] == "arn:exec"
+    assert container["logConfiguration"] == {
+        "logDriver": "awslogs",
+        "options": {"awslogs-group": "covalent-batch-job-logs", "awslogs-region": "us-east-1"},
+    }
+
+
+def test_empty_roles_and_log_group_are_left_out():
+    container = made(batch_job_log_group_name="").document["containerProperties"]
+    assert {"jobRoleArn", "executionRoleArn", "logConfiguration"} & set(container) == set()
+
+
+def test_any_field_of_batch_can_be_added():
+    extra = {
+        "platformCapabilities": ["FARGATE"],
+        "containerProperties": {
+            "linuxParameters": {"initProcessEnabled": True},
+            "logConfiguration": {"options": {"awslogs-stream-prefix": "mine"}},
+        },
+    }
+    document = made(job_definition_extra=extra).document
+    container = document["containerProperties"]
+    assert document["platformCapabilities"] == ["FARGATE"]
+    assert container["linuxParameters"] == {"initProcessEnabled": True}
+    assert container["logConfiguration"]["options"] == {
+        "awslogs-group": "covalent-batch-job-logs",
+        "awslogs-region": "us-east-1",
+        "awslogs-stream-prefix": "mine",
+    }
+
+
+def test_merging_changes_neither_document():
+    base, extra = {"a": {"b": 1}, "l": [{"name": "x", "v": 1}]}, {"a": {"c": 2}, "n": 0}
+    before = json.dumps([base, extra])
+    assert merge(base, extra) == {"a": {"b": 1, "c": 2}, "l": [{"name": "x", "v": 1}], "n": 0}
+    assert json.dumps([base, extra]) == before
+
+
+@pytest.mark.parametrize(
+    ("expected", "base", "extra"),
+    [
+        (
+            [{"name": "a", "value": "2"}],
+            [{"name": "a", "value": "1"}],
+            [{"name": "a", "value": "2"}],
+        ),
+        ([{"name": "a"}, {"name": "b"}], [{"name": "a"}], [{"name": "b"}]),
+        (
+            [{"type": "VCPU", "value": "1"}, {"type": "GPU", "value": "1"}],
+            [{"type": "VCPU", "value": "1"}],
+            [{"type": "GPU", "value": "1"}],
+        ),
+        (["new"], ["old"], ["new"]),
+        (False, True, False),
+        ("", "text", ""),
+    ],
+)
+def test_lists_of_named_things_merge_by_name_and_the_rest_is_replaced(expected, base, extra):
+    assert merge(base, extra) == expected
+
+
+# --- resources --------------------------------------------------------------------------------
+
+
+def test_memory_is_mebibytes_rounded_up():
+    assert resources(vcpu=2, memory=3.75) == {"VCPU": "2", "MEMORY": "3840"}
+    assert resources(vcpu=1, memory=0.1)["MEMORY"] == "103"
+
+
+def test_gpus_are_asked_for_only_where_there_are_some():
+    assert resources(num_gpus=2)["GPU"] == "2"
+    assert "GPU" not in resources(num_gpus=0)
+
+
+@pytest.mark.parametrize("vcpu", [0.25, 0.5, 1.5])
+def test_ec2_has_whole_vcpus(vcpu):
+    with pytest.raises(SettingsError, match=f"vcpu is {vcpu:g}: on EC2") as caught:
+        resources(vcpu=vcpu)
+    assert caught.value.option == "vcpu"
+
+
+@pytest.mark.parametrize("vcpu", MATRIX)
+def test_fargate_rounds_memory_up_to_a_pair_that_exists(vcpu):
+    wanted = [mib for step in MATRIX[vcpu] for mib in (step - 1, step)]
+    found = [
+        resources(vcpu=vcpu, memory=mib / 1024, job_definition_extra=FARGATE) for mib in wanted
+    ]
+    assert [item["MEMORY"] for item in found] == [str(s) for s in MATRIX[vcpu] for _ in range(2)]
+    assert {item["VCPU"] for item in found} == {f"{vcpu:g}"}
+
+
+@pytest.mark.parametrize("vcpu", MATRIX)
+def test_fargate_refuses_more_memory_than_goes_with_the_vcpus(vcpu):
+    with pytest.raises(SettingsError, match="raise vcpu") as caught:
+        resources(vcpu=vcpu, memory=(MATRIX[vcpu][-1] + 1) / 1024, job_definition_extra=FARGATE)
+    assert caught.value.option == "memory"
+
+
+def test_fargate_refuses_other_vcpus_and_gpus():
+    with pytest.raises(SettingsError, match=r"0\.25, 0\.5, 1, 2, 4, 8, 16, 32 are allowed"):
+        resources(vcpu=3, job_definition_extra=FARGATE)
+    with pytest.raises(SettingsError, match="num_gpus must be 0"):
+        resources(num_gpus=1, job_definition_extra=FARGATE)
+
+
+# --- retries ----------------------------------------------------------------------------------
+
+STRATEGIES = [
+    retry_strategy(Settings(retry_attempts=attempts, retry_on=retry_on))
+    for attempts in (2, 10)
+    for retry_on in ("failure", "infrastructure")
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rules_are_few_and_legal(strategy):
+    rules = strategy["evaluateOnExit"]
+    assert 1 <= len(rules) <= 5
+    patterns = [(key, text) for rule in rules for key, text in rule.items() if key != "action"]
+    for key, text in patterns:
+        allowed = r"[0-9]*\*?" if key == "onExitCode" else r"[A-Za-z0-9.: ]*\*?"
+        assert re.fullmatch(allowed, text)
+    assert {rule["action"] for rule in rules} <= {"RETRY", "EXIT"}
+
+
+def action(strategy, *, status_reason="", reason="", exit_code=None):
+    """What Batch does with a failed attempt; no rule that matches means another attempt."""
+    said = {
+        "onStatusReason": status_reason,
+        "onReason": reason,
+        "onExitCode": "" if exit_code is None else str(exit_code),
+    }
+    for rule in strategy["evaluateOnExit"]:
+        patterns = [(said[key], text) for key, text in rule.items() if key != "action"]
+        if all(text.startswith(p[:-1]) if p.endswith("*") else text == p for text, p in patterns):
+            return rule["action"]
+    return "RETRY"
+
+
+def test_for_infrastructure_only_lost_hosts_and_starts_are_tried_again():
+    strategy = retry_strategy(Settings(retry_on="infrastructure"))
+    assert [
+        action(strategy, status_reason="Host EC2 (instance i-1) terminated."),
+        action(strategy, status_reason="Your Spot Task was interrupted.", exit_code=143),
+        action(strategy, reason="CannotPullContainerError: no route to host"),
+        action(strategy, reason="DockerTimeoutError: Could not transition to created"),
+    ] == ["RETRY"] * 4
+    assert [action(strategy, exit_code=code) for code in (1, 71, 137, None)] == ["EXIT"] * 4
+
+
+def test_for_failure_everything_is_tried_again_but_what_would_end_the_same_way():
+    strategy = retry_strategy(Settings())
+    final = [code for code in ExitCode if 60 <= code < 70]
+    others = [code for code in ExitCode if code not in (*final, ExitCode.RETURNED)]
+    assert {action(strategy, exit_code=int(code)) for code in final} == {"EXIT"}
+    assert {action(strategy, exit_code=int(code)) for code in others} == {"RETRY"}
+    assert action(strategy, status_reason="Host EC2 (instance i-1) terminated.") == "RETRY"
+
+
+def test_for_infrastructure_the_list_ends_explicitly():
+    rules = retry_strategy(Settings(retry_on="infrastructure"))["evaluateOnExit"]
+    assert rules[-1] == {"onReason": "*", "action": "EXIT"}
+
+
+def test_one_attempt_needs_no_rules():
+    assert retry_strategy(Settings(retry_attempts=1)) == {"attempts": 1}
+
+
+# --- the request ------------------------------------------------------------------------------
+
+
+def test_a_plain_job_overrides_everything_that_can_be():
+    made = request(vcpu=1, memory=1, num_gpus=1, time_limit=60, retry_attempts=1)
+    assert made == {
+        "jobName": "simulate-1",
+        "jobQueue": "covalent-batch-queue",
+        "jobDefinition": "arn:aws:batch:us-east-1:1:job-definition/farcall-0:1",
+        "containerOverrides": {
+            "environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
+            "resourceRequirements": [
+                {"type": "VCPU", "value": "1"},
+                {"type": "MEMORY", "value": "1024"},
+                {"type": "GPU", "value": "1"},
+            ],
+        },
+        "timeout": {"attemptDurationSeconds": 60},
+        "retryStrategy": {"attempts": 1},
+    }
+
+
+def test_one_task_is_no_array():
+    assert "arrayProperties" not in request(size=1)
+    assert request(size=2)["arrayProperties"] == {"size": 2}
+
+
+def test_tags_priority_and_share_are_sent_where_they_are_given():
+    made = request(tags={"a": "b"}, priority=0, share_identifier="lab")
+    assert (made["tags"], made["propagateTags"]) == ({"a": "b"}, True)
+    assert (made["schedulingPriorityOverride"], made["shareIdentifier"]) == (0, "lab")
+    assert {"tags", "schedulingPriorityOverride", "shareIdentifier"} & set(request()) == set()
+
+
+def test_overrides_that_ecs_would_refuse_are_refused_here_with_their_size():
+    overrides = request(environment={"A": ""})["containerOverrides"]
+    room = OVERRIDE_CHARACTERS - len(json.dumps(overrides))
+    request(environment={"A": "x" * room})
+    with pytest.raises(TaskTooLargeError, match="container overrides would have 8193 characters"):
+        request(environment={"A": "x" * (room + 1)})
+
+
+def test_a_request_that_batch_would_refuse_is_refused_here_with_its_size():
+    tags = {f"{n:0128d}": "v" * 256 for n in range(45)}
+    full = request(tags=tags)
+    room = REQUEST_BYTES - len(json.dumps(full))
+    request(tags=tags, name="simulate-1" + "x" * room)
+    with pytest.raises(TaskTooLargeError, match=f"would have {REQUEST_BYTES + 1} characters"):
+        request(tags=tags, name="simulate-1" + "x" * (room + 1))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pickle
+import textwrap
+
+import pytest
+
+from farcall import errors
+
+TREE = """
+    FarcallError
+      SettingsError
+      SubmissionError
+        TaskNotPicklableError
+        TaskTooLargeError
+      JobError
+        TaskError
+        JobTimeoutError
+        OutOfMemoryError
+        HostLostError
+        ImageError
+        ChildKilledError
+        JobStuckError
+        JobCancelledError
+        JobLostError
+      OutcomeError
+        OutcomeMissingError
+        IntegrityError
+        VersionMismatchError
+        ResultNotPicklableError
+      ServiceError
+"""
+
+ENDED = [
+    kind
+    for name in (TREE.split())
+    if issubclass(kind := getattr(errors, name), errors.JobError | errors.OutcomeError)
+]
+
+
+def drawn(kind, depth=0):
+    """Draw a class and its public descendants, in the order of their definition."""
+    own = [] if kind.__name__.startswith("_") else [f"{'  ' * depth}{kind.__name__}"]
+    below = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+    return own + [line for child in below for line in drawn(child, depth + len(own))]
+
+
+def test_the_tree_is_the_documented_one():
+    assert sorted(drawn(errors.FarcallError)) == sorted(textwrap.dedent(TREE).split("\n")[1:-1])
+
+
+def test_the_docstring_draws_every_class():
+    assert [name for name in TREE.split() if name not in errors.__doc__] == []
+
+
+def test_a_settings_error_is_a_value_error():
+    assert issubclass(errors.SettingsError, ValueError)
+
+
+@pytest.mark.parametrize("kind", ENDED)
+def test_an_error_of_a_job_keeps_its_attributes_through_pickle(kind):
+    fields = {
+        "job_id": "j:3",
+        "reason": "Host EC2 (instance i-1) terminated.",
+        "exit_code": 137,
+        "attempts": 2,
+        "stdout": "out",
+        "stderr": "err",
+        "log_url": "https://example/log",
+    }
+    error = kind("said", **fields)
+    error.extra = [1]
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (kind, "said", {**fields, "extra": [1]})
+
+
+def test_an_error_of_a_job_needs_nothing_but_its_message():
+    error = errors.JobError("said")
+    assert (error.job_id, error.reason, error.exit_code, error.attempts) == ("", "", None, 0)
+    assert (error.stdout, error.stderr, error.log_url) == ("", "", None)
+
+
+def test_other_errors_keep_their_attributes_through_pickle():
+    service = errors.ServiceError(
+        "said", operation="SubmitJob", code="Denied", request_id="r", status=403, sent=False
+    )
+    settings = errors.SettingsError("wrong", option="vcpu")
+    copies = [pickle.loads(pickle.dumps(error)) for error in (service, settings)]
+    assert [vars(copy) for copy in copies] == [
+        {
+            "operation": "SubmitJob",
+            "code": "Denied",
+            "request_id": "r",
+            "status": 403,
+            "sent": False,
+        },
+        {"option": "vcpu"},
+    ]
+    assert [str(copy) for copy in copies] == ["said", "wrong"]

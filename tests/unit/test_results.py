@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from farcall import errors, results
+from farcall.states import JobDetail, JobStatus
+from farcall_runtime import envelope
+from farcall_runtime.contract import ExitCode, OutcomeStatus
+from unit.fakes import JOB, done
+
+
+def note_of(error):
+    """The remote traceback, wherever this Python shows it."""
+    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, 0, "", [], {"a": (1, 2)}, b"x" * 5000, ValueError("v")])
+def test_a_value_comes_back(remote, value):
+    result = remote(lambda: value)
+    assert repr(result.unwrap()) == repr(value)
+    assert result.error is None
+
+
+def test_each_call_of_a_chunk_has_its_own_result(container):
+    def half(x):
+        return 12 // x
+
+    records, value = container.run(half, [((n,), {}) for n in (1, 0, 3)])
+    found = results.read(done(*records), value, JOB)
+    assert [found[0].unwrap(), found[2].unwrap()] == [12, 4]
+    with pytest.raises(ZeroDivisionError):
+        found[1].unwrap()
+    assert [results.is_success(done(record)) for record in records] == [True, False, True]
+
+
+def test_an_outcome_without_values_is_no_success():
+    assert not results.is_success({"status": OutcomeStatus.KILLED, "results": []})
+
+
+def test_a_coroutine_function_is_awaited_there(remote):
+    async def work(x):
+        await asyncio.sleep(0)
+        return x
+
+    assert remote(work, 4).unwrap() == 4
+
+
+# --- exceptions -------------------------------------------------------------------------------
+
+
+def test_an_exception_is_the_one_that_was_raised_with_the_remote_traceback(remote):
+    def deep(x):
+        raise KeyError("missing", x)
+
+    def work(x):
+        deep(x)
+
+    error = remote(work, 3).error
+    assert (type(error), error.args) == (KeyError, ("missing", 3))
+    text = note_of(error)
+    assert "Raised in AWS Batch job job-1 (simulate), attempt 1:" in text
+    assert "in deep" in text
+    assert "KeyError: ('missing', 3)" in text
+    assert "farcall_runtime" not in text
+
+
+def test_the_remote_traceback_is_shown_with_the_exception(remote):
+    def work():
+        raise ValueError("wrong")
+
+    try:
+        remote(work).unwrap()
+    except ValueError:
+        shown = traceback.format_exc()
+    assert "in work" in shown
+    assert "Raised in AWS Batch job job-1" in shown
+
+
+def test_an_exception_with_a_constructor_of_its_own_keeps_its_attributes(remote, models):
+    error = remote(models.fail, 7).error
+    assert type(error) is models.LabError
+    assert (error.code, error.hint, str(error)) == (7, "look", "lab error 7")
+
+
+def test_an_operating_system_error_keeps_its_number(remote):
+    def work():
+        Path("/no/such/file").read_text()
+
+    error = remote(work).error
+    assert (type(error), error.errno, error.filename) == (FileNotFoundError, 2, "/no/such/file")
+
+
+def test_an_operating_system_error_with_a_constructor_of_its_own_keeps_its_number(remote):
+    class FullError(OSError):
+        def __init__(self, where):
+            super().__init__(28, "disk is full")
+            self.where = where
+
+    def work():
+        raise FullError("/data")
+
+    error = remote(work).error
+    assert (type(error), error.where) == (FullError, "/data")
+    assert (error.errno, str(error)) == (28, "[Errno 28] disk is full")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
+def test_a_group_of_exceptions_is_a_group(remote):
+    def work():
+        raise ExceptionGroup("both", [ValueError("one"), KeyError("two")])  # noqa: F821
+
+    error = remote(work).error
+    assert type(error).__name__ == "ExceptionGroup"
+    assert [repr(member) for member in error.exceptions] == [
+        "ValueError('one')",
+        "KeyError('two')",
+    ]
+
+
+def test_an_exception_whose_arguments_cannot_travel_is_still_of_its_class(remote):
+    def work():
+        import threading
+
+        raise RuntimeError("locked", threading.Lock())
+
+    error = remote(work).error
+    assert (type(error), error.args[0]) == (RuntimeError, "locked")
+    assert "lock" in error.args[1]
+
+
+def test_an_exception_of_a_class_that_only_the_container_has_is_told_as_text(remote, tmp_path):
+    (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
+    folder = str(tmp_path)
+
+    def work():
+        import sys
+
+        sys.path.insert(0, folder)
+        import only_there
+
+        raise only_there.ThereError("gone")
+
+    error = remote(work).error
+    assert type(error) is errors.TaskError
+    assert "the function raised only_there.ThereError: gone" in str(error)
+    assert "in work" in str(error)
+    assert (error.job_id, error.attempts) == ("job-1", 1)
+
+
+def test_a_cause_is_kept(remote):
+    def work():
+        try:
+            {}["a"]
+        except KeyError as error:
+            raise ValueError("no a") from error
+
+    error = remote(work).error
+    assert (repr(error), repr(error.__cause__)) == ("ValueError('no a')", "KeyError('a')")
+    assert error.__suppress_context__ is True
+
+
+def test_a_context_is_kept(remote):
+    def work():
+        try:
+            {}["a"]
+        except KeyError:
+            [][1]
+
+    error = remote(work).error
+    assert (type(error), repr(error.__context__)) == (IndexError, "KeyError('a')")
+    if hasattr(error, "add_note"):
+        assert error.__cause__ is None
+
+
+def test_a_cause_that_only_the_container_has_is_kept_as_text(remote, tmp_path):
+    (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
+    folder = str(tmp_path)
+
+    def work():
+        import sys
+
+        sys.path.insert(0, folder)
+        import only_there
+
+        raise ValueError("here") from only_there.ThereError("gone")
+
+    error = remote(work).error
+    assert (type(error), str(error.__cause__)) == (ValueError, "only_there.ThereError: gone")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_would_end_this_process_is_a_task_error(remote, kind):
+    def work():
+        raise kind(3)
+
+    error = remote(work).error
+    assert type(error) is errors.TaskError
+    assert f"the function raised {kind.__name__}: 3" in str(error)
+
+
+def test_an_exception_that_cannot_say_itself_arrives(remote):
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def work():
+        raise MuteError(1)
+
+    error = remote(work).error
+    assert (type(error), error.args) == (MuteError, (1,))
+
+
+# --- values and functions that cannot be read -------------------------------------------------
+
+
+def test_a_value_that_cannot_be_pickled_is_named(remote):
+    def work():
+        import threading
+
+        return threading.Lock()
+
+    error = remote(work).error
+    assert type(error) is errors.ResultNotPicklableError
+    assert "the function returned a lock, which cannot be pickled (TypeError: " in str(error)
+    assert "To do: return plain data" in str(error)
+
+
+def test_a_value_that_cannot_be_read_here_is_explained(remote, tmp_path):
+    (tmp_path / "only_there.py").write_text("class Thing:\n    pass\n")
+    folder = str(tmp_path)
+
+    def work():
+        import sys
+
+        sys.path.insert(0, folder)
+        import only_there
+
+        return only_there.Thing()
+
+    error = remote(work).error
+    assert type(error) is errors.ResultNotPicklableError
+    assert "No module named 'only_there'" in str(error)
+    assert isinstance(error.__cause__, ModuleNotFoundError)
+
+
+def test_a_function_that_cannot_be_read_there_is_explained(remote, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "only_here.py").write_text("def work():\n    pass\n")
+    monkeypatch.syspath_prepend(folder)
+    only_here = importlib.import_module("only_here")
+    try:
+        error = remote(only_here.work).error
+    finally:
+        del sys.modules["only_here"]
+    assert type(error) is errors.TaskError
+    assert "the image cannot read the function or its arguments" in str(error)
+    assert "No module named 'only_here'" in str(error)
+
+
+# --- ends of the process ----------------------------------------------------------------------
+
+USAGE = {"peak_memory_bytes": 300 * 2**20, "memory_limit_bytes": 256 * 2**20}
+
+
+def end(status, child_status, usage=USAGE, **job):
+    meta = {"status": status, "child_status": child_status, "usage": usage}
+    (result,) = results.read(meta, b"", results.Job("job-1", "simulate", **job))
+    return result.error
+
+
+def test_a_killed_task_names_its_signal():
+    error = end(OutcomeStatus.KILLED, -signal.SIGSEGV)
+    assert (type(error), error.exit_code) == (errors.ChildKilledError, 139)
+    assert "killed by SIGSEGV" in str(error)
+
+
+def test_a_signal_without_a_name_has_its_number():
+    assert "killed by signal 63" in str(end(OutcomeStatus.KILLED, -63))
+
+
+def test_a_task_that_left_names_its_exit_code():
+    error = end(OutcomeStatus.EXITED, 7)
+    assert (type(error), error.exit_code) == (errors.ChildKilledError, 7)
+    assert "left with exit code 7 before the function returned" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("expected", "usage"),
+    [
+        ("(300 MiB of 256 MiB in use)", USAGE),
+        ("(300 MiB in use)", {**USAGE, "memory_limit_bytes": None}),
+    ],
+)
+def test_a_task_out_of_memory_says_how_much_it_used(expected, usage):
+    error = end(OutcomeStatus.OUT_OF_MEMORY, -signal.SIGKILL, usage)
+    assert (type(error), error.exit_code) == (errors.OutOfMemoryError, 137)
+    assert expected in str(error)
+    assert "raise memory" in str(error)
+
+
+@pytest.mark.parametrize("child_status", [0, -signal.SIGKILL])
+def test_a_task_out_of_time_says_so(child_status):
+    error = end(OutcomeStatus.TIMED_OUT, child_status)
+    assert type(error) is errors.JobTimeoutError
+    assert "raise time_limit" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("expected", "code"),
+    [
+        (errors.OutcomeMissingError, ExitCode.BUNDLE_MISSING),
+        (errors.IntegrityError, ExitCode.INTEGRITY),
+        (errors.VersionMismatchError, ExitCode.VERSION_MISMATCH),
+        (errors.OutcomeMissingError, ExitCode.STORAGE_UNREACHABLE),
+    ],
+)
+def test_a_refused_task_says_why(expected, code):
+    meta = {"status": OutcomeStatus.REFUSED, "code": code, "detail": "because of this"}
+    (result,) = results.read(meta, b"", JOB)
+    assert type(result.error) is expected
+    assert result.error.exit_code == code
+    assert "because of this" in str(result.error)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_stderr():
+    error = end(
+        OutcomeStatus.EXITED,
+        7,
+        reason="Essential container in task exited",
+        attempts=2,
+        stdout="o",
+        stderr=os.linesep.join(f"line {n}" for n in range(30)),
+        log_url="https://log",
+    )
+    text = str(error)
+    assert "job job-1 (simulate), Batch says 'Essential container in task exited'" in text
+    assert "To do: " in text
+    assert "  line 10\n" in text
+    assert "  line 29\n" in text
+    assert "line 9\n" not in text
+    assert text.endswith("Its log: https://log")
+    assert (error.reason, error.attempts, error.stdout) == (
+        "Essential container in task exited",
+        2,
+        "o",
+    )
+
+
+# --- without an outcome -----------------------------------------------------------------------
+
+
+def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
+    detail = JobDetail(
+        "job-1",
+        "simulate",
+        status=JobStatus.FAILED,
+        status_reason="Host EC2 (instance i-1) terminated.",
+        exit_code=143,
+    )
+    error = results.ended(JOB, detail, stuck=False)
+    assert (type(error), error.exit_code) == (errors.HostLostError, 143)
+    assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
+
+
+def test_a_job_that_was_ended_because_it_was_stuck_says_so():
+    detail = JobDetail("job-1", "simulate", status=JobStatus.FAILED, is_terminated=True)
+    assert type(results.ended(JOB, detail, stuck=True)) is errors.JobStuckError
+
+
+def test_a_stuck_job_that_succeeded_after_all_is_not_called_stuck():
+    detail = JobDetail("job-1", "simulate", status=JobStatus.SUCCEEDED)
+    assert type(results.ended(JOB, detail, stuck=True)) is errors.OutcomeMissingError
+
+
+def test_lost_taken_and_unusable_outcomes():
+    assert type(results.lost(JOB)) is errors.JobLostError
+    assert type(results.taken(JOB)) is errors.OutcomeMissingError
+    forged = results.unusable(envelope.IntegrityError("signature"), JOB)
+    other = results.unusable(envelope.VersionMismatchError("version 9"), JOB)
+    assert (type(forged), type(other)) == (errors.IntegrityError, errors.VersionMismatchError)
+    assert "it was not unpickled" in str(forged)
+    assert [error.job_id for error in (forged, other)] == ["job-1", "job-1"]

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from farcall import Settings
+from farcall.errors import SettingsError
+
+DOCUMENTED = {
+    "profile": "default",
+    "region": "us-east-1",
+    "credentials": "~/.aws/credentials",
+    "batch_queue": "covalent-batch-queue",
+    "s3_bucket_name": "covalent-batch-job-resources",
+    "batch_job_definition_name": "covalent-batch-jobs",
+    "batch_execution_role_name": "ecsTaskExecutionRole",
+    "batch_job_role_name": "CovalentBatchJobRole",
+    "batch_job_log_group_name": "covalent-batch-job-logs",
+    "vcpu": 2,
+    "memory": 3.75,
+    "num_gpus": 0,
+    "retry_attempts": 3,
+    "time_limit": 300,
+    "poll_freq": 10,
+    "cache_dir": "/tmp/covalent",
+}
+OWN = {
+    "container_image_uri": "",
+    "prefix": "farcall",
+    "linger_s": 0.1,
+    "retry_on": "failure",
+    "stuck_timeout_s": None,
+    "tags": {},
+    "priority": None,
+    "share_identifier": "",
+    "job_definition_extra": {},
+    "endpoint_url": "",
+    "keep_artifacts": False,
+}
+
+
+def write(path, text, section="[executors.awsbatch]"):
+    path = Path(path).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{section}\n{text}\n")
+
+
+def home_file(text):
+    write("~/.config/farcall/farcall.toml", text)
+
+
+def refused(**options):
+    with pytest.raises(SettingsError) as caught:
+        Settings(**options)
+    return caught.value
+
+
+# --- defaults ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("option", "default"), [*DOCUMENTED.items(), *OWN.items()])
+def test_an_option_has_its_documented_default(option, default):
+    assert getattr(Settings(), option) == default
+
+
+def test_there_are_no_other_options():
+    assert set(Settings.model_fields) == {*DOCUMENTED, *OWN}
+
+
+def test_the_region_comes_from_the_usual_variables(monkeypatch):
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert Settings().region == "eu-west-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-2")
+    assert Settings().region == "eu-west-2"
+    assert Settings(region="eu-west-3").region == "eu-west-3"
+
+
+# --- sources ----------------------------------------------------------------------------------
+
+
+def test_the_folder_s_file_is_read():
+    write("farcall.toml", 'batch_queue = "here"\nmemory = 8')
+    assert (Settings().batch_queue, Settings().memory) == ("here", 8)
+
+
+def test_the_home_s_file_is_read_where_the_folder_has_none():
+    home_file('batch_queue = "home"')
+    assert Settings().batch_queue == "home"
+    write("farcall.toml", "memory = 8")
+    assert Settings().batch_queue == "covalent-batch-queue"
+
+
+def test_a_file_of_others_may_lie_in_the_folder():
+    write("farcall.toml", "x = 1", section="[tool.other]")
+    assert Settings().vcpu == 2
+
+
+def test_the_environment_is_above_the_file_and_arguments_are_above_both(monkeypatch):
+    write("farcall.toml", "vcpu = 4\nmemory = 4\ntime_limit = 400")
+    monkeypatch.setenv("FARCALL_MEMORY", "5")
+    monkeypatch.setenv("FARCALL_TIME_LIMIT", "500")
+    settings = Settings(time_limit=600)
+    assert (settings.vcpu, settings.memory, settings.time_limit) == (4, 5, 600)
+
+
+def test_tables_are_json_in_the_environment(monkeypatch):
+    monkeypatch.setenv("FARCALL_TAGS", '{"team": "lab"}')
+    assert Settings().tags == {"team": "lab"}
+    monkeypatch.setenv("FARCALL_TAGS", "team=lab")
+    error = refused()
+    assert "tags" in str(error)
+    assert "JSON" in str(error)
+
+
+def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
+    for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "ENDPOINT"):
+        monkeypatch.setenv(f"FARCALL_{name}", "x")
+    assert Settings().vcpu == 2
+
+
+# --- values that look like none ---------------------------------------------------------------
+
+
+def test_zero_false_and_the_empty_string_are_values(monkeypatch):
+    write(
+        "farcall.toml",
+        'keep_artifacts = true\nnum_gpus = 1\nprefix = "p"\nbatch_job_role_name = "r"\npriority=5',
+    )
+    monkeypatch.setenv("FARCALL_LINGER_S", "3")
+    monkeypatch.setenv("FARCALL_BATCH_JOB_ROLE_NAME", "")
+    settings = Settings(keep_artifacts=False, num_gpus=0, prefix="", linger_s=0, priority=0)
+    assert (settings.keep_artifacts, settings.num_gpus, settings.prefix) == (False, 0, "")
+    assert (settings.linger_s, settings.priority, settings.batch_job_role_name) == (0, 0, "")
+
+
+def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
+    write("farcall.toml", 'tags = {team = "lab"}')
+    assert Settings(tags={"run": "7"}).tags == {"run": "7"}
+    assert Settings(tags={}).tags == {}
+    assert Settings().replace(tags={}).tags == {}
+    monkeypatch.setenv("FARCALL_TAGS", '{"run": "8"}')
+    assert Settings().tags == {"run": "8"}
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("profile", 5),
+        ("region", "eu west"),
+        ("region", ""),
+        ("credentials", 5),
+        ("batch_queue", ""),
+        ("batch_queue", "no blanks"),
+        ("s3_bucket_name", "Upper"),
+        ("s3_bucket_name", "s3://bucket"),
+        ("batch_job_definition_name", "a b"),
+        ("batch_execution_role_name", "a/b"),
+        ("batch_job_role_name", "x" * 65),
+        ("batch_job_log_group_name", "a b"),
+        ("vcpu", "many"),
+        ("vcpu", True),
+        ("vcpu", 0),
+        ("vcpu", float("nan")),
+        ("memory", 0),
+        ("memory", float("inf")),
+        ("num_gpus", -1),
+        ("num_gpus", 0.5),
+        ("retry_attempts", 0),
+        ("retry_attempts", 11),
+        ("retry_attempts", False),
+        ("time_limit", 59),
+        ("time_limit", None),
+        ("poll_freq", -1),
+        ("cache_dir", 1),
+        ("container_image_uri", "x" * 256),
+        ("prefix", "a b"),
+        ("linger_s", 61),
+        ("retry_on", "always"),
+        ("stuck_timeout_s", -1),
+        ("tags", {"a": 1}),
+        ("tags", {str(n): "" for n in range(46)}),
+        ("priority", 10_000),
+        ("share_identifier", "a-b"),
+        ("job_definition_extra", "x"),
+        ("endpoint_url", "localhost:80"),
+        ("keep_artifacts", "perhaps"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_option_and_a_remedy(option, value):
+    error = refused(**{option: value})
+    assert error.option == option
+    assert str(error).startswith(f"{option} is ")
+    for place in (f"BatchExecutor({option}=", "[executors.awsbatch]", f"FARCALL_{option.upper()}"):
+        assert place in str(error)
+    assert not isinstance(error, pydantic.ValidationError)
+
+
+def test_every_wrong_value_is_named_at_once():
+    error = refused(vcpu=-1, memory="x")
+    assert [line.partition(" ")[0] for line in str(error).splitlines()] == ["vcpu", "memory"]
+
+
+def test_an_unknown_argument_is_refused_with_the_closest_option():
+    error = refused(vcpus=2)
+    assert (error.option, "did you mean vcpu?" in str(error)) == ("vcpus", True)
+
+
+def test_an_unknown_option_unlike_any_is_refused_with_the_list():
+    assert ", ".join(Settings.model_fields) in str(refused(zzz=1))
+
+
+def test_an_unknown_variable_is_refused_as_it_is_spelled(monkeypatch):
+    monkeypatch.setenv("FARCALL_MEMROY", "2")
+    assert "'FARCALL_MEMROY'; did you mean FARCALL_MEMORY?" in str(refused())
+
+
+def test_an_unknown_key_is_refused_with_its_file():
+    write("farcall.toml", "batch_que = 'x'")
+    error = refused()
+    assert "farcall.toml, section [executors.awsbatch]" in str(error)
+    assert "did you mean batch_queue?" in str(error)
+
+
+def test_a_wrong_value_in_the_environment_is_named(monkeypatch):
+    monkeypatch.setenv("FARCALL_VCPU", "two")
+    assert refused().option == "vcpu"
+
+
+def test_a_file_that_is_no_toml_is_named():
+    write("farcall.toml", "vcpu = = 2")
+    assert "farcall.toml is not valid TOML" in str(refused())
+
+
+def test_a_section_that_is_no_table_is_named():
+    Path("farcall.toml").write_text("[executors]\nawsbatch = 3\n")
+    assert "[executors.awsbatch] must be a table" in str(refused())
+
+
+# --- the rest ---------------------------------------------------------------------------------
+
+
+def test_replace_keeps_what_was_given_and_checks_again(monkeypatch):
+    settings = Settings(vcpu=4, memory=8).replace(vcpu=16)
+    assert (settings.vcpu, settings.memory) == (16, 8)
+    with pytest.raises(SettingsError, match="vcpu"):
+        settings.replace(vcpu=0)
+    with pytest.raises(SettingsError, match="did you mean vcpu"):
+        settings.replace(vcpus=1)
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        Settings().vcpu = 3
+
+
+def test_slashes_at_the_ends_don_t_count():
+    assert Settings(prefix="/a/b/").prefix == "a/b"
+    assert Settings(endpoint_url="http://localhost:5000/").endpoint_url == "http://localhost:5000"

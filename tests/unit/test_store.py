@@ -1,0 +1,116 @@
+"""On obstore's store in memory, which stands in for S3."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from obstore.store import MemoryStore
+
+from farcall import store as module
+from farcall.errors import ServiceError, SettingsError
+from farcall.store import Arrived, Store
+
+ROOT = "farcall/v1/run"
+
+
+@pytest.fixture
+def store():
+    return Store("bucket", MemoryStore())
+
+
+async def arrivals(store):
+    return {arrived async for arrived in store.list_outcomes(ROOT)}
+
+
+async def keys(store):
+    return [key for key, _ in await store.list_keys(f"{ROOT}/")]
+
+
+async def test_what_is_put_in_pieces_comes_back_as_one(store):
+    await store.put("a/b", [b"one", memoryview(b"two"), bytearray(b"three")])
+    assert await store.get("a/b") == b"onetwothree"
+    assert await store.get("a/b", 11) == b"onetwothree"
+
+
+async def test_a_large_object_comes_back_writable_and_whole(store):
+    data = bytes(range(256)) * 4 * 9000  # beyond a stream's piece
+    await store.put("large", [data])
+    found = await store.get("large", len(data))
+    assert (type(found), bytes(found) == data) == (bytearray, True)
+
+
+async def test_what_is_not_there_is_none(store):
+    assert await store.get("nothing") is None
+
+
+async def test_the_inbox_tells_outcomes_of_all_bundles_and_nothing_else(store):
+    for key in (
+        "outcomes/one/0",
+        "outcomes/two/17",
+        "outcomes/two/note",
+        "attempts/one/0/1",
+        "values/one/0/1",
+        "bundles/one",
+    ):
+        await store.put(f"{ROOT}/{key}", [b"1234"])
+    await store.put("farcall/v1/other/outcomes/three/0", [b"1"])
+    assert await arrivals(store) == {Arrived("one", 0, 4), Arrived("two", 17, 4)}
+
+
+async def test_an_inbox_of_more_than_a_page_is_told_whole(store):
+    await asyncio.gather(*(store.put(f"{ROOT}/outcomes/b/{n}", [b"x"]) for n in range(1005)))
+    assert {arrived.index for arrived in await arrivals(store)} == set(range(1005))
+
+
+async def test_keys_are_listed_sorted_with_their_sizes(store):
+    for key in ("b", "a", "c/d"):
+        await store.put(f"{ROOT}/{key}", [key.encode()])
+    assert await store.list_keys(f"{ROOT}/") == [
+        (f"{ROOT}/a", 1),
+        (f"{ROOT}/b", 1),
+        (f"{ROOT}/c/d", 3),
+    ]
+
+
+async def test_objects_are_deleted_a_little_later_in_bulk(store, clock):
+    for key in "abc":
+        await store.put(f"{ROOT}/{key}", [b"x"])
+    store.delete_later([f"{ROOT}/a"])
+    store.delete_later([f"{ROOT}/b", f"{ROOT}/is-gone"])
+    await asyncio.sleep(0.5)
+    assert await keys(store) == [f"{ROOT}/a", f"{ROOT}/b", f"{ROOT}/c"]
+    await store.flush()
+    assert await keys(store) == [f"{ROOT}/c"]
+
+
+async def test_flushing_deletes_what_waits_at_once(store):
+    await store.put(f"{ROOT}/a", [b"x"])
+    store.delete_later([f"{ROOT}/a"])
+    await store.flush()
+    assert await keys(store) == []
+
+
+async def test_flushing_nothing_does_nothing(store):
+    await store.flush()
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        (SettingsError, "<Code>NoSuchBucket</Code>"),
+        (ServiceError, "timed out"),
+    ],
+)
+async def test_a_refusal_names_operation_key_and_remedy(expected, text, store, monkeypatch):
+    async def refuse(*_args, **_options):
+        raise OSError(f"{text}\nDebug source: a page of it")
+
+    monkeypatch.setattr(module.obstore, "put_async", refuse)
+    with pytest.raises(expected) as caught:
+        await store.put("k", [b"x"])
+    if expected is SettingsError:
+        assert caught.value.option == "s3_bucket_name"
+    else:
+        assert str(caught.value) == "PutObject of s3://bucket/k failed: timed out"
+        assert caught.value.operation == "PutObject"

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from farcall import Settings
+from farcall.errors import SettingsError, SubmissionError, TaskTooLargeError
+from farcall.payload import pack_calls, pack_function
+from farcall.preflight import Resources
+from farcall.submitter import Submitter
+from farcall_runtime import contract
+
+OPTIONS = {"container_image_uri": "repo/image:1"}
+
+
+class Account:
+    """Batch and the bucket, as the submitter uses them."""
+
+    def __init__(self):
+        self.log = []
+        self.requests = []
+        self.failure = None
+        self.definitions = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def ensure_definition(self, definition):
+        self.log.append(("definition", definition.name))
+        return f"arn:{definition.name}:1"
+
+    async def find_definition(self, name):
+        return self.definitions.get(name)
+
+    async def put(self, key, pieces):
+        self.log.append(("put", key))
+        assert sum(map(len, pieces)) > 0
+
+    async def submit(self, request):
+        self.log.append(("submit", request["jobName"]))
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.requests.append(request)
+        return f"job-{len(self.requests)}"
+
+    async def terminate(self, job_ids, reason):
+        self.log.append(("terminate", job_ids))
+
+
+@pytest.fixture
+async def account():
+    return Account()
+
+
+@pytest.fixture
+async def submitter(account):
+    return Submitter(
+        account,
+        account,
+        "farcall/v1/run",
+        Resources("arn:job-role", "arn:exec-role"),
+        region="us-east-1",
+        endpoint="",
+    )
+
+
+def work(x):
+    return x
+
+
+FUNCTION = pack_function(work)
+(ARGUMENTS,) = pack_calls([[((1,), {})]])
+
+
+def send(submitter, name="work", **options):
+    settings = Settings(**{**OPTIONS, **options})
+    return asyncio.ensure_future(submitter.submit(settings, name, FUNCTION, ARGUMENTS))
+
+
+async def test_one_task_is_a_plain_job(submitter, account, clock):
+    submission, index = await send(submitter)
+    assert (submission.job_id, submission.size, index) == ("job-1", 1, 0)
+    assert "arrayProperties" not in account.requests[0]
+
+
+async def test_the_bundle_lies_in_the_bucket_before_the_job_is_submitted(
+    submitter, account, clock
+):
+    submission, _ = await send(submitter)
+    assert [entry for entry in account.log if entry[0] != "definition"] == [
+        ("put", submission.where.bundle_key),
+        ("submit", submission.name),
+    ]
+
+
+async def test_the_job_is_told_where_its_bundle_is(submitter, account, clock):
+    submission, _ = await send(submitter)
+    environment = account.requests[0]["containerOverrides"]["environment"]
+    told = {pair["name"]: pair["value"] for pair in environment}
+    assert told[contract.ENV_BUNDLE] == submission.where.url
+    assert told[contract.ENV_OUTCOME_KEY] == submission.key.hex()
+
+
+async def test_tasks_that_come_together_are_one_array_in_their_order(submitter, account, clock):
+    found = await asyncio.gather(*(send(submitter) for _ in range(300)))
+    assert [index for _, index in found] == list(range(300))
+    assert {submission.job_id for submission, _ in found} == {"job-1"}
+    assert account.requests[0]["arrayProperties"] == {"size": 300}
+
+
+async def test_what_would_be_another_job_is_another_job(submitter, account, clock):
+    found = await asyncio.gather(send(submitter), send(submitter, vcpu=8), send(submitter))
+    ids = [submission.job_id for submission, _ in found]
+    assert (ids[0] == ids[2], ids[0] == ids[1]) == (True, False)
+
+
+async def test_a_submission_waits_for_others_no_longer_than_linger(submitter, account, clock):
+    begin = clock.now()
+    await send(submitter, linger_s=0.5)
+    assert clock.now() - begin == pytest.approx(0.5)
+    await send(submitter, linger_s=0)
+    assert clock.now() - begin == pytest.approx(0.5)
+
+
+async def test_an_array_has_ten_thousand_tasks_at_most(submitter, account, clock):
+    settings = Settings(**OPTIONS)
+    tasks = (submitter.submit(settings, "work", FUNCTION, ARGUMENTS) for _ in range(10_001))
+    found = await asyncio.gather(*tasks)
+    sizes = [request.get("arrayProperties", {"size": 1})["size"] for request in account.requests]
+    assert sorted(sizes) == [1, 10_000]
+    assert len({submission.id_of(index) for submission, index in found}) == 10_001
+
+
+@pytest.mark.parametrize(
+    ("expected", "name"),
+    [
+        ("work", "work"),
+        ("outer-locals-lambda", "outer.<locals>.<lambda>"),
+        ("private", "_private"),
+        ("task", "функция"),
+        ("x" * 90, "x" * 300),
+    ],
+)
+async def test_a_job_s_name_is_legal_and_unique(expected, name, submitter, account, clock):
+    first, second = [(await send(submitter, name))[0].name for _ in range(2)]
+    assert first.rpartition("-")[0] == expected
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", first)
+    assert first != second
+
+
+# --- failures ---------------------------------------------------------------------------------
+
+
+async def test_a_refusal_is_told_to_every_task(submitter, account, clock):
+    account.failure = SubmissionError("no")
+    found = await asyncio.gather(send(submitter), send(submitter), return_exceptions=True)
+    assert found == [account.failure] * 2
+
+
+async def test_a_request_that_is_too_large_uploads_nothing(submitter, account, clock):
+    with pytest.raises(TaskTooLargeError):
+        await send(
+            submitter,
+            tags={f"{n:0128d}": "v" * 256 for n in range(45)},
+            prefix="p" * 400,
+            share_identifier="s" * 255,
+            batch_queue="arn:" + "q" * 20_000,
+        )
+    assert [entry for entry in account.log if entry[0] == "put"] == []
+
+
+async def test_without_an_image_that_of_the_named_definition_is_used(submitter, account, clock):
+    account.definitions["mine"] = {"containerProperties": {"image": "repo/mine:1"}}
+    one = send(submitter, container_image_uri="", batch_job_definition_name="mine")
+    two = send(submitter, container_image_uri="repo/mine:1", batch_job_definition_name="mine")
+    await asyncio.gather(one, two)
+    assert len({name for kind, name in account.log if kind == "definition"}) == 1
+
+
+async def test_without_any_image_the_option_is_named(submitter, account, clock):
+    with pytest.raises(SettingsError, match="container_image_uri is empty") as caught:
+        await send(submitter, container_image_uri="")
+    assert caught.value.option == "container_image_uri"
+
+
+# --- cancelled waits --------------------------------------------------------------------------
+
+
+async def test_a_task_cancelled_in_time_is_not_submitted(submitter, account, clock):
+    sent = [send(submitter) for _ in range(3)]
+    await asyncio.sleep(0)
+    sent[1].cancel()
+    found = await asyncio.gather(*sent, return_exceptions=True)
+    assert account.requests[0]["arrayProperties"] == {"size": 2}
+    assert [found[0][1], found[2][1]] == [0, 1]
+
+
+async def test_where_all_are_cancelled_in_time_nothing_is_submitted(submitter, account, clock):
+    sent = send(submitter)
+    await asyncio.sleep(0)
+    sent.cancel()
+    await asyncio.sleep(5)
+    assert account.log == []
+
+
+async def test_a_task_cancelled_while_it_is_submitted_is_terminated(submitter, account, clock):
+    account.gate.clear()
+    sent = [send(submitter) for _ in range(3)]
+    await asyncio.sleep(1)
+    sent[1].cancel()
+    await asyncio.sleep(1)
+    account.gate.set()
+    await asyncio.sleep(1)
+    assert account.log[-1] == ("terminate", ["job-1:1"])
+    assert [(await task)[1] for task in (sent[0], sent[2])] == [0, 2]
+
+
+async def test_closing_submits_at_once_what_waits(submitter, account, clock):
+    begin = clock.now()
+    sent = send(submitter, linger_s=60)
+    await asyncio.sleep(0)
+    await submitter.close()
+    assert (await sent)[0].job_id == "job-1"
+    assert clock.now() - begin < 1
