@@ -27,6 +27,7 @@ from benchmarks.cloud import CONTROL
 from farcall import BatchExecutor
 
 _FLOOR_CONCURRENCY = 16  # as many as farcall fetches at once
+_SETTLE_S = 0.05  # see farcall.aws: obstore aborts a process that ends too fast
 _STALL_STEP_S = 0.02
 _UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -164,6 +165,7 @@ def _main(name: str, count: int, options: dict[str, Any]) -> None:
     if path:
         profile.dump_stats(path)
     print(json.dumps(told))
+    time.sleep(_SETTLE_S)
 
 
 if __name__ == "__main__":

@@ -176,6 +176,7 @@ class Session:
             for store in self._stores.values():
                 with contextlib.suppress(Exception):  # what stays there harms nobody
                     await store.flush()
+            await asyncio.sleep(_LAST_REQUESTS_S)  # cancelled requests still report to the loop
             await self.aws.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 

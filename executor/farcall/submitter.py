@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from farcall.store import Store
 from farcall.submission import Submission, make_bundle
 
 _LARGEST_GATHERED_BYTES = 256 * 1024 * 1024
+_MANY = 500  # tasks, from which on putting a bundle together is worth a thread
 _MOST_NAME = 90  # of Batch's 128 characters; the bundle's name makes the job's unique
 
 
@@ -154,9 +156,10 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        bundle = make_bundle(
-            settings, self._root, tasks, endpoint=self._endpoint, region=self._region
+        make = functools.partial(
+            make_bundle, settings, self._root, tasks, endpoint=self._endpoint, region=self._region
         )
+        bundle = make() if len(tasks) < _MANY else await asyncio.to_thread(make)
         job_name = f"{re.sub('[^A-Za-z0-9_-]+', '-', name).strip('-_')[:_MOST_NAME] or 'task'}"
         job_name = f"{job_name}-{bundle.where.bundle}"
         request = job_request(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import ExitCode, Location
@@ -29,15 +28,14 @@ class RefusedError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """The container's environment, read.
 
     Attributes:
         where: The bundle's place.
         digest: SHA-256 of the bundle's index.
         key: Signs outcomes and chunks of output.
-        index: Number of the array child; 0 for a plain job.
+        array_index: Number of the array child; 0 for a plain job.
         attempt: Number of the attempt, from 1.
         job_id: The Batch job's ID.
     """
@@ -45,7 +43,7 @@ class Assignment:
     where: Location
     digest: str
     key: bytes
-    index: int
+    array_index: int
     attempt: int
     job_id: str
 
@@ -61,7 +59,7 @@ class Assignment:
                 where=Location.parse(environment.get(contract.ENV_BUNDLE, "")),
                 digest=_hexadecimal(contract.ENV_DIGEST, environment).hex(),
                 key=_hexadecimal(contract.ENV_OUTCOME_KEY, environment),
-                index=int(environment.get(contract.ENV_ARRAY_INDEX, "0")),
+                array_index=int(environment.get(contract.ENV_ARRAY_INDEX, "0")),
                 attempt=int(environment.get(contract.ENV_ATTEMPT, "1")),
                 job_id=environment.get(contract.ENV_JOB_ID, ""),
             )
@@ -72,8 +70,7 @@ class Assignment:
             raise RefusedError(ExitCode.BAD_ENVIRONMENT, str(error)) from error
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(NamedTuple):
     """A payload that lies ready.
 
     Attributes:
@@ -101,7 +98,7 @@ def is_stored(job: Assignment, storage: Storage) -> bool:
         RefusedError: S3 could not be asked.
     """
     try:
-        return job.attempt > 1 and storage.exists(job.where.outcome_key(job.index))
+        return job.attempt > 1 and storage.exists(job.where.outcome_key(job.array_index))
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
 
@@ -125,7 +122,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
             head += storage.read(bundle, len(head), size)
         index = Index(head[:size], job.digest)
         _check_python(index)
-        entry = index.entry(job.index)
+        entry = index.entry(job.array_index)
         function, arguments = (
             _bring(part, head, bundle, storage, payload)
             for part in (index.function(entry.function), entry)

@@ -14,7 +14,6 @@ import sys
 import time
 from typing import Any, BinaryIO
 
-from farcall_runtime import task
 from farcall_runtime.streams import Streams
 
 _PR_SET_PDEATHSIG = 1
@@ -55,6 +54,10 @@ class Child:
                 _be_first_to_go()
                 streams.become_standard()
                 self.control.close()
+                # Not before: pickle and cloudpickle are the child's alone, and it imports them
+                # while the supervisor fetches the payload.
+                from farcall_runtime import task
+
                 task.main(theirs, self.payload, self.result)
             finally:
                 os._exit(1)

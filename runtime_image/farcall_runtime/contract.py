@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 PROTOCOL_VERSION = 1
 """Version of keys, envelopes and environment. It stands in every key and every header."""
@@ -35,6 +35,10 @@ STREAMS = (STDOUT, STDERR)
 
 RETRY_ON_FAILURE = "failure"
 """Value of a bundle's ``retry_on``: Batch retries every failure, the function's own too."""
+
+
+TERMINATED_TYPE = "farcall_runtime.task.TaskTerminated"
+"""What the function sees when its job is being stopped, as an exception's type is named."""
 
 
 class OutcomeStatus(str, enum.Enum):
@@ -90,8 +94,7 @@ FINAL_EXIT_CODES = "6*"
 """The final codes as a pattern for Batch's ``onExitCode``."""
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     """Where one bundle and everything that comes of it lies in the bucket.
 
     Layout::

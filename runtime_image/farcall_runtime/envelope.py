@@ -20,8 +20,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from farcall_runtime.contract import PROTOCOL_VERSION
 
@@ -92,8 +91,7 @@ def _read_meta(data: Buffer, start: int, length: int) -> dict[str, Any]:
 # --- bundles ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A range of the bundle with the digest that its bytes must have.
 
     Attributes:
@@ -278,8 +276,7 @@ def _sign(key: bytes, context: str, pieces: Iterable[Buffer]) -> bytes:
     return mac.digest()
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A verified outcome.
 
     Attributes:

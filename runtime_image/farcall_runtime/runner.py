@@ -8,7 +8,6 @@ Every failure becomes a stored outcome or, where nothing can be stored, a named 
 from __future__ import annotations
 
 import hashlib
-import platform
 import selectors
 import signal
 import socket
@@ -18,7 +17,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from farcall_runtime import contract, envelope, memory, task
+from farcall_runtime import contract, envelope, memory
 from farcall_runtime.bundle import Assignment, RefusedError, fetch, is_stored
 from farcall_runtime.child import Child
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
@@ -52,7 +51,7 @@ class Supervisor:
         self._warned = False  # whether the function was told that its time is up
         self._meta: dict[str, Any] = {}  # the bundle's, once the index is verified
         self._streams = Streams(
-            assignment.where, assignment.index, assignment.attempt, assignment.key
+            assignment.where, assignment.array_index, assignment.attempt, assignment.key
         )
         self._child = Child(self._streams)
         signal.signal(signal.SIGTERM, self._on_terminate)
@@ -159,7 +158,7 @@ class Supervisor:
             "code": code.value,
             "attempt": job.attempt,
             "job_id": job.job_id,
-            "python": platform.python_version(),
+            "python": sys.version.partition(" ")[0],
             "child_status": self._child.status,
             "usage": self._usage(),
             **{stream.name: stream.describe() for stream in self._streams.both},
@@ -168,14 +167,14 @@ class Supervisor:
         value: Buffer = b""
         if details.get("results"):
             value = self._child.read_result()
-        key = job.where.outcome_key(job.index)
+        key = job.where.outcome_key(job.array_index)
         final = self._is_final(code)
         if not final:
-            key = job.where.attempt_key(job.index, job.attempt)
+            key = job.where.attempt_key(job.array_index, job.attempt)
         try:
             if len(value) > SINGLE_PUT_BYTES:
                 meta["value"] = {"size": len(value), "sha256": hashlib.sha256(value).hexdigest()}
-                self._storage.put(job.where.value_key(job.index, job.attempt), [value])
+                self._storage.put(job.where.value_key(job.array_index, job.attempt), [value])
                 value = b""
             out, err = (stream.pending for stream in self._streams.both)
             pieces = envelope.seal_outcome(job.key, key, meta, out, err, value)
@@ -245,5 +244,5 @@ def run(environment: Mapping[str, str]) -> int:
 
 
 def _was_interrupted(records: list[dict[str, Any]]) -> bool:
-    name = f"{task.TaskTerminated.__module__}.{task.TaskTerminated.__qualname__}"
-    return any(link["type"] == name for record in records for link in record.get("chain", ()))
+    links = (link for record in records for link in record.get("chain", ()))
+    return any(link["type"] == contract.TERMINATED_TYPE for link in links)

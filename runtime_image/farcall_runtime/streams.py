@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, Location
@@ -27,15 +26,16 @@ _SOON_CHUNKS = 150  # five minutes of steady output, then the pace slows down
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
-@dataclass
 class Stream:
     """One stream of one attempt.
 
-    Attributes:
+    Args:
         name: ``"stdout"`` or ``"stderr"``.
+        own_fd: The container's own stream, where everything is passed on to.
+
+    Attributes:
         read_fd: The supervisor's end of the pipe.
         write_fd: The child's end.
-        own_fd: The container's own stream, where everything is passed on to.
         pending: Bytes read and not stored.
         chunks: Number of chunks stored so far.
         stored: Bytes in these chunks.
@@ -43,25 +43,19 @@ class Stream:
         since: When the oldest pending byte arrived, `time.monotonic`.
     """
 
-    name: str
-    read_fd: int
-    write_fd: int
-    own_fd: int
-    pending: bytearray = field(default_factory=bytearray)
-    chunks: int = 0
-    stored: int = 0
-    dropped: int = 0
-    since: float = 0.0
-
-    @classmethod
-    def open(cls, name: str, own_fd: int) -> Stream:
-        """Make the pipe."""
-        read_fd, write_fd = os.pipe()
-        os.set_blocking(read_fd, False)
+    def __init__(self, name: str, own_fd: int) -> None:
+        self.name = name
+        self.own_fd = own_fd
+        self.read_fd, self.write_fd = os.pipe()
+        self.pending = bytearray()
+        self.chunks = 0
+        self.stored = 0
+        self.dropped = 0
+        self.since = 0.0
+        os.set_blocking(self.read_fd, False)
         if _F_SETPIPE_SZ is not None:
             with contextlib.suppress(OSError):
-                fcntl.fcntl(read_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
-        return cls(name, read_fd, write_fd, own_fd)
+                fcntl.fcntl(self.read_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
 
     def describe(self) -> dict[str, int]:
         """What the outcome says of the stream beside the bytes it carries."""
@@ -80,7 +74,7 @@ class Streams:
 
     def __init__(self, where: Location, index: int, attempt: int, key: bytes) -> None:
         self.stdout, self.stderr = self.both = tuple(
-            Stream.open(name, own_fd) for own_fd, name in enumerate(STREAMS, start=1)
+            Stream(name, own_fd) for own_fd, name in enumerate(STREAMS, start=1)
         )
         self._where, self._index, self._attempt, self._key = where, index, attempt, key
         self._lock = threading.Lock()

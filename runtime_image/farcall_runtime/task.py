@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import inspect
 import io
 import json
 import mmap
@@ -19,7 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NoReturn
 
 from farcall_runtime import envelope, failures, pickles
@@ -107,7 +106,7 @@ def _call(
     parts: list[Pieces] = []
     try:
         value = function(*args, **kwargs)
-        if inspect.iscoroutine(value):
+        if isinstance(value, CoroutineType):
             value = _await(value)
     except BaseException as error:  # sys.exit and Ctrl-C are the function's too
         stack = error.__traceback__

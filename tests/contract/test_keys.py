@@ -219,3 +219,9 @@ def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
         ExitCode.TIMED_OUT,
         ExitCode.UNREADABLE,
     }
+
+
+def test_a_stopped_task_is_recognised_by_the_name_of_its_exception():
+    from farcall_runtime import failures, task
+
+    assert contract.TERMINATED_TYPE == failures.type_name(task.TaskTerminated())
