@@ -83,7 +83,12 @@ def test_the_bundle_says_what_the_container_must_know():
 def test_the_job_s_environment_is_read_by_the_runtime():
     made = bundle(double, prefix="ignored")
     found = Assignment.read({**made.environment, "AWS_BATCH_JOB_ARRAY_INDEX": "7"})
-    assert (found.where, found.key, found.array_index, found.attempt) == (made.where, made.key, 7, 1)
+    assert (found.where, found.key, found.array_index, found.attempt) == (
+        made.where,
+        made.key,
+        7,
+        1,
+    )
     assert found.digest == hashlib.sha256(made.pieces[0]).hexdigest()
     assert set(made.environment) == {
         "FARCALL_BUNDLE",
