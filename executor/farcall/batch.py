@@ -17,7 +17,7 @@ from farcall.aws import Aws
 from farcall.definitions import Definition
 from farcall.errors import ServiceError, SettingsError, SubmissionError
 from farcall.limiter import Limiter
-from farcall.states import JobDetail, JobStatus
+from farcall.states import OWN_REASON, JobDetail, JobStatus
 
 _log = logging.getLogger("farcall")
 
@@ -25,6 +25,7 @@ DESCRIBE_IDS = 100
 """IDs in one DescribeJobs call, https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html"""
 
 _TERMINATE_IDS = 50
+_REASON_CHARACTERS = 1024
 _SUBMITS_PER_S = 45.0
 _CONTROLS_PER_S = 20.0
 _THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitExceeded"}
@@ -198,11 +199,12 @@ class Batch:
 
         Args:
             job_ids: Jobs, array jobs with all their children, or single children.
-            reason: At most 1024 characters; Batch keeps it as the status reason.
+            reason: Batch keeps it as the status reason, up to 1024 characters.
 
         Raises:
             ServiceError: Batch refused a call.
         """
+        reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
         if hasattr(self._aws.batch, "terminate_jobs"):  # from botocore 1.43.93 on
             for ids in _groups(job_ids, _TERMINATE_IDS):
                 await self._terminate_together(ids, reason)

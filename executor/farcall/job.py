@@ -171,13 +171,13 @@ class Job(Generic[R]):
         `JobCancelledError` afterwards.
 
         Args:
-            reason: Kept by Batch; up to 1024 characters.
+            reason: Kept by Batch, up to some 1000 characters.
 
         Raises:
             ServiceError: Batch refused the call.
         """
         session = await self._session()
-        await session.terminate([self.id], f"farcall: {reason}"[:1024])
+        await session.terminate([self.id], reason)
 
     # --- how it is found ----------------------------------------------------------------------
 

@@ -16,6 +16,9 @@ from typing import Any
 from farcall import errors
 from farcall_runtime.contract import ExitCode
 
+OWN_REASON = "farcall: "
+"""How the reasons begin that farcall gives when it terminates a job."""
+
 
 class JobStatus(str, enum.Enum):
     """Status of a job, in Batch's words.
@@ -209,8 +212,16 @@ _TABLE: tuple[tuple[Callable[[JobDetail], bool], Ending], ...] = (
         ),
     ),
     (
-        lambda detail: detail.is_cancelled or detail.is_terminated,
+        lambda detail: (
+            detail.is_cancelled
+            or detail.is_terminated
+            or detail.status_reason.startswith(OWN_REASON)
+        ),
         Ending(errors.JobCancelledError, "the job was cancelled", "submit it again if needed"),
+    ),
+    (
+        _status(OWN_REASON),
+        Ending(errors.JobCancelledError, "farcall cancelled the job", "submit it again if needed"),
     ),
     (
         _status("Job attempt duration exceeded timeout"),

@@ -139,7 +139,7 @@ class Submitter:
             else:
                 task.place.set_result((submission, index))
         if late:
-            await self._batch.terminate(late, "farcall: cancelled while it was submitted")
+            await self._batch.terminate(late, "cancelled while it was submitted")
 
     async def submit_together(
         self, settings: Settings, name: str, tasks: Sequence[tuple[Packed, Packed]]

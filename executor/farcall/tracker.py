@@ -288,8 +288,8 @@ class Tracker:
         if limit is not None and now - watch.blocked_since >= limit and not watch.stuck:
             watch.stuck = True
             # The reason becomes the job's status reason, so Batch's own words go into it.
-            reason = f"farcall: stuck for {limit:g} s: {detail.status_reason}"
-            await self._batch.terminate([detail.job_id], reason[:1024])
+            reason = f"stuck for {limit:g} s: {detail.status_reason}"
+            await self._batch.terminate([detail.job_id], reason)
 
     def _endure(self, error: FarcallError) -> None:
         """Live through a failed look, unless it would fail for ever."""

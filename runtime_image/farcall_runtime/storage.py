@@ -49,10 +49,12 @@ class Storage:
         # Imported here, and so after the fork: the child has no use for it.
         from obstore.store import S3Store
 
+        # What was set for the container goes before what the client uses, which may be an address
+        # that only makes sense where the client is.
         endpoint = (
-            environment.get(contract.ENV_ENDPOINT)
-            or environment.get("AWS_ENDPOINT_URL_S3")
+            environment.get("AWS_ENDPOINT_URL_S3")
             or environment.get("AWS_ENDPOINT_URL")
+            or environment.get(contract.ENV_ENDPOINT)
         )
         region = (
             environment.get(contract.ENV_REGION)

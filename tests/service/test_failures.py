@@ -15,6 +15,7 @@ from farcall import (
     BatchExecutor,
     ChildKilledError,
     JobCancelledError,
+    JobTimeoutError,
     ResultNotPicklableError,
     TaskError,
 )
@@ -243,3 +244,22 @@ async def test_a_failing_task_is_final_where_only_infrastructure_is_retried(
 
     with pytest.raises(RuntimeError, match="attempt 1"):
         await work()
+
+
+async def test_a_function_learns_that_its_time_is_up_and_keeps_its_output(
+    executor: BatchExecutor,
+) -> None:
+    def work() -> None:
+        try:
+            print("started", flush=True)
+            time.sleep(600)
+        finally:
+            print("cleaned up", flush=True)
+
+    job = await executor.with_options(time_limit=60).submit(work)
+
+    with pytest.raises(JobTimeoutError, match="raise time_limit") as caught:
+        await job.result()
+    assert "started\ncleaned up\n" == caught.value.stdout
+    detail = await job.detail()
+    assert "timeout" not in detail.status_reason  # it was told before Batch would have ended it

@@ -265,7 +265,7 @@ async def test_jobs_are_ended_in_bulk_where_the_client_can(clock):
     asked = client.asked("terminate_jobs")
     assert [job for call in asked for job in call["jobs"]] == IDS
     assert max(len(call["jobs"]) for call in asked) <= 50
-    assert {call["reason"] for call in asked} == {"enough"}
+    assert {call["reason"] for call in asked} == {"farcall: enough"}
 
 
 async def test_jobs_are_ended_one_by_one_where_it_cannot(clock):

@@ -301,7 +301,7 @@ async def test_a_job_blocked_for_stuck_timeout_is_ended_with_batch_s_words(world
     world.jobs.set("j", "RUNNABLE", status_reason=BLOCKED)
     world.watch("j", stuck_timeout_s=300)
     assert 300 <= await world.until(1) <= 360
-    reason = f"farcall: stuck for 300 s: {BLOCKED}"
+    reason = f"stuck for 300 s: {BLOCKED}"
     assert [e for e in world.jobs.log if e[0] == "terminate"] == [("terminate", ["j"], reason)]
     assert world.told == [("j", 0, Ended(world.jobs.known["j"], stuck=True))]
 

@@ -1,0 +1,36 @@
+"""Workflow and image that don't fit together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from farcall import BatchExecutor, VersionMismatchError
+
+PRETENDER = """
+import runpy, sys
+sys.version_info = (3, 99, 0, "final", 0)
+sys.argv = ["farcall_runtime"]
+runpy.run_module("farcall_runtime", run_name="__main__", alter_sys=True)
+"""
+
+
+async def test_another_python_is_refused_before_anything_is_unpickled(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    command = [sys.executable, "-c", PRETENDER]
+    extra = {"containerProperties": {"command": command}}
+    async with make_executor(job_definition_extra=extra, retry_attempts=3) as executor:
+        job = await executor.submit(lambda: None)
+
+        ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+        with pytest.raises(
+            VersionMismatchError, match=rf"Python {ours}.*this image runs Python 3\.99"
+        ) as caught:
+            await job.result()
+        detail = await job.detail()
+
+    assert 67 == caught.value.exit_code
+    assert 1 >= detail.attempts  # another attempt would end the same way
