@@ -12,7 +12,7 @@ RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.9" ${PI
 COPY runtime_image/farcall_runtime /opt/farcall/farcall_runtime
 RUN python3 -m compileall -q /opt/farcall
 
-ENV PYTHONPATH=/opt/farcall HOME=/tmp
+ENV PYTHONPATH=/opt/farcall HOME=/tmp LOGNAME=farcall
 # Version of the contract between image and client (farcall_runtime/contract.py).
 LABEL farcall.protocol-version="1"
 

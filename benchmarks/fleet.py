@@ -86,7 +86,7 @@ def _play(
 
 def _run(assignment: Assignment, key: str, function: Buffer, arguments: Buffer) -> list[Buffer]:
     started, cpu = time.monotonic(), time.process_time()
-    records, results = task._run(function, arguments)
+    records, results = task._run(function, arguments, (cloudpickle.__version__,) * 2)
     meta = {
         "status": contract.OutcomeStatus.DONE,
         "code": contract.ExitCode.RETURNED.value,

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -26,7 +27,7 @@ from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.httpsession import get_cert_path
 from obstore.store import S3Store
 
-from farcall.errors import ServiceError, SettingsError
+from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no typ
 
 
 @functools.cache
-def _settle_at_exit() -> None:
-    """Give obstore's threads a moment before the interpreter ends.
+def _settle_at_exit() -> int:
+    """Return the process that used obstore first, and give its threads a moment at its end.
 
     A thread of theirs that touches Python while it ends aborts the process, and they still let go
     of a request's objects some microseconds after its answer: without this, a few in a hundred
@@ -85,6 +86,7 @@ def _settle_at_exit() -> None:
         https://github.com/PyO3/pyo3-async-runtimes/issues/40
     """
     atexit.register(time.sleep, _SETTLE_S)
+    return os.getpid()
 
 
 class Aws:
@@ -162,7 +164,11 @@ class Aws:
     def store(self, bucket: str) -> S3Store:
         """Return the store of a bucket."""
         if bucket not in self._stores:
-            _settle_at_exit()
+            if _settle_at_exit() != os.getpid():
+                raise FarcallError(
+                    "this process was forked by one that had used farcall, whose threads it has "
+                    'not; start processes by multiprocessing.get_context("spawn")'
+                )
             config: dict[str, Any] = {"region": self.region}
             if self.s3_endpoint:
                 config["endpoint"] = self.s3_endpoint

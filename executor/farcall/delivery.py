@@ -12,7 +12,7 @@ from typing import Any
 
 from farcall import logs, results
 from farcall.aws import Aws
-from farcall.errors import FarcallError
+from farcall.errors import FarcallError, IntegrityError
 from farcall.results import Result
 from farcall.states import JobDetail
 from farcall.store import Arrived, Store
@@ -101,16 +101,42 @@ class Courier:
         Raises:
             ServiceError: S3 refused.
         """
-        job = results.Job(submission.id_of(index), submission.name)
+        job = results.About(submission.id_of(index), submission.name)
         try:
             if isinstance(arrival, Ended):
                 return await self._explain(store, submission, index, arrival, calls, job)
             outcome = await self._open(store, submission, index, arrival)
+            if outcome is None:
+                return Delivered([Result(error=results.taken(job))] * calls)
+            return await self._unpack(store, submission, index, outcome, calls, job)
         except envelope.EnvelopeError as error:
             return Delivered([Result(error=results.unusable(error, job))] * calls)
-        if outcome is None:
-            return Delivered([Result(error=results.taken(job))] * calls)
-        return await self._unpack(store, submission, index, outcome, calls, job)
+        except IntegrityError as error:  # a chunk of its output
+            return Delivered([Result(error=error)] * calls)
+
+    async def output(
+        self, store: Store, submission: Submission, index: int
+    ) -> tuple[bytes, bytes] | None:
+        """Return what an ended task wrote, and leave its outcome where it is.
+
+        Returns:
+            stdout and stderr, or None if there is no outcome (yet, or any more).
+
+        Raises:
+            IntegrityError: It is not what the container wrote.
+            ServiceError: S3 refused.
+        """
+        key = submission.where.outcome_key(index)
+        data = await store.get(key)
+        if data is None:
+            return None
+        try:
+            outcome = await self._verify(submission, key, data)
+        except envelope.EnvelopeError as error:
+            about = results.About(submission.id_of(index), submission.name)
+            raise results.unusable(error, about) from error
+        stdout = await self._join(store, submission, index, outcome, STDOUT)
+        return stdout, await self._join(store, submission, index, outcome, STDERR)
 
     # --- with an outcome ----------------------------------------------------------------------
 
@@ -129,17 +155,14 @@ class Courier:
         index: int,
         outcome: Outcome,
         calls: int,
-        job: results.Job,
+        job: results.About,
     ) -> Delivered:
         meta = outcome.meta
         attempt = int(meta["attempt"])
         where = submission.where
-        try:
-            stdout = await self._join(store, submission, index, outcome, STDOUT)
-            stderr = await self._join(store, submission, index, outcome, STDERR)
-            value = await self._fetch_value(store, submission, index, outcome)
-        except envelope.EnvelopeError as error:
-            return Delivered([Result(error=results.unusable(error, job))] * calls)
+        stdout = await self._join(store, submission, index, outcome, STDOUT)
+        stderr = await self._join(store, submission, index, outcome, STDERR)
+        value = await self._fetch_value(store, submission, index, outcome)
         job = await self._complete(job, meta, stdout, stderr)
         found = await self._in_thread(results.read, meta, value, job)
         found = (found * calls)[:calls] if len(found) == 1 else found
@@ -177,8 +200,8 @@ class Courier:
         return stored + (gap if said["dropped"] else b"") + bytes(tail)
 
     async def _complete(
-        self, job: results.Job, meta: dict[str, Any], stdout: bytes, stderr: bytes
-    ) -> results.Job:
+        self, job: results.About, meta: dict[str, Any], stdout: bytes, stderr: bytes
+    ) -> results.About:
         """Add to what an error says, where there will be one."""
         if results.is_success(meta):
             return job
@@ -196,7 +219,7 @@ class Courier:
         index: int,
         ended: Ended,
         calls: int,
-        job: results.Job,
+        job: results.About,
     ) -> Delivered:
         detail = ended.detail
         if ended.error is not None:
@@ -231,13 +254,13 @@ class Courier:
 
     def _with(
         self,
-        job: results.Job,
+        job: results.About,
         detail: JobDetail | None,
         stdout: bytes,
         stderr: bytes,
         attempts: int,
-    ) -> results.Job:
-        return results.Job(
+    ) -> results.About:
+        return results.About(
             job.job_id,
             job.name,
             reason=detail.reason if detail else "",

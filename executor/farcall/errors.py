@@ -147,7 +147,7 @@ class OutcomeError(_EndedError):
 
 
 class OutcomeMissingError(OutcomeError):
-    """Batch calls the job a success, and there is no outcome."""
+    """There is no outcome although the job ran, or the job could not reach its bucket."""
 
 
 class IntegrityError(OutcomeError):

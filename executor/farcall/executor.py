@@ -62,11 +62,16 @@ class BatchExecutor:
                 option="settings",
             )
         self.settings = settings.replace(**options) if settings else Settings(**options)
-        self._unfinished: dict[str, None] = {}
+        self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
 
     def __repr__(self) -> str:
         given = sorted(self.settings.model_fields_set)
-        options = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in given)
+        options = ", ".join(
+            f"{name}=..."  # may hold secrets
+            if name == "job_definition_extra"
+            else f"{name}={getattr(self.settings, name)!r}"
+            for name in given
+        )
         return f"BatchExecutor({options})"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -103,7 +108,7 @@ class BatchExecutor:
             ServiceError: AWS refused a call.
         """
         if isinstance(function, Task):
-            return await function.submit(*args, **kwargs)
+            function = function.function  # whose executor is asked decides the options
         return await Task(function, self).submit(*args, **kwargs)
 
     def with_options(self, **options: Any) -> BatchExecutor:
@@ -141,7 +146,8 @@ class BatchExecutor:
         stack: TracebackType | None,
     ) -> None:
         session = await session_for(self.settings)
-        unfinished = list(self._unfinished)
+        here = asyncio.get_running_loop()
+        unfinished = [i for i, loop in list(self._unfinished.items()) if loop is here]
         named = ", ".join(unfinished[:_MOST_NAMED]) + (", ..." * (len(unfinished) > _MOST_NAMED))
         if unfinished and error is not None:
             _log.warning("terminating %d unfinished jobs: %s", len(unfinished), named)
@@ -151,7 +157,8 @@ class BatchExecutor:
                 _log.warning("they may still run: %s", trouble)
         elif unfinished:
             _log.warning("%d jobs go on: %s; attach joins them", len(unfinished), named)
-        self._unfinished.clear()
+        for job_id in unfinished:
+            self._unfinished.pop(job_id, None)
         await self._leave(session)
 
     async def _leave(self, session: Session) -> None:
@@ -173,11 +180,14 @@ class BatchExecutor:
             self.settings,
             lambda: session_for(self.settings),
             (submission, index),
-            lambda job_id: self._unfinished.pop(job_id, None),
+            self._note_end,
         )
-        self._unfinished[job.id] = None
+        self._unfinished[job.id] = asyncio.get_running_loop()
         job.watch(session, submission, index)
         return job
+
+    def _note_end(self, job_id: str) -> None:
+        self._unfinished.pop(job_id, None)
 
     async def _run(
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]

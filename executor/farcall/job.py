@@ -14,7 +14,7 @@ from farcall.session import Session
 from farcall.settings import Settings
 from farcall.states import JobDetail, JobStatus
 from farcall.submission import Submission
-from farcall.tracker import Arrival
+from farcall.tracker import Arrival, ClosedError, Ended
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 R = TypeVar("R")
@@ -128,7 +128,8 @@ class Job(Generic[R]):
     ) -> AsyncIterator[str]:
         """Yield the lines the task has written, without their line ends.
 
-        The container stores output about every two seconds while the task runs.
+        While the task runs, the container stores output about every two seconds, after some five
+        minutes of steady output every ten.
 
         Args:
             follow: Go on until the job's end.
@@ -137,17 +138,16 @@ class Job(Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        wanted = STREAMS if stream is None else (stream,)
+        wanted = _wanted(stream)
         lines = _Lines()
         async for attempt, name, data in self._chunks(follow=follow):
             if name in wanted:
                 for line in lines.add(name, data, attempt):
                     yield line
-        if self.done():
-            delivered = await self._delivered()
-            for name in wanted:
-                lines.add_rest_of(name, getattr(delivered, name))
+        whole = await self._whole()
         for name in wanted:
+            if whole is not None:
+                lines.add_rest_of(name, whole[STREAMS.index(name)])
             for line in lines.end(name):
                 yield line
 
@@ -155,19 +155,19 @@ class Job(Generic[R]):
         """Yield what is stored of the output, and go on until the job's end if told to."""
         session, submission, index = await self._find()
         if follow:
-            self.watch(session, submission, index)
+            self.watch(session, submission, index)  # before the first look: the job may have ended
         tail = logs.Tail(session.store(submission.where.bucket), submission, index)
         while not self.done():
             for chunk in await tail.read():
                 yield chunk
-            if self._arrival is None or not follow:
+            if not follow:
                 return
-            await asyncio.wait([self._arrival], timeout=_FOLLOW_S)
+            await asyncio.wait([self.watch(*await self._find())], timeout=_FOLLOW_S)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> None:
         """End the job, whatever it is doing; a job that has ended stays as it is.
 
-        The task's process gets SIGTERM, 30 seconds to clean up, then SIGKILL. `result` raises
+        The task's process gets SIGTERM, 20 seconds to clean up, then SIGKILL. `result` raises
         `JobCancelledError` afterwards.
 
         Args:
@@ -197,40 +197,68 @@ class Job(Generic[R]):
             self._place = Submission.of(await self._describe(session))
         return session, *self._place
 
-    def watch(self, session: Session, submission: Submission, index: int) -> None:
+    def watch(
+        self, session: Session, submission: Submission, index: int
+    ) -> asyncio.Future[Arrival]:
         """Have the tracker follow the job, whether or not somebody waits for its result yet."""
         if self._arrival is not None:
-            return
+            return self._arrival
         arrival: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
         self._arrival = arrival
 
         def tell(_index: int, arrived: Arrival) -> None:
-            self._on_end(self.id)
+            if _is_closed(arrived):
+                self._arrival = None  # the job goes on; whoever waits follows it in a new session
+            else:
+                self._on_end(self.id)
             if not arrival.done():
                 arrival.set_result(arrived)
 
         session.tracker.watch(submission, [index], self._settings, tell)
+        return arrival
 
     async def _delivered(self) -> Delivered:
-        if self._delivery is None or (self._delivery.done() and self._delivery.exception()):
-            self._delivery = asyncio.ensure_future(self._deliver())
-        return await asyncio.shield(self._delivery)
+        delivery = self._delivery
+        if delivery is None or (
+            delivery.done() and (delivery.cancelled() or delivery.exception() is not None)
+        ):
+            delivery = self._delivery = asyncio.ensure_future(self._deliver())
+        return await asyncio.shield(delivery)
 
     async def _deliver(self) -> Delivered:
-        session, submission, index = await self._find()
-        self.watch(session, submission, index)
-        assert self._arrival is not None  # noqa: S101  # for the type checker
-        arrived = await self._arrival
-        return await session.deliver(self._settings, submission, index, arrived)
+        while True:
+            session, submission, index = await self._find()
+            arrived = await self.watch(session, submission, index)
+            if not _is_closed(arrived):
+                return await session.deliver(self._settings, submission, index, arrived)
 
     async def _output(self, stream: str) -> str:
-        if self.done():
-            data: bytes = getattr(await self._delivered(), stream)
+        whole = await self._whole()
+        if whole is not None:
+            data = whole[STREAMS.index(stream)]
         else:
             session, submission, index = await self._find()
             tail = logs.Tail(session.store(submission.where.bucket), submission, index)
             data = b"".join(chunk for _, name, chunk in await tail.read() if name == stream)
         return data.decode(errors="replace")
+
+    async def _whole(self) -> tuple[bytes, bytes] | None:
+        """Return everything the task wrote, or None while it runs."""
+        if self.done():
+            delivered = await self._delivered()
+            return delivered.stdout, delivered.stderr
+        session, submission, index = await self._find()
+        return await session.output(submission, index)
+
+
+def _is_closed(arrived: Arrival) -> bool:
+    return isinstance(arrived, Ended) and isinstance(arrived.error, ClosedError)
+
+
+def _wanted(stream: str | None) -> tuple[str, ...]:
+    if stream not in (None, *STREAMS):
+        raise ValueError(f"stream is {stream!r}; {' or '.join(STREAMS)} is allowed")
+    return STREAMS if stream is None else (stream,)
 
 
 class _Lines:

@@ -37,7 +37,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Job:
+class About:
     """What every error says of its job; see `farcall.errors.JobError` for the attributes."""
 
     job_id: str
@@ -81,7 +81,7 @@ def is_success(meta: dict[str, Any]) -> bool:
     )
 
 
-def read(meta: dict[str, Any], value: Buffer, job: Job) -> list[Result]:
+def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
     """Turn a verified outcome into results: one for each call, or one for all of them.
 
     Args:
@@ -101,7 +101,7 @@ def read(meta: dict[str, Any], value: Buffer, job: Job) -> list[Result]:
     return [Result(error=_broken(meta, job))]
 
 
-def lost(job: Job) -> errors.JobLostError:
+def lost(job: About) -> errors.JobLostError:
     """Say that Batch no longer knows a job."""
     return errors.JobLostError(
         job.tell(
@@ -112,7 +112,7 @@ def lost(job: Job) -> errors.JobLostError:
     )
 
 
-def taken(job: Job) -> errors.OutcomeMissingError:
+def taken(job: About) -> errors.OutcomeMissingError:
     """Say that an outcome was there and is no longer."""
     return errors.OutcomeMissingError(
         job.tell(
@@ -124,7 +124,7 @@ def taken(job: Job) -> errors.OutcomeMissingError:
     )
 
 
-def unusable(error: envelope.EnvelopeError, job: Job) -> errors.OutcomeError:
+def unusable(error: envelope.EnvelopeError, job: About) -> errors.OutcomeError:
     """Say that an outcome was refused unopened."""
     if isinstance(error, envelope.VersionMismatchError):
         return errors.VersionMismatchError(
@@ -139,7 +139,7 @@ def unusable(error: envelope.EnvelopeError, job: Job) -> errors.OutcomeError:
     )
 
 
-def ended(job: Job, detail: JobDetail, *, stuck: bool) -> errors.FarcallError:
+def ended(job: About, detail: JobDetail, *, stuck: bool) -> errors.FarcallError:
     """Say why a job ended that left no outcome."""
     if stuck and detail.status is JobStatus.FAILED:
         return errors.JobStuckError(
@@ -153,7 +153,7 @@ def ended(job: Job, detail: JobDetail, *, stuck: bool) -> errors.FarcallError:
     return row.error(job.tell(row.sentence, row.remedy), **job.fields(detail.exit_code))
 
 
-def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: Job) -> Result:
+def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Result:
     status = record["status"]
     if status == CallStatus.RETURNED:
         try:
@@ -174,6 +174,11 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: Job) -> Resu
         )
         remedy = "return plain data; of a generator or an iterator, a list of what it gives"
         return Result(error=_not_picklable(sentence, remedy, job))
+    if first["type"].endswith("envelope.VersionMismatchError"):
+        remedy = "build the image with the same versions as here"
+        return Result(
+            error=errors.VersionMismatchError(job.tell(first["message"], remedy), **job.fields())
+        )
     return Result(
         error=errors.TaskError(
             job.tell(
@@ -187,7 +192,7 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: Job) -> Resu
 
 
 def _not_picklable(
-    sentence: str, remedy: str, job: Job, cause: BaseException | None = None
+    sentence: str, remedy: str, job: About, cause: BaseException | None = None
 ) -> errors.ResultNotPicklableError:
     error = errors.ResultNotPicklableError(job.tell(sentence, remedy), **job.fields())
     error.__cause__ = cause
@@ -197,15 +202,16 @@ def _not_picklable(
 # --- exceptions ------------------------------------------------------------------------------
 
 
-def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: Job) -> BaseException:
+def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> BaseException:
     """Rebuild the exception the function raised, with its chain and its remote traceback."""
     chain = record["chain"]
     members = [_member(link, parts) for link in chain]
     for link, behind, member in zip(chain[1:], members, members[1:], strict=False):
+        # By the base class's own attributes: a class may refuse to have any set.
         if link["relation"] == failures.CAUSE:
-            behind.__cause__ = member
+            BaseException.__cause__.__set__(behind, member)  # type: ignore[union-attr]
         else:
-            behind.__context__ = member
+            BaseException.__context__.__set__(behind, member)  # type: ignore[union-attr]
     note = (
         f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}:\n"
         f"{record['traceback'].rstrip()}"
@@ -236,7 +242,8 @@ def _member(link: dict[str, Any], parts: Sequence[Buffer]) -> BaseException:
 
 def _add_note(error: BaseException, last: BaseException, note: str) -> None:
     if hasattr(error, "add_note"):
-        error.add_note(note)
+        notes = vars(error).get("__notes__", ())
+        vars(error)["__notes__"] = [*(notes if isinstance(notes, list) else ()), note]
     elif last.__cause__ is None:  # Python 3.10 shows no notes, but it shows causes
         last.__cause__ = errors.TaskError(note)
 
@@ -244,7 +251,7 @@ def _add_note(error: BaseException, last: BaseException, note: str) -> None:
 # --- ends of the process ---------------------------------------------------------------------
 
 
-def _broken(meta: dict[str, Any], job: Job) -> errors.JobError:
+def _broken(meta: dict[str, Any], job: About) -> errors.JobError:
     """Say how the task's process ended where it did not come back."""
     status, code = meta["status"], meta["child_status"]
     usage = meta["usage"]
@@ -272,7 +279,7 @@ def _broken(meta: dict[str, Any], job: Job) -> errors.JobError:
     return errors.ChildKilledError(job.tell(sentence, remedy), **job.fields(_exit_code(code)))
 
 
-def _refused(meta: dict[str, Any], job: Job) -> errors.FarcallError:
+def _refused(meta: dict[str, Any], job: About) -> errors.FarcallError:
     """Say why the container refused to run the task."""
     row = ending(JobDetail(job.job_id, job.name, status=JobStatus.FAILED, exit_code=meta["code"]))
     return row.error(

@@ -53,6 +53,7 @@ class Session:
         batch: Batch.
         tracker: Follows every task.
         run: This process's name in the bucket.
+        users: Blocks (``async with``) that are inside; the last to leave closes the session.
     """
 
     def __init__(self, access: Aws) -> None:
@@ -125,6 +126,16 @@ class Session:
                     store.delete_later([bundle])
         return delivered
 
+    async def output(self, submission: Submission, index: int) -> tuple[bytes, bytes] | None:
+        """Return what an ended task wrote, without taking its outcome; None if there is none.
+
+        Raises:
+            IntegrityError: It is not what the container wrote.
+            ServiceError: S3 refused.
+        """
+        store = self.store(submission.where.bucket)
+        return await self._courier.output(store, submission, index)
+
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
         self._undelivered.setdefault(submission.where.bundle_key, submission.size)
@@ -173,6 +184,8 @@ class Session:
                 if _is_good(future):
                     await future.result().close()
             await self.tracker.close()
+            await asyncio.sleep(_LAST_REQUESTS_S)  # those it told may end their jobs too
+            await asyncio.gather(*self._last_requests, return_exceptions=True)
             for store in self._stores.values():
                 with contextlib.suppress(Exception):  # what stays there harms nobody
                     await store.flush()

@@ -8,6 +8,7 @@ Zero, false and the empty string are values.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import os
@@ -77,7 +78,8 @@ class Settings(BaseSettings):
         time_limit: Seconds an attempt may run, at least 60.
         poll_freq: The longest time in seconds between two looks at a job; they follow each other
             faster while something happens.
-        cache_dir: Folder for temporary files.
+        cache_dir: Accepted because Covalent's configuration has it; farcall writes no temporary
+            files.
         container_image_uri: Image of the jobs, built from farcall's Dockerfile.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
@@ -132,7 +134,7 @@ class Settings(BaseSettings):
     tags: dict[str, str] = Field({}, max_length=45)
     priority: Annotated[int | None, _Number] = Field(None, ge=0, le=9999)
     share_identifier: str = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
-    job_definition_extra: dict[str, Any] = {}
+    job_definition_extra: dict[str, Any] = Field({}, repr=False)  # may hold secrets
     endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: bool = False
 
@@ -197,15 +199,18 @@ def _from_environment() -> dict[str, str]:
 
 
 def _from_file() -> dict[str, Any]:
-    for path in map(Path.expanduser, _FILES):
+    for name in _FILES:
+        path = name
+        with contextlib.suppress(RuntimeError):  # nobody knows where home is
+            path = name.expanduser()
         if not path.is_file():
             continue
         try:
             section: Any = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path} is not valid TOML: {error}") from error
-        for name in SECTION:
-            section = section.get(name, {})
+        for part in SECTION:
+            section = section.get(part, {})
             if not isinstance(section, dict):
                 raise SettingsError(f"{path}: [{'.'.join(SECTION)}] must be a table of options")
         _refuse_unknown(section, f"{path}, section [{'.'.join(SECTION)}]")

@@ -220,10 +220,6 @@ _TABLE: tuple[tuple[Callable[[JobDetail], bool], Ending], ...] = (
         Ending(errors.JobCancelledError, "the job was cancelled", "submit it again if needed"),
     ),
     (
-        _status(OWN_REASON),
-        Ending(errors.JobCancelledError, "farcall cancelled the job", "submit it again if needed"),
-    ),
-    (
         _status("Job attempt duration exceeded timeout"),
         Ending(errors.JobTimeoutError, "the job ran longer than time_limit", "raise time_limit"),
     ),

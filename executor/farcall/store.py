@@ -19,7 +19,7 @@ from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
 
-SINGLE_PUT_BYTES = 16 * 1024 * 1024
+_SINGLE_PUT_BYTES = 16 * 1024 * 1024
 """Objects up to this size are stored by one request."""
 
 _PART_BYTES = 8 * 1024 * 1024
@@ -90,7 +90,7 @@ class Store:
                 self._store,
                 key,
                 pieces,
-                use_multipart=total > SINGLE_PUT_BYTES,
+                use_multipart=total > _SINGLE_PUT_BYTES,
                 chunk_size=max(_PART_BYTES, total // _MOST_PARTS),
                 max_concurrency=_PARALLEL_PARTS,
             ),
@@ -157,8 +157,10 @@ class Store:
 
     def delete_later(self, keys: Iterable[str]) -> None:
         """Delete objects in bulk, a little later; failing to is not an error."""
+        if not self._may_delete:
+            return
         self._doomed.extend(keys)
-        if self._may_delete and (self._sweeping is None or self._sweeping.done()):
+        if self._sweeping is None or self._sweeping.done():
             self._sweeping = asyncio.ensure_future(self._sweep(_DELETE_WAIT_S))
 
     async def flush(self) -> None:

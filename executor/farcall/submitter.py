@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from farcall.batch import Batch
 from farcall.definitions import LARGEST_ARRAY, definition, job_request
-from farcall.errors import SettingsError
+from farcall.errors import FarcallError, SettingsError
 from farcall.payload import Packed
 from farcall.preflight import Resources
 from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Submission, make_bundle
 
+_log = logging.getLogger("farcall")
+
 _LARGEST_GATHERED_BYTES = 256 * 1024 * 1024
 _MANY = 500  # tasks, from which on putting a bundle together is worth a thread
+_CANCELLED = "cancelled while it was submitted"
 _MOST_NAME = 90  # of Batch's 128 characters; the bundle's name makes the job's unique
 
 
 @dataclass(eq=False)
-class Pending:
+class _Pending:
     """A task on its way to Batch.
 
     Attributes:
@@ -42,7 +46,7 @@ class Pending:
 @dataclass(eq=False)
 class _Gathering:
     settings: Settings
-    tasks: list[Pending] = field(default_factory=list)
+    tasks: list[_Pending] = field(default_factory=list)
     size: int = 0
     timer: asyncio.TimerHandle | None = None
 
@@ -103,11 +107,18 @@ class Submitter:
             )
         place: asyncio.Future[tuple[Submission, int]]
         place = asyncio.get_running_loop().create_future()
-        gathering.tasks.append(Pending(name, function, arguments, place))
+        gathering.tasks.append(_Pending(name, function, arguments, place))
         gathering.size += function.size + arguments.size
         if len(gathering.tasks) >= LARGEST_ARRAY or gathering.size >= _LARGEST_GATHERED_BYTES:
             self._flush(key)
-        return await place
+        try:
+            return await place
+        except asyncio.CancelledError:
+            # Submitted a moment before, with the answer not handed over yet.
+            if place.done() and not place.cancelled() and place.exception() is None:
+                submission, index = place.result()
+                await self._batch.terminate([submission.id_of(index)], _CANCELLED)
+            raise
 
     def _flush(self, key: str) -> None:
         gathering = self._gatherings.pop(key)
@@ -139,7 +150,13 @@ class Submitter:
             else:
                 task.place.set_result((submission, index))
         if late:
-            await self._batch.terminate(late, "cancelled while it was submitted")
+            await self._terminate_late(late)
+
+    async def _terminate_late(self, job_ids: list[str]) -> None:
+        try:
+            await self._batch.terminate(job_ids, _CANCELLED)
+        except FarcallError as error:
+            _log.warning("cancelled tasks may still run: %s", error)
 
     async def submit_together(
         self, settings: Settings, name: str, tasks: Sequence[tuple[Packed, Packed]]

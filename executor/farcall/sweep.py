@@ -8,12 +8,13 @@ from typing import Any, Generic, TypeVar
 
 from farcall import payload
 from farcall.definitions import LARGEST_ARRAY
+from farcall.errors import FarcallError
 from farcall.payload import Call, Packed
 from farcall.results import Result
 from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.submission import Submission
-from farcall.tracker import Arrival
+from farcall.tracker import Arrival, Ended
 
 R = TypeVar("R")
 
@@ -55,6 +56,7 @@ class Sweep(Generic[R]):
         self._arrivals: asyncio.Queue[tuple[Submission, int, int, Arrival]] = asyncio.Queue()
         self._submissions: dict[str, tuple[Submission, int]] = {}
         self._unfinished: dict[str, int] = {}
+        self._waited_for = False
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -80,6 +82,13 @@ class Sweep(Generic[R]):
         if not self._calls:
             return
         session = await session_for(self._settings)
+        if self._waited_for:
+            raise FarcallError(
+                "this sweep is being waited for already; call map again for another"
+            )
+        self._waited_for = True
+        # Anew: what an earlier wait left unfinished may still report to what was here before.
+        self._arrivals, self._submissions, self._unfinished = asyncio.Queue(), {}, {}
         results: asyncio.Queue[tuple[int, Result] | BaseException] = asyncio.Queue(_WINDOW)
         helpers = [asyncio.ensure_future(self._submit(session, results))]
         helpers += [asyncio.ensure_future(self._fetch(session, results)) for _ in range(_FETCHERS)]
@@ -94,6 +103,7 @@ class Sweep(Generic[R]):
                 else:
                     yield index, result.unwrap()
         finally:
+            self._waited_for = False
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
@@ -110,24 +120,35 @@ class Sweep(Generic[R]):
             for first in range(0, len(tasks), LARGEST_ARRAY):
                 array = tasks[first : first + LARGEST_ARRAY]
                 arguments: list[Packed] = await session.in_thread(payload.pack_calls, array)
-                submission = await submitter.submit_together(
-                    self._settings,
-                    getattr(self._function, "__name__", "task"),
-                    [(function, packed) for packed in arguments],
+                submitting = asyncio.ensure_future(
+                    submitter.submit_together(
+                        self._settings,
+                        getattr(self._function, "__name__", "task"),
+                        [(function, packed) for packed in arguments],
+                    )
                 )
+                try:
+                    submission = await asyncio.shield(submitting)
+                except asyncio.CancelledError:
+                    # The request may be on its way, and only its answer tells what to terminate.
+                    submission = await submitting
+                    self._unfinished[submission.job_id] = submission.size
+                    raise
                 self._watch(session, submission, first)
         except Exception as error:  # whatever it is, the waiting caller is to have it
             await results.put(error)
 
     def _watch(self, session: Session, submission: Submission, first: int) -> None:
+        arrivals, unfinished = self._arrivals, self._unfinished
         self._submissions[submission.job_id] = (submission, first)
-        self._unfinished[submission.job_id] = submission.size
+        unfinished[submission.job_id] = submission.size
 
         def tell(index: int, arrival: Arrival) -> None:
-            self._unfinished[submission.job_id] -= 1
-            if not self._unfinished[submission.job_id]:
-                del self._unfinished[submission.job_id]
-            self._arrivals.put_nowait((submission, index, first, arrival))
+            if not (isinstance(arrival, Ended) and arrival.error):  # else it may still run
+                unfinished[submission.job_id] -= 1
+            if not unfinished[submission.job_id]:
+                del unfinished[submission.job_id]
+            arrivals.put_nowait((submission, index, first, arrival))
 
         session.note_submission(submission)
         session.tracker.watch(submission, range(submission.size), self._settings, tell)

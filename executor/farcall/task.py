@@ -29,16 +29,20 @@ class Task(Generic[P, R]):
     Args:
         function: The function.
         executor: Where it runs.
+
+    Attributes:
+        function: The function itself.
     """
 
     def __init__(self, function: Callable[P, R], executor: BatchExecutor) -> None:
         payload.check_callable(function)
-        functools.update_wrapper(self, function)
-        self._function = function
+        # Its attributes stay its own: of a class they would be methods called like ours.
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
         self._executor = executor
 
     def __repr__(self) -> str:
-        return f"<Task {getattr(self._function, '__qualname__', self._function)}>"
+        return f"<Task {getattr(self.function, '__qualname__', self.function)}>"
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the function on Batch; awaiting the call gives its value.
@@ -50,7 +54,7 @@ class Task(Generic[P, R]):
             Exception: See `Job.result`.
         """
         self._bind(args, kwargs)
-        return self._executor._run(self._function, args, kwargs)
+        return self._executor._run(self.function, args, kwargs)
 
     async def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a call and return its job as soon as Batch has accepted it.
@@ -62,7 +66,7 @@ class Task(Generic[P, R]):
             ServiceError: AWS refused a call.
         """
         self._bind(args, kwargs)
-        return await self._executor._submit(self._function, args, kwargs)
+        return await self._executor._submit(self.function, args, kwargs)
 
     def map(
         self, *iterables: Iterable[Any], chunksize: int = 1, return_exceptions: bool = False
@@ -93,7 +97,7 @@ class Task(Generic[P, R]):
             self._bind(args, kwargs)
         return Sweep(
             self._executor.settings,
-            self._function,
+            self.function,
             calls,
             chunksize=chunksize,
             return_exceptions=return_exceptions,
@@ -101,7 +105,7 @@ class Task(Generic[P, R]):
 
     def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
-        return self._function(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
     def with_options(self, **options: Any) -> Task[P, R]:
         """Return the same function with other options, such as ``vcpu=16``.
@@ -109,16 +113,16 @@ class Task(Generic[P, R]):
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
         """
-        return Task(self._function, self._executor.with_options(**options))
+        return Task(self.function, self._executor.with_options(**options))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Bind a method to its instance, as a function does."""
         if instance is None:
             return self
-        return Task(MethodType(self._function, instance), self._executor)
+        return Task(MethodType(self.function, instance), self._executor)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return pickles.itself, (self._function,)
+        return pickles.itself, (self.function,)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Let a wrong call fail here, and not after minutes in a queue."""
@@ -129,6 +133,6 @@ class Task(Generic[P, R]):
     @functools.cached_property
     def _signature(self) -> inspect.Signature | None:
         try:
-            return inspect.signature(self._function)
+            return inspect.signature(self.function)
         except (TypeError, ValueError):  # a built-in that does not tell
             return None

@@ -42,13 +42,17 @@ class Ended:
 
     Attributes:
         detail: What Batch says of it; None if Batch no longer knows it.
-        error: Set where it was not the task that failed but the looking for it.
+        error: Set where it was not the task that failed but the looking for it; the job may go on.
         stuck: Whether it was ended because it could not be placed.
     """
 
     detail: JobDetail | None
     error: FarcallError | None = None
     stuck: bool = False
+
+
+class ClosedError(FarcallError):
+    """The tracker was closed while somebody waited; another can follow the job on."""
 
 
 Arrival: TypeAlias = Arrived | Ended
@@ -106,6 +110,7 @@ class Tracker:
         self._news = time.monotonic()
         self._wake = asyncio.Event()
         self._asked: dict[str, asyncio.Future[JobDetail | None]] = {}
+        self._answering: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
 
     # --- what others ask for ------------------------------------------------------------------
@@ -141,23 +146,24 @@ class Tracker:
             ServiceError: Batch refused the call.
         """
         if not self._asked:
-            asyncio.get_running_loop().call_later(
-                _COALESCE_S, lambda: asyncio.ensure_future(self._answer())
-            )
+            self._answering = asyncio.ensure_future(self._answer())
         future = self._asked.setdefault(job_id, asyncio.get_running_loop().create_future())
         return await asyncio.shield(future)
 
     async def close(self) -> None:
-        """Stop looking. Jobs go on."""
+        """Stop looking, and tell those who wait. Jobs go on."""
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
+        self._give_up(ClosedError("the executor was closed while its jobs were waited for"))
+        self._watches.clear()
 
     async def _answer(self) -> None:
+        await asyncio.sleep(_COALESCE_S)
         asked, self._asked = self._asked, {}
         try:
             found = await self._batch.describe(asked)
-        except FarcallError as error:
+        except Exception as error:  # whatever it is, nobody is to wait for ever
             for future in asked.values():
                 if not future.done():
                     future.set_exception(error)
@@ -301,7 +307,10 @@ class Tracker:
             isinstance(error, ServiceError) and "AccessDenied" in error.code
         )
         if permanent or now - self._failing_since > _GIVE_UP_S:
-            for watch in self._watches.values():
-                for index in list(watch.waiting):
-                    watch.deliver(index, Ended(None, error))
+            self._give_up(error)
+
+    def _give_up(self, error: FarcallError) -> None:
+        for watch in self._watches.values():
+            for index in list(watch.waiting):
+                watch.deliver(index, Ended(None, error))
             self._failing_since = None

@@ -10,10 +10,12 @@ from typing import Any, BinaryIO, NamedTuple
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import ExitCode, Location
 from farcall_runtime.envelope import Index, Part
-from farcall_runtime.storage import NotFoundError, Storage, StorageError
+from farcall_runtime.storage import SINGLE_PUT_BYTES, NotFoundError, Storage, StorageError
 
 _FIRST_READ_BYTES = 64 * 1024
 """The first request brings a small bundle whole, and of a larger one the start of the index."""
+
+_LARGEST_OUTCOME_BYTES = 2 * SINGLE_PUT_BYTES
 
 
 class RefusedError(Exception):
@@ -46,6 +48,9 @@ class Assignment(NamedTuple):
     array_index: int
     attempt: int
     job_id: str
+
+    def __repr__(self) -> str:
+        return f"<Assignment {self.array_index} of {self.where.url}, attempt {self.attempt}>"
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Assignment:
@@ -91,16 +96,27 @@ def _hexadecimal(name: str, environment: Mapping[str, str]) -> bytes:
     return value
 
 
-def is_stored(job: Assignment, storage: Storage) -> bool:
-    """Tell whether an earlier attempt stored its outcome and died on its way out.
+def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
+    """Return what an earlier attempt should have exited with, which died on its way out.
+
+    Returns:
+        The code in the final outcome; None where there is none, so the task is to be run.
 
     Raises:
-        RefusedError: S3 could not be asked.
+        RefusedError: S3 could not be asked, or the outcome there is not ours.
     """
+    if job.attempt == 1:
+        return None
+    key = job.where.outcome_key(job.array_index)
     try:
-        return job.attempt > 1 and storage.exists(job.where.outcome_key(job.array_index))
+        outcome = envelope.open_outcome(job.key, key, storage.read(key, 0, _LARGEST_OUTCOME_BYTES))
+        return ExitCode(outcome.meta["code"])
+    except NotFoundError:
+        return None
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+    except envelope.EnvelopeError as error:
+        raise RefusedError(ExitCode.INTEGRITY, f"{key}: {error}") from error
 
 
 def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:

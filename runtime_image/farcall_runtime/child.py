@@ -18,6 +18,7 @@ from farcall_runtime.streams import Streams
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_ORPHAN_ROUNDS = 100
 
 
 class Child:
@@ -66,11 +67,17 @@ class Child:
         theirs.close()
         streams.close_child_ends()
 
-    def go(self, *ranges: tuple[int, int]) -> None:
-        """Let the child begin: the ranges of function and arguments in the payload."""
+    def go(self, function: tuple[int, int], arguments: tuple[int, int], cloudpickle: str) -> None:
+        """Let the child begin.
+
+        Args:
+            function: Offset and length of the function in the payload.
+            arguments: The same of the arguments.
+            cloudpickle: Version of the client's cloudpickle.
+        """
         self.payload.flush()
         with contextlib.suppress(OSError):  # it died already, which `reap` will tell
-            self.control.sendall(json.dumps(ranges).encode() + b"\n")
+            self.control.sendall(json.dumps([function, arguments, cloudpickle]).encode() + b"\n")
         self.control.setblocking(False)
 
     def listen(self) -> int | None:
@@ -118,14 +125,25 @@ class Child:
                 os.kill(self.pid, number)
 
     def end(self) -> None:
-        """Kill what is left of the task: its process, its process group, and their orphans."""
+        """Kill what is left of the task's process group, and collect the dead.
+
+        A process that left the group (a daemon) ends with the container.
+        """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         while not self.reap():
             time.sleep(0.005)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        for _ in range(_ORPHAN_ROUNDS):
+            orphans = _children()
+            for pid in orphans:  # a new session is no way out of the task
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            if not orphans:
+                break
+            time.sleep(0.005)
 
 
 def _anonymous_file(name: str) -> BinaryIO:
@@ -135,6 +153,16 @@ def _anonymous_file(name: str) -> BinaryIO:
     import tempfile
 
     return tempfile.TemporaryFile()
+
+
+def _children() -> list[int]:
+    """Return the processes whose parent this one is: of a subreaper's, orphans too."""
+    pid = os.getpid()
+    try:
+        with open(f"/proc/self/task/{pid}/children") as file:  # noqa: PTH123  # see memory.py
+            return [int(child) for child in file.read().split()]
+    except OSError:  # no Linux, or a kernel without it
+        return []
 
 
 def _be_first_to_go() -> None:

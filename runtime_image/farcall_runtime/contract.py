@@ -162,11 +162,6 @@ class Location(NamedTuple):
         """Common start of the keys of one stream's chunks, with the trailing slash."""
         return f"{self.root}/streams/{self.bundle}/{index}/{attempt}/{stream}/"
 
-    def prefixes(self) -> tuple[str, ...]:
-        """Common starts of every key that belongs to the bundle beside the bundle's own."""
-        kinds = ("outcomes", "values", "attempts", "streams")
-        return tuple(f"{self.root}/{kind}/{self.bundle}/" for kind in kinds)
-
 
 def outcomes_prefix(root: str) -> str:
     """Common start of the final outcomes of a whole run: the client's inbox."""

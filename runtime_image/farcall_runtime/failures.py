@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import pickle
 import traceback
@@ -15,6 +16,8 @@ _MOST_TEXT = 64 * 1024
 """Characters of a message or a traceback that travel; the middle of a longer one is left out."""
 
 _LONGEST_CHAIN = 32
+
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
 
 CAUSE = "cause"
 CONTEXT = "context"
@@ -68,7 +71,7 @@ def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     base = next(each for each in kind.__mro__ if each.__module__ == "builtins")
     with contextlib.suppress(Exception):
         base.__init__(error, *args)  # type: ignore[misc]  # gives an OSError its number
-    error.args = args
+    BaseException.args.__set__(error, args)  # type: ignore[attr-defined]  # past its __setattr__
     error.__dict__.update(state)
     return error
 
@@ -90,18 +93,36 @@ def _walk(error: BaseException) -> Iterator[tuple[BaseException, str | None]]:
 
 def _pickle(error: Exception) -> bytes | None:
     """Pickle an exception so that it can be read again, by its own way or without constructor."""
+    data = _pickle_as_it_is(error)
+    if data is not None:
+        return data
     with contextlib.suppress(Exception):
-        data = pickles.dump_whole(error)
-        copy = pickle.loads(data)  # noqa: S301  # our own bytes
-        if type(copy) is type(error) and copy.args == error.args:
-            return data
-    with contextlib.suppress(Exception):
-        state = {name: value for name, value in vars(error).items() if _can_pickle(value)}
-        args = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
-        data = pickles.dump_whole(_Rebuilt(type(error), args, state))
+        data = pickles.dump_whole(_recipe(error))
         pickle.loads(data)  # noqa: S301  # our own bytes
         return data
     return None
+
+
+def _pickle_as_it_is(error: BaseException) -> bytes | None:
+    with contextlib.suppress(Exception):
+        data = pickles.dump_whole(error)
+        copy = pickle.loads(data)  # noqa: S301  # our own bytes
+        if type(copy) is not type(error):
+            return None
+        if isinstance(error, _GROUP):
+            return data  # equal groups do not compare as equal
+        if copy.args == error.args:
+            return data
+    return None
+
+
+def _recipe(error: BaseException) -> _Rebuilt:
+    state = {name: value for name, value in vars(error).items() if _can_pickle(value)}
+    args = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
+    if isinstance(error, _GROUP):
+        members = [m if _pickle_as_it_is(m) else _recipe(m) for m in error.exceptions]
+        args = (error.message, members)
+    return _Rebuilt(type(error), args, state)
 
 
 class _Rebuilt:

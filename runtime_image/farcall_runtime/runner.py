@@ -18,17 +18,17 @@ from types import FrameType
 from typing import Any
 
 from farcall_runtime import contract, envelope, memory
-from farcall_runtime.bundle import Assignment, RefusedError, fetch, is_stored
+from farcall_runtime.bundle import Assignment, RefusedError, fetch, stored_code
 from farcall_runtime.child import Child
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
-from farcall_runtime.storage import SINGLE_PUT_BYTES, Storage, StorageError
+from farcall_runtime.storage import SINGLE_PUT_BYTES, DeniedError, Storage, StorageError
 from farcall_runtime.streams import Streams
 
 _CLEAN_UP_S = 20.0
 """From SIGTERM to the child's SIGKILL; Batch's own comes after 30 s and would take the outcome."""
 
-_WARNING_SHARE, _LEAST_WARNING_S, _MOST_WARNING_S = 0.1, 3.0, 30.0
+_WARNING_SHARE, _MOST_WARNING_S = 0.1, 30.0
 _COMMIT_S = 600.0
 _COMMIT_WAIT_S = 5.0
 _STREAM_RETRY_S = 20.0
@@ -65,25 +65,30 @@ class Supervisor:
     def run(self) -> ExitCode:
         """Run the attempt to its end and store what came of it."""
         try:
-            if is_stored(self.assignment, self._storage):
+            stored = stored_code(self.assignment, self._storage)
+            if stored is not None:
                 self._child.end()
-                return ExitCode.RETURNED
+                return stored
             fetched = fetch(self.assignment, self._storage, self._child.payload)
         except RefusedError as refusal:
             self._child.end()
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
         self._meta = fetched.meta
-        self._child.go(fetched.function, fetched.arguments)
+        self._child.go(
+            fetched.function, fetched.arguments, str(fetched.meta.get("cloudpickle", ""))
+        )
         self._streams.start(
             lambda: Storage(
                 self.assignment.where.bucket, self._environment, retry_s=_STREAM_RETRY_S
             )
         )
         self._watch()
+        # Asked now: a SIGTERM that comes later must not take what the function has returned.
+        stopped = self._terminated_at is not None
         self._child.end()
         self._streams.drain()
         self._streams.finish(self._storage)
-        return self._conclude()
+        return self._conclude(stopped=stopped)
 
     # --- while it runs ------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class Supervisor:
         limit = self._meta.get("time_limit_s")
         if limit is None:
             return
-        warning = min(max(limit * _WARNING_SHARE, _LEAST_WARNING_S), _MOST_WARNING_S)
+        warning = min(limit * _WARNING_SHARE, _MOST_WARNING_S)
         if not self._warned and now - self._started > limit - warning:
             self._warned = True
             self._child.signal(signal.SIGTERM)
@@ -127,12 +132,12 @@ class Supervisor:
 
     # --- after --------------------------------------------------------------------------------
 
-    def _conclude(self) -> ExitCode:
+    def _conclude(self, *, stopped: bool) -> ExitCode:
         """Decide what happened, and store it."""
         child = self._child
         records = child.records
         results = {"results": records or []}
-        if self._terminated_at is not None:
+        if stopped:
             return self._store(OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results)
         if records is not None and not (self._warned and _was_interrupted(records)):
             status, code = OutcomeStatus.DONE, ExitCode.RETURNED
@@ -189,7 +194,7 @@ class Supervisor:
 
     def _is_final(self, code: ExitCode) -> bool:
         """Tell whether Batch starts no further attempt after this exit code."""
-        if code == ExitCode.TERMINATED:
+        if code in (ExitCode.TERMINATED, ExitCode.STORAGE_UNREACHABLE):
             return False  # a reclaimed host is followed by another attempt, a cancel by none
         if code in (ExitCode.RETURNED, ExitCode.BAD_ENVIRONMENT) or str(code.value)[0] == "6":
             return True
@@ -206,6 +211,8 @@ class Supervisor:
         while True:
             try:
                 self._storage.create(key, pieces)
+            except DeniedError:
+                raise  # more tries would cost time, up to the job's time limit, and change nothing
             except StorageError:
                 if time.monotonic() > deadline or self._terminated_at is not None:
                     raise

@@ -34,6 +34,10 @@ class NotFoundError(StorageError):
     """There is no such object, or no such bucket."""
 
 
+class DeniedError(StorageError):
+    """S3 answered that the job's role may not do this."""
+
+
 class Storage:
     """One bucket.
 
@@ -110,20 +114,6 @@ class Storage:
         for at in range(start, start + length, SINGLE_PUT_BYTES):
             yield memoryview(self.read(key, at, min(at + SINGLE_PUT_BYTES, start + length)))
 
-    def exists(self, key: str) -> bool:
-        """Tell whether there is an object of that name.
-
-        Raises:
-            StorageError: S3 could not be asked.
-        """
-        import obstore
-
-        try:
-            self._call(key, lambda: obstore.head(self._store, key))
-        except NotFoundError:
-            return False
-        return True
-
     def create(self, key: str, pieces: list[Buffer]) -> bool:
         """Store an object by one conditional request (If-None-Match), unless there is one already.
 
@@ -168,7 +158,7 @@ class Storage:
         )
 
     def _call(self, key: str, request: Callable[[], Any]) -> Any:
-        from obstore.exceptions import AlreadyExistsError, BaseError
+        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
 
         try:
             return request()
@@ -176,6 +166,8 @@ class Storage:
             raise
         except FileNotFoundError as error:
             raise NotFoundError(f"s3://{self.bucket}/{key}: {_first_line(error)}") from error
+        except PermissionDeniedError as error:
+            raise DeniedError(f"s3://{self.bucket}/{key}: {_first_line(error)}") from error
         except (BaseError, OSError) as error:
             raise StorageError(f"s3://{self.bucket}/{key}: {_first_line(error)}") from error
 

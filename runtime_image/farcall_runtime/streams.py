@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, Location
-from farcall_runtime.storage import Storage, StorageError
+from farcall_runtime.storage import Storage
 
 INLINE_BYTES = 1024 * 1024
 """Output up to this size (1 MiB a stream) that was not stored yet travels inside the outcome."""
@@ -114,9 +114,12 @@ class Streams:
 
         Once too much waits to be stored, the pipe is left to fill and the task to wait.
         """
-        if self._thread is not None and len(stream.pending) >= _MOST_PENDING_BYTES:
+        if len(stream.pending) >= _MOST_PENDING_BYTES:
             time.sleep(0.05)
             return 0
+        return self._read(stream)
+
+    def _read(self, stream: Stream) -> int | None:
         try:
             data = os.read(stream.read_fd, _READ_BYTES)
         except BlockingIOError:
@@ -133,10 +136,15 @@ class Streams:
         return len(data)
 
     def drain(self) -> None:
-        """Read what is left in the pipes after the child's end, without waiting for more."""
+        """Read what is left in the pipes after the child's end, without waiting for more.
+
+        A process that the task left behind may write for ever, so what a pipe holds is the most
+        that is read.
+        """
         for stream in self.both:
-            while self.pump(stream):
-                pass
+            left = _PIPE_BYTES
+            while left > 0 and (read := self._read(stream)):
+                left -= read
 
     def finish(self, storage: Storage) -> None:
         """End the thread, and store what is too large to travel inside the outcome."""
@@ -171,7 +179,7 @@ class Streams:
         name = self._where.chunk_key(self._index, self._attempt, stream.name, stream.chunks)
         try:
             storage.put(name, envelope.seal_chunk(self._key, name, data))
-        except StorageError as error:
+        except Exception as error:  # whatever it is, the task goes on
             _say(f"output could not be stored: {error}")
             return False
         with self._lock:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NoReturn
@@ -33,7 +34,8 @@ class TaskTerminated(KeyboardInterrupt):
     """Raised in the user's function when the job is terminated, reclaimed or out of time.
 
     It is a `KeyboardInterrupt`, so that code which saves its state on Ctrl-C does so here, and
-    ``except Exception`` lets it pass. About 20 seconds are left from here on.
+    ``except Exception`` lets it pass. From here on 20 seconds are left; before the time limit a
+    tenth of it, at most 30.
     """
 
 
@@ -54,16 +56,19 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
+    os.register_at_fork(after_in_child=_become_copy)
 
-    import cloudpickle  # noqa: F401  # now, while the supervisor still fetches the payload
+    import cloudpickle  # now, while the supervisor still fetches the payload
 
     line = control.makefile("rb").readline()
     if not line:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
-    (at, length), (arguments_at, arguments_length) = json.loads(line)
+    (at, length), (arguments_at, arguments_length), theirs = json.loads(line)
     view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
     records, parts = _run(
-        view[at : at + length], view[arguments_at : arguments_at + arguments_length]
+        view[at : at + length],
+        view[arguments_at : arguments_at + arguments_length],
+        (theirs, cloudpickle.__version__),
     )
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done; let it be handed over
     for piece in envelope.pack(parts):
@@ -79,8 +84,11 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
     os._exit(0)
 
 
-def _run(function: Buffer, arguments: Buffer) -> tuple[list[Record], list[Pieces]]:
+def _run(
+    function: Buffer, arguments: Buffer, versions: tuple[str, str]
+) -> tuple[list[Record], list[Pieces]]:
     try:
+        _check_cloudpickle(*versions)
         call = pickles.load(envelope.unpack(function))
         calls = pickles.load(envelope.unpack(arguments))
     except BaseException as error:  # unpickling runs the user's code
@@ -97,6 +105,15 @@ def _run(function: Buffer, arguments: Buffer) -> tuple[list[Record], list[Pieces
     return records, everything
 
 
+def _check_cloudpickle(theirs: str, ours: str) -> None:
+    """Refuse another major version; smaller steps read each other's pickles."""
+    if theirs.partition(".")[0] != ours.partition(".")[0]:
+        raise envelope.VersionMismatchError(
+            f"the function was pickled by cloudpickle {theirs} and this image has {ours}; install "
+            "the same version on both sides"
+        )
+
+
 def _call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Record, list[Pieces]]:
@@ -109,9 +126,13 @@ def _call(
         if isinstance(value, CoroutineType):
             value = _await(value)
     except BaseException as error:  # sys.exit and Ctrl-C are the function's too
+        if _is_copy:
+            _leave_copy(error)
         stack = error.__traceback__
         details, parts = failures.capture(error, stack.tb_next if stack else None)
         status = CallStatus.RAISED
+    if _is_copy:
+        _leave_copy(None)
     # Before the pickling, which is not the function's time.
     took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     if status == CallStatus.RETURNED:
@@ -122,6 +143,36 @@ def _call(
             details["value_type"] = type(value).__name__
             status = CallStatus.UNPICKLABLE
     return {"status": status, **took, **details}, parts
+
+
+_is_copy = False
+"""Whether this process is one that the function forked."""
+
+
+def _become_copy() -> None:
+    """In a process that the function forks: the job's end is the original's business.
+
+    ``Process.terminate`` and ``Pool`` end such processes by SIGTERM.
+    """
+    global _is_copy
+    _is_copy = True
+    if signal.getsignal(signal.SIGTERM) is _terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave_copy(error: BaseException | None) -> NoReturn:
+    """End a forked process that left the function too; only the original hands results over."""
+    code = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        code = error.code or 0
+    elif error is not None:
+        code = 1
+        with contextlib.suppress(Exception):
+            traceback.print_exception(type(error), error, error.__traceback__)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def _await(coroutine: Any) -> Any:

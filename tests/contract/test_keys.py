@@ -87,15 +87,6 @@ def test_outcomes_lie_in_the_inbox_and_nothing_else_does():
     assert [key for key in others if key.startswith(inbox)] == []
 
 
-def test_the_prefixes_cover_every_key_but_the_bundle_s():
-    keys = [WHERE.outcome_key(0), WHERE.value_key(0, 1), WHERE.attempt_key(0, 1)]
-    keys.append(WHERE.chunk_key(0, 1, "stdout", 0))
-    assert all(key.startswith(WHERE.prefixes()) for key in keys)
-    assert not WHERE.bundle_key.startswith(WHERE.prefixes())
-    other = Location("bucket", "prefix/v1/run", "bundle2")
-    assert not other.outcome_key(0).startswith(WHERE.prefixes())
-
-
 def test_chunks_sort_as_text():
     keys = [WHERE.chunk_key(0, 1, "stdout", n) for n in (0, 9, 10, 99, 100, 10_000)]
     assert sorted(keys) == keys

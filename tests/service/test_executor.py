@@ -17,6 +17,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
+from farcall.session import session_for
 
 
 def work(x: int) -> int:
@@ -266,3 +267,60 @@ def test_ctrl_c_ends_the_jobs(
     assert b"terminating 1 unfinished jobs" in complaints
     (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
     assert job["isTerminated"] or "farcall" in job["statusReason"]
+
+
+async def test_a_result_can_be_waited_for_after_the_block_was_left(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    async with make_executor() as executor:
+        job = await executor.submit(lambda: time.sleep(2))
+
+    assert await asyncio.wait_for(job.result(), 60) is None
+    await (await session_for(executor.settings)).close()
+
+
+async def test_output_is_there_without_the_result_being_taken(executor: BatchExecutor) -> None:
+    def speak() -> int:
+        print("a word")
+        return 1
+
+    job = await executor.submit(speak)
+    while not (await job.status()).is_final:
+        await asyncio.sleep(0.1)
+    onlooker = executor.attach(job.id)
+
+    assert "a word\n" == await onlooker.stdout()
+    assert ["a word"] == [line async for line in onlooker.logs()]
+    assert 1 == await job.result()
+
+
+async def test_the_executor_that_is_asked_decides_the_options(executor: BatchExecutor) -> None:
+    task = executor.task(work)
+
+    job = await executor.with_options(memory=2).submit(task, 1)
+
+    (described,) = boto3.client("batch").describe_jobs(jobs=[job.id.partition(":")[0]])["jobs"]
+    asked = {r["type"]: r["value"] for r in described["container"]["resourceRequirements"]}
+    assert "2048" == asked["MEMORY"]
+    assert 2 == await job.result()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_says_why_it_cannot_go_on(
+    make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    executor = make_executor()
+    assert 2 == asyncio.run(executor.task(work)(1))  # type: ignore[arg-type]
+    told = tmp_path / "told"
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asyncio.run(executor.task(work)(1))  # type: ignore[arg-type]
+        except FarcallError as error:
+            told.write_text(str(error))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert "forked" in told.read_text()

@@ -263,3 +263,43 @@ async def test_a_function_learns_that_its_time_is_up_and_keeps_its_output(
     assert "started\ncleaned up\n" == caught.value.stdout
     detail = await job.detail()
     assert "timeout" not in detail.status_reason  # it was told before Batch would have ended it
+
+
+async def test_a_process_the_function_forks_does_not_speak_for_it(
+    executor: BatchExecutor,
+) -> None:
+    def work() -> str:
+        import os
+
+        if os.fork() == 0:
+            return "the copy's"
+        os.wait()
+        return "the original's"
+
+    assert "the original's" == await executor.task(work)()
+
+
+async def test_a_daemon_that_writes_for_ever_does_not_keep_the_job(
+    executor: BatchExecutor,
+) -> None:
+    def work() -> int:
+        import subprocess
+
+        subprocess.Popen(["yes"], start_new_session=True)
+        return 1
+
+    assert 1 == await executor.task(work)()
+
+
+async def test_an_exception_that_refuses_attributes_is_raised_all_the_same(
+    executor: BatchExecutor,
+) -> None:
+    class FrozenError(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+    def work() -> None:
+        raise FrozenError("as it was")
+
+    with pytest.raises(FrozenError, match="as it was"):
+        await executor.task(work)()

@@ -276,7 +276,7 @@ USAGE = {"peak_memory_bytes": 300 * 2**20, "memory_limit_bytes": 256 * 2**20}
 
 def end(status, child_status, usage=USAGE, **job):
     meta = {"status": status, "child_status": child_status, "usage": usage}
-    (result,) = results.read(meta, b"", results.Job("job-1", "simulate", **job))
+    (result,) = results.read(meta, b"", results.About("job-1", "simulate", **job))
     return result.error
 
 

@@ -128,7 +128,7 @@ def start(*, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0) ->
         [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(_source_roots())},
+        env={**_own_environment(), "PYTHONPATH": os.pathsep.join(_source_roots())},
         # A Ctrl-C is for the user's program, which may still have jobs to terminate.
         start_new_session=True,
     )
@@ -142,6 +142,15 @@ def start(*, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0) ->
             "its standard error says why."
         )
     return LocalAWS(process, json.loads(line))
+
+
+def _own_environment() -> dict[str, str]:
+    """Return this process's environment without what would lead an AWS client astray."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _MISLEADING and not name.startswith("AWS_ENDPOINT_URL")
+    }
 
 
 def run_command(
@@ -163,13 +172,8 @@ def run_command(
         command and 126 if it cannot be run.
     """
     with start(cpus=cpus, host=host, port=port) as aws:
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in _MISLEADING and not name.startswith("AWS_ENDPOINT_URL")
-        }
         try:
-            process = subprocess.Popen(argv, env={**environment, **aws.environment})  # noqa: S603
+            process = subprocess.Popen(argv, env={**_own_environment(), **aws.environment})  # noqa: S603
         except OSError as error:
             sys.stderr.write(f"farcall local: {argv[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import time
@@ -45,6 +46,11 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     return socket.create_server((host, port), backlog=1024)
 
 
+def _with_host(hosts: str, host: str) -> str:
+    """Add a host to a list of those that are reached without a proxy."""
+    return ",".join(filter(None, (hosts, host)))
+
+
 def client_environment(host: str, port: int) -> dict[str, str]:
     """Return the variables that point AWS clients and farcall at the embedded AWS."""
     return {
@@ -53,6 +59,7 @@ def client_environment(host: str, port: int) -> dict[str, str]:
         "AWS_DEFAULT_REGION": REGION,
         "AWS_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
+        **{name: _with_host(os.environ.get(name, ""), host) for name in ("NO_PROXY", "no_proxy")},
         "FARCALL_S3_BUCKET_NAME": BUCKET,
         "FARCALL_BATCH_QUEUE": QUEUE,
         "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
