@@ -75,12 +75,12 @@ def _play(
             environment[contract.ENV_ARRAY_INDEX] = str(number)
             environment[contract.ENV_JOB_ID] = f"{job['id']}:{number}"
         assignment = Assignment.read(environment)
-        entry = index.entry(assignment.index)
+        entry = index.entry(assignment.array_index)
         parts = []
         for part in (index.function(entry.function), entry):
             parts.append(bundle[part.offset : part.offset + part.length])
             part.check(parts[-1])
-        key = assignment.where.outcome_key(assignment.index)
+        key = assignment.where.outcome_key(assignment.array_index)
         yield key, _run(assignment, key, *parts)
 
 
@@ -131,7 +131,7 @@ def sample_outcome() -> str:
     )
     empty = b"".join(envelope.pack([[cloudpickle.dumps(abs)]]))
     calls = b"".join(envelope.pack([[cloudpickle.dumps([((1,), {})])]]))
-    key = assignment.where.outcome_key(assignment.index)
+    key = assignment.where.outcome_key(assignment.array_index)
     return "x" * envelope.size(_run(assignment, key, empty, calls))
 
 

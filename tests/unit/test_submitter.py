@@ -124,6 +124,8 @@ async def test_a_submission_waits_for_others_no_longer_than_linger(submitter, ac
     assert clock.now() - begin == pytest.approx(0.5)
 
 
+# From Python 3.12 on the loop waits for its threads with a time limit, and time is virtual here.
+@pytest.mark.filterwarnings("ignore:The executor did not:RuntimeWarning")
 async def test_an_array_has_ten_thousand_tasks_at_most(submitter, account, clock):
     settings = Settings(**OPTIONS)
     tasks = (submitter.submit(settings, "work", FUNCTION, ARGUMENTS) for _ in range(10_001))
