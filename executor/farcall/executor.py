@@ -6,9 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from farcall import payload
 from farcall.errors import FarcallError, SettingsError, TaskNotPicklableError
@@ -17,11 +15,13 @@ from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.task import Task
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _log = logging.getLogger("farcall")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-E = TypeVar("E", bound="BatchExecutor")
 
 _MOST_NAMED = 5
 

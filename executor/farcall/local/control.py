@@ -67,6 +67,7 @@ class Controls:
         self._call("reclaim", {"job_id": job_id})
 
     def _call(self, name: str, document: dict[str, Any]) -> None:
+        """Reach the server, in this process or by HTTP: each subclass has its own way."""
         raise NotImplementedError
 
 
