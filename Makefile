@@ -39,9 +39,9 @@ $(VENV)/demo: pyproject.toml .ci/venv
 	@touch $@
 
 $(VENV)/test: pyproject.toml .ci/venv
-	@sh .ci/venv "$(PYTHON)" $(VENV) demo test
+	@sh .ci/venv "$(PYTHON)" $(VENV) all test
 	@touch $@
 
 $(VENV)/lint: pyproject.toml .ci/venv
-	@sh .ci/venv "$(PYTHON)" $(VENV) demo test lint
+	@sh .ci/venv "$(PYTHON)" $(VENV) all test lint
 	@touch $@

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from farcall import logs, results
 from farcall.aws import Aws
@@ -65,6 +65,10 @@ class Delivered:
     spent: list[str] = field(default_factory=list, repr=False)
 
 
+Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, results.About], list[Result]]"
+"""Turns an outcome's description and value into results, given what errors say of the job."""
+
+
 class Courier:
     """Fetches outcomes.
 
@@ -87,7 +91,15 @@ class Courier:
         self._places = asyncio.Semaphore(_PARALLEL)
 
     async def deliver(
-        self, store: Store, submission: Submission, index: int, arrival: Arrival, calls: int = 1
+        self,
+        store: Store,
+        submission: Submission,
+        index: int,
+        arrival: Arrival,
+        calls: int = 1,
+        *,
+        read: Reader = results.read,
+        spool: str | None = None,
     ) -> Delivered:
         """Fetch what came of a task.
 
@@ -97,9 +109,13 @@ class Courier:
             index: Its number there.
             arrival: What the tracker saw.
             calls: Number of calls the task makes.
+            read: Turns an outcome into results.
+            spool: Folder for a large value, which then is a view of an unnamed file there; by
+                default it lies in memory.
 
         Raises:
             ServiceError: S3 refused.
+            FarcallError: There is no room in the folder.
         """
         job = results.About(submission.id_of(index), submission.name)
         try:
@@ -108,7 +124,8 @@ class Courier:
             outcome = await self._open(store, submission, index, arrival)
             if outcome is None:
                 return Delivered([Result(error=results.taken(job))] * calls)
-            return await self._unpack(store, submission, index, outcome, calls, job)
+            value = await self._fetch_value(store, submission, index, outcome, spool)
+            return await self._unpack(store, submission, index, outcome, value, calls, job, read)
         except envelope.EnvelopeError as error:
             return Delivered([Result(error=results.unusable(error, job))] * calls)
         except IntegrityError as error:  # a chunk of its output
@@ -154,17 +171,18 @@ class Courier:
         submission: Submission,
         index: int,
         outcome: Outcome,
+        value: envelope.Buffer,
         calls: int,
         job: results.About,
+        read: Reader,
     ) -> Delivered:
         meta = outcome.meta
         attempt = int(meta["attempt"])
         where = submission.where
         stdout = await self._join(store, submission, index, outcome, STDOUT)
         stderr = await self._join(store, submission, index, outcome, STDERR)
-        value = await self._fetch_value(store, submission, index, outcome)
         job = await self._complete(job, meta, stdout, stderr)
-        found = await self._in_thread(results.read, meta, value, job)
+        found = await self._in_thread(read, meta, value, job)
         found = (found * calls)[:calls] if len(found) == 1 else found
         spent = []
         if not any(result.error for result in found):
@@ -177,13 +195,22 @@ class Courier:
         return Delivered(found, stdout, stderr, usage, attempt, spent)
 
     async def _fetch_value(
-        self, store: Store, submission: Submission, index: int, outcome: Outcome
+        self,
+        store: Store,
+        submission: Submission,
+        index: int,
+        outcome: Outcome,
+        spool: str | None,
     ) -> envelope.Buffer:
         said = outcome.meta.get("value")
         if said is None:
             return outcome.value
         key = submission.where.value_key(index, int(outcome.meta["attempt"]))
-        data = await store.get(key, said["size"])
+        data: envelope.Buffer | None
+        if spool is None:
+            data = await store.get(key, said["size"])
+        else:
+            data = await store.get_into(spool, key, said["size"])
         digest = "" if data is None else (await self._in_thread(hashlib.sha256, data)).hexdigest()
         if data is None or digest != said["sha256"]:
             raise envelope.IntegrityError(f"s3://{store.bucket}/{key} differs from its outcome")

@@ -230,7 +230,12 @@ class Job(Generic[R]):
             session, submission, index = await self._find()
             arrived = await self.watch(session, submission, index)
             if not _is_closed(arrived):
-                return await session.deliver(self._settings, submission, index, arrived)
+                return await self._fetch(session, submission, index, arrived)
+
+    async def _fetch(
+        self, session: Session, submission: Submission, index: int, arrived: Arrival
+    ) -> Delivered:
+        return await session.deliver(self._settings, submission, index, arrived)
 
     async def _output(self, stream: str) -> str:
         whole = await self._whole()

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import inspect
 import pickle
+import platform
 import site
 import sys
 import sysconfig
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import cloudpickle.cloudpickle as _internals
@@ -33,6 +34,27 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
 
+class Origin(NamedTuple):
+    """Who pickled a function; the container has to match.
+
+    Attributes:
+        python: Version of its Python, such as ``"3.11.7"``.
+        cloudpickle: Version of its cloudpickle.
+    """
+
+    python: str
+    cloudpickle: str
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        """Major and minor version of its Python."""
+        major, minor, *_ = self.python.split(".")
+        return int(major), int(minor)
+
+
+HERE = Origin(platform.python_version(), cloudpickle.__version__)
+
+
 @dataclass(frozen=True)
 class Packed:
     """A function, or the arguments of one task, ready to travel.
@@ -41,11 +63,13 @@ class Packed:
         pieces: The bytes, in pieces; large ones are views of the user's own arrays.
         size: Number of bytes.
         sha256: Their digest.
+        origin: Who pickled the functions in it.
     """
 
     pieces: list[Buffer]
     size: int
     sha256: bytes
+    origin: Origin = HERE
 
 
 def check_callable(function: object) -> None:
@@ -101,6 +125,16 @@ def pack_calls(groups: Iterable[Sequence[Call]]) -> list[Packed]:
     return packed
 
 
+def pack_plain(value: object, origin: Origin = HERE) -> Packed:
+    """Pack plain data of farcall's own, with what others pickled inside it as bytes.
+
+    Args:
+        value: The data.
+        origin: Who pickled what is inside.
+    """
+    return _pack(value, origin)
+
+
 def load(parts: Sequence[Buffer]) -> Any:
     """Unpickle a value from a verified outcome.
 
@@ -110,14 +144,14 @@ def load(parts: Sequence[Buffer]) -> Any:
     return pickles.load(parts, _HomeUnpickler)
 
 
-def _pack(value: object) -> Packed:
+def _pack(value: object, origin: Origin = HERE) -> Packed:
     pieces = envelope.pack(pickles.dump(value))
     digest = hashlib.sha256()
     size = 0
     for piece in pieces:
         digest.update(piece)
         size += len(piece)
-    return Packed(pieces, size, digest.digest())
+    return Packed(pieces, size, digest.digest(), origin)
 
 
 def _find_culprit(calls: Sequence[Call]) -> str:

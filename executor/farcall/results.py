@@ -166,28 +166,29 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
             return Result(error=_not_picklable(sentence, remedy, job, error))
     if status == CallStatus.RAISED:
         return Result(error=_raised(record, parts, job))
+    return Result(error=explain(record, job))
+
+
+def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
+    """Say why a call has no value although the function did not raise; it unpickles nothing."""
     first = record["chain"][0]
     why = f"{first['type']}: {first['message']}"
-    if status == CallStatus.UNPICKLABLE:
+    if record["status"] == CallStatus.UNPICKLABLE:
         sentence = (
             f"the function returned a {record['value_type']}, which cannot be pickled ({why})"
         )
         remedy = "return plain data; of a generator or an iterator, a list of what it gives"
-        return Result(error=_not_picklable(sentence, remedy, job))
+        return _not_picklable(sentence, remedy, job)
     if first["type"].endswith("envelope.VersionMismatchError"):
         remedy = "build the image with the same versions as here"
-        return Result(
-            error=errors.VersionMismatchError(job.tell(first["message"], remedy), **job.fields())
+        return errors.VersionMismatchError(job.tell(first["message"], remedy), **job.fields())
+    return errors.TaskError(
+        job.tell(
+            f"the image cannot read the function or its arguments ({why})",
+            "install what they import in the image, in the same version as here",
         )
-    return Result(
-        error=errors.TaskError(
-            job.tell(
-                f"the image cannot read the function or its arguments ({why})",
-                "install what they import in the image, in the same version as here",
-            )
-            + f"\n{record['traceback']}",
-            **job.fields(),
-        )
+        + f"\n{record['traceback']}",
+        **job.fields(),
     )
 
 

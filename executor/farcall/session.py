@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from farcall import preflight
 from farcall.aws import Aws
 from farcall.batch import Batch
-from farcall.delivery import Courier, Delivered
+from farcall.delivery import Courier, Delivered, Reader
 from farcall.settings import Settings
 from farcall.states import JobDetail
 from farcall.store import Store
@@ -30,6 +30,7 @@ _log = logging.getLogger("farcall")
 
 _THREADS = 4
 _LAST_REQUESTS_S = 0.05
+_TERMINATE_TOGETHER_S = 0.05
 _CONNECTION_OPTIONS = ("profile", "region", "credentials", "endpoint_url")
 _PLACE_OPTIONS = (
     "s3_bucket_name",
@@ -67,6 +68,9 @@ class Session:
         self._stores: dict[str, Store] = {}
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._undelivered: dict[str, int] = {}
+        self._array_sizes: dict[str, int] = {}
+        self._doomed: list[str] = []
+        self._terminating: asyncio.Future[None] | None = None
         self._last_requests: set[asyncio.Future[None]] = set()
         self._keeper = asyncio.ensure_future(self._keep())
         self.users = 0
@@ -116,6 +120,33 @@ class Session:
         """
         store = self.store(submission.where.bucket)
         delivered = await self._courier.deliver(store, submission, index, arrival, calls)
+        self.discard(settings, submission, delivered)
+        return delivered
+
+    async def fetch(
+        self, submission: Submission, index: int, arrival: Arrival, read: Reader, spool: str
+    ) -> Delivered:
+        """Fetch what came of a task and leave its objects where they are, for `discard`.
+
+        Args:
+            submission: The task's job.
+            index: Its number there.
+            arrival: What the tracker saw.
+            read: Turns the outcome into results.
+            spool: Folder where a large value may lie meanwhile.
+
+        Raises:
+            ServiceError: S3 refused.
+            FarcallError: There is no room in the folder.
+        """
+        store = self.store(submission.where.bucket)
+        return await self._courier.deliver(
+            store, submission, index, arrival, read=read, spool=spool
+        )
+
+    def discard(self, settings: Settings, submission: Submission, delivered: Delivered) -> None:
+        """Have the objects of a delivered task deleted where all went well."""
+        store = self.store(submission.where.bucket)
         if delivered.spent and not settings.keep_artifacts:
             store.delete_later(delivered.spent)
             bundle = submission.where.bundle_key
@@ -124,7 +155,6 @@ class Session:
                 if not self._undelivered[bundle]:
                     del self._undelivered[bundle]
                     store.delete_later([bundle])
-        return delivered
 
     async def output(self, submission: Submission, index: int) -> tuple[bytes, bytes] | None:
         """Return what an ended task wrote, without taking its outcome; None if there is none.
@@ -139,6 +169,8 @@ class Session:
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
         self._undelivered.setdefault(submission.where.bundle_key, submission.size)
+        if submission.size > 1:
+            self._array_sizes[submission.job_id] = submission.size
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function that takes long in one of the session's threads."""
@@ -164,6 +196,39 @@ class Session:
         self._last_requests.add(request)
         request.add_done_callback(self._last_requests.discard)
         await asyncio.shield(request)
+        self.tracker.hurry()
+
+    def terminate_soon(self, job_id: str, reason: str) -> asyncio.Future[None]:
+        """End a job together with others that are named within a moment; see `terminate`.
+
+        An array whose children are all named is ended as a whole.
+
+        Args:
+            job_id: The job's ID.
+            reason: Kept by Batch; the first one of the moment is used.
+        """
+        self._doomed.append(job_id)
+        if self._terminating is None:
+            self._terminating = asyncio.ensure_future(self._terminate_doomed(reason))
+            self._last_requests.add(self._terminating)
+            self._terminating.add_done_callback(self._last_requests.discard)
+        return asyncio.shield(self._terminating)
+
+    async def _terminate_doomed(self, reason: str) -> None:
+        # The loop's end cancels this; the jobs are to be ended all the same.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(_TERMINATE_TOGETHER_S)
+        self._terminating = None
+        children: dict[str, set[str]] = {}
+        job_ids = list(dict.fromkeys(self._doomed))
+        self._doomed.clear()
+        for job_id in job_ids:
+            children.setdefault(job_id.partition(":")[0], set()).add(job_id)
+        wanted = []
+        for parent, ids in children.items():
+            whole = self._array_sizes.get(parent) == len(ids)
+            wanted += [parent] if whole else sorted(ids)
+        await self.batch.terminate(wanted, reason)
         self.tracker.hurry()
 
     async def close(self) -> None:

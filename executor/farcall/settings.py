@@ -13,8 +13,9 @@ import difflib
 import functools
 import os
 import sys
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
@@ -52,6 +53,28 @@ _Number = BeforeValidator(_no_bool)
 
 def _default_region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+class Place(NamedTuple):
+    """What errors call the things that options are set in.
+
+    Attributes:
+        constructor: The class that takes them as arguments.
+        file: The file that has the section.
+    """
+
+    constructor: str
+    file: str
+
+
+_HOME = Place("BatchExecutor", "farcall.toml")
+_elsewhere: ContextVar[tuple[Place, dict[str, Any]] | None] = ContextVar("elsewhere", default=None)
+"""Another program's place, and the options in its file, in place of those of ``farcall.toml``."""
+
+
+def _place() -> Place:
+    elsewhere = _elsewhere.get()
+    return elsewhere[0] if elsewhere else _HOME
 
 
 class Settings(BaseSettings):
@@ -139,7 +162,7 @@ class Settings(BaseSettings):
     keep_artifacts: bool = False
 
     def __init__(self, **options: Any) -> None:
-        _refuse_unknown(options, "BatchExecutor")
+        _refuse_unknown(options, _place().constructor)
         try:
             super().__init__(**options)
         except ValidationError as error:
@@ -163,6 +186,25 @@ class Settings(BaseSettings):
     def fingerprint(self) -> str:
         """Text that is equal for settings with equal values."""
         return self.model_dump_json()
+
+    @classmethod
+    def within(cls, section: dict[str, Any], place: Place, **options: Any) -> Settings:
+        """Return settings whose file is another program's.
+
+        Args:
+            section: Options from that file, which come after arguments and environment.
+            place: What errors call things there.
+            **options: Arguments.
+
+        Raises:
+            SettingsError: A value is wrong, or an option is unknown.
+        """
+        _refuse_unknown(section, f"{place.file}, section [{'.'.join(SECTION)}]")
+        token = _elsewhere.set((place, dict(section)))
+        try:
+            return cls(**options)
+        finally:
+            _elsewhere.reset(token)
 
     def replace(self, **options: Any) -> Settings:
         """Return settings that differ in some options.
@@ -199,6 +241,9 @@ def _from_environment() -> dict[str, str]:
 
 
 def _from_file() -> dict[str, Any]:
+    elsewhere = _elsewhere.get()
+    if elsewhere is not None:
+        return elsewhere[1]
     for name in _FILES:
         path = name
         with contextlib.suppress(RuntimeError):  # nobody knows where home is
@@ -241,8 +286,8 @@ def _explain_one(problem: ErrorDetails) -> str:
     found = problem["input"]
     return (
         f"{option} is {found!r} ({type(found).__name__}): {_allowed(option, problem)}. "
-        f"Set {option} in BatchExecutor({option}=...), in [{'.'.join(SECTION)}] of farcall.toml "
-        f"or in {ENVIRONMENT_PREFIX}{option.upper()}"
+        f"Set {option} in {_place().constructor}({option}=...), in [{'.'.join(SECTION)}] of "
+        f"{_place().file} or in {ENVIRONMENT_PREFIX}{option.upper()}"
     )
 
 

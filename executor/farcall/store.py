@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import mmap
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from farcall.errors import ServiceError, SettingsError
+from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall_runtime import contract
 from farcall_runtime.envelope import Buffer
 
@@ -122,6 +125,43 @@ class Store:
         except (BaseError, OSError) as error:
             raise self._refused("GetObject", key, error) from error
         return data
+
+    async def get_into(self, folder: str, key: str, size: int) -> memoryview | None:
+        """Return an object as a view of a file that has no name and ends with the view.
+
+        Args:
+            folder: Where the file lies; it is made if it is not there.
+            key: The object's key.
+            size: Its size in bytes, more than 0.
+
+        Returns:
+            The bytes, or None if there is no such object or it has another size.
+
+        Raises:
+            FarcallError: The folder has no room for it.
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        try:
+            await asyncio.to_thread(Path(folder).mkdir, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                reply = await self._call("GetObject", key, obstore.get_async(self._store, key))
+                if reply.meta["size"] != size:
+                    return None
+                async for piece in reply.stream(min_chunk_size=_STREAM_BYTES):
+                    await asyncio.to_thread(file.write, piece)
+                file.flush()
+                return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        except FileNotFoundError:
+            return None
+        except BaseError as error:
+            raise self._refused("GetObject", key, error) from error
+        except OSError as error:
+            raise FarcallError(
+                f"cache_dir is {folder!r}, where a value of {size} bytes was to lie for a moment: "
+                f"{error}; make room there, or set cache_dir to a folder that has it (s3://"
+                f"{self.bucket}/{key} is still there)"
+            ) from error
 
     async def list_outcomes(self, root: str) -> AsyncIterator[Arrived]:
         """Yield what lies in a run's inbox.

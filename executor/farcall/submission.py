@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import cloudpickle
 
 from farcall.errors import FarcallError
 from farcall.payload import Packed
@@ -98,7 +95,7 @@ def make_bundle(
     Args:
         settings: The options.
         root: Key prefix of the run.
-        tasks: Function and arguments of each.
+        tasks: Function and arguments of each; all functions of one origin.
         endpoint: URL of S3 where it is not AWS's own, else empty.
         region: Region of the bucket.
     """
@@ -107,16 +104,18 @@ def make_bundle(
     for function, arguments in tasks:
         number, _ = functions.setdefault(function.sha256, (len(functions), function))
         entries.append((number, arguments.size, arguments.sha256))
+    origin = tasks[0][0].origin
     index = envelope.seal_index(
         {
-            "python": platform.python_version(),
-            "cloudpickle": cloudpickle.__version__,
+            "python": origin.python,
+            "cloudpickle": origin.cloudpickle,
             "attempts": settings.retry_attempts,
             "retry_on": settings.retry_on,
             "time_limit_s": settings.time_limit,
         },
         [(function.size, function.sha256) for _, function in functions.values()],
         entries,
+        origin.minor,
     )
     pieces: list[Buffer] = [index]
     for _, function in functions.values():

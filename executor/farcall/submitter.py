@@ -8,11 +8,12 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from farcall.batch import Batch
 from farcall.definitions import LARGEST_ARRAY, definition, job_request
 from farcall.errors import FarcallError, SettingsError
-from farcall.payload import Packed
+from farcall.payload import Origin, Packed
 from farcall.preflight import Resources
 from farcall.settings import Settings
 from farcall.store import Store
@@ -24,6 +25,10 @@ _LARGEST_GATHERED_BYTES = 256 * 1024 * 1024
 _MANY = 500  # tasks, from which on putting a bundle together is worth a thread
 _CANCELLED = "cancelled while it was submitted"
 _MOST_NAME = 90  # of Batch's 128 characters; the bundle's name makes the job's unique
+
+
+_Key: TypeAlias = "tuple[str, Origin]"
+"""What tasks of one job have in common: the options, and the Python that pickled them."""
 
 
 @dataclass(eq=False)
@@ -79,7 +84,7 @@ class Submitter:
         self._resources = resources
         self._region = region
         self._endpoint = endpoint
-        self._gatherings: dict[str, _Gathering] = {}
+        self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
 
     async def submit(
@@ -98,7 +103,7 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        key = settings.fingerprint
+        key = (settings.fingerprint, function.origin)
         gathering = self._gatherings.get(key)
         if gathering is None:
             gathering = self._gatherings[key] = _Gathering(settings)
@@ -120,7 +125,7 @@ class Submitter:
                 await self._batch.terminate([submission.id_of(index)], _CANCELLED)
             raise
 
-    def _flush(self, key: str) -> None:
+    def _flush(self, key: _Key) -> None:
         gathering = self._gatherings.pop(key)
         if gathering.timer is not None:
             gathering.timer.cancel()

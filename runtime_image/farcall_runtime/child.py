@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any, BinaryIO
 
+from farcall_runtime.contract import STREAMS_QUESTION
 from farcall_runtime.streams import Streams
 
 _PR_SET_PDEATHSIG = 1
@@ -90,6 +91,18 @@ class Child:
             return None
         self._message += data
         return len(data) or None
+
+    def asks_for_streams(self) -> bool:
+        """Tell whether the child waits for `answer`; it asks one question at a time."""
+        if self._message != STREAMS_QUESTION:
+            return False
+        self._message = b""
+        return True
+
+    def answer(self, numbers: list[int]) -> None:
+        """Tell the child how much it has written to each stream."""
+        with contextlib.suppress(OSError):  # it died over the question, which `reap` will tell
+            self.control.sendall(json.dumps(numbers).encode() + b"\n")
 
     @property
     def records(self) -> list[dict[str, Any]] | None:

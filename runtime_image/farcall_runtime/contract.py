@@ -29,6 +29,9 @@ ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
 ENV_ATTEMPT = "AWS_BATCH_JOB_ATTEMPT"
 ENV_JOB_ID = "AWS_BATCH_JOB_ID"
 
+STREAMS_QUESTION = b"streams?\n"
+"""What the child asks the supervisor to learn how much it has written."""
+
 STDOUT = "stdout"
 STDERR = "stderr"
 STREAMS = (STDOUT, STDERR)

@@ -59,8 +59,8 @@ class VersionMismatchError(EnvelopeError):
 # --- the common start -------------------------------------------------------------------------
 
 
-def _prefix(kind: bytes) -> bytes:
-    return _PREFIX.pack(_MAGIC, kind, PROTOCOL_VERSION, *sys.version_info[:2])
+def _prefix(kind: bytes, python: tuple[int, int] | None = None) -> bytes:
+    return _PREFIX.pack(_MAGIC, kind, PROTOCOL_VERSION, *(python or sys.version_info[:2]))
 
 
 def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
@@ -120,6 +120,7 @@ def seal_index(
     meta: dict[str, Any],
     functions: Sequence[tuple[int, bytes]],
     entries: Sequence[tuple[int, int, bytes]],
+    python: tuple[int, int] | None = None,
 ) -> bytes:
     """Describe a bundle: functions, then entries, lie behind the index without gaps.
 
@@ -128,13 +129,15 @@ def seal_index(
         functions: Length and SHA-256 of each pickled function.
         entries: For each array child, the number of its function, and length and SHA-256 of its
             arguments.
+        python: Major and minor version of the Python that pickled the functions; by default this
+            one's.
 
     Returns:
         The index; the bundle is the index, the functions and the entries, concatenated.
     """
     text = json.dumps(meta).encode()
     size = _BUNDLE_HEAD.size + len(text) + _ROW.size * (len(functions) + len(entries))
-    head = _BUNDLE_HEAD.pack(_prefix(BUNDLE), len(text), len(functions), len(entries))
+    head = _BUNDLE_HEAD.pack(_prefix(BUNDLE, python), len(text), len(functions), len(entries))
     rows = []
     offset = size
     for length, digest in functions:

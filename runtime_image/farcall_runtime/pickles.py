@@ -62,6 +62,19 @@ def dump_whole(value: object) -> bytes:
     return sink.getvalue()
 
 
+def dump_to(value: object, file: Any) -> None:
+    """Pickle a value with cloudpickle into a file, buffers and all.
+
+    Args:
+        value: The value.
+        file: Anything with a ``write`` that may keep what it is given.
+
+    Raises:
+        Exception: Whatever the value's own pickling code raises.
+    """
+    _pickler()(file, protocol=5).dump(value)
+
+
 @functools.cache
 def _pickler() -> Any:
     """Return cloudpickle's pickler, made to tell a class's qualified name too.

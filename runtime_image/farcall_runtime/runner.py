@@ -104,11 +104,19 @@ class Supervisor:
                     if ready.fileobj is self._wake:
                         self._wake.recv(4096)
                     elif ready.fileobj is self._child.control:
-                        if self._child.listen() is None:
+                        if self._listen() is None:
                             selector.unregister(ready.fileobj)
                     elif self._streams.pump(ready.data) is None:
                         selector.unregister(ready.fileobj)
                 self._keep_time()
+
+    def _listen(self) -> int | None:
+        """Take in what the child says, and answer where it asks; None at the end."""
+        size = self._child.listen()
+        if self._child.asks_for_streams():
+            self._streams.drain()
+            self._child.answer(self._streams.taken())
+        return size
 
     def _keep_time(self) -> None:
         """Tell the function that its time is up, and take the process where it does not listen."""

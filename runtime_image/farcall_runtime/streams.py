@@ -136,7 +136,7 @@ class Streams:
         return len(data)
 
     def drain(self) -> None:
-        """Read what is left in the pipes after the child's end, without waiting for more.
+        """Read what the pipes hold, without waiting for more.
 
         A process that the task left behind may write for ever, so what a pipe holds is the most
         that is read.
@@ -145,6 +145,11 @@ class Streams:
             left = _PIPE_BYTES
             while left > 0 and (read := self._read(stream)):
                 left -= read
+
+    def taken(self) -> list[int]:
+        """Return how many bytes of each stream were read in all."""
+        with self._lock:
+            return [s.stored + s.dropped + len(s.pending) for s in self.both]
 
     def finish(self, storage: Storage) -> None:
         """End the thread, and store what is too large to travel inside the outcome."""

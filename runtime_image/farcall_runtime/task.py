@@ -20,10 +20,10 @@ import time
 import traceback
 from collections.abc import Callable
 from types import CoroutineType, FrameType
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from farcall_runtime import envelope, failures, pickles
-from farcall_runtime.contract import JOB_ENVIRONMENT, CallStatus
+from farcall_runtime.contract import JOB_ENVIRONMENT, STREAMS_QUESTION, CallStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.pickles import Pieces
 
@@ -37,6 +37,20 @@ class TaskTerminated(KeyboardInterrupt):
     ``except Exception`` lets it pass. From here on 20 seconds are left; before the time limit a
     tenth of it, at most 30.
     """
+
+
+class Encoded(NamedTuple):
+    """What a callable of farcall's own returns to say itself how its call ended.
+
+    Attributes:
+        status: How the call ended.
+        details: Goes into the call's record, JSON.
+        parts: The bytes, which are no pickles to this module.
+    """
+
+    status: CallStatus
+    details: Record
+    parts: list[Pieces]
 
 
 def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoReturn:
@@ -60,7 +74,9 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
 
     import cloudpickle  # now, while the supervisor still fetches the payload
 
-    line = control.makefile("rb").readline()
+    global _supervisor
+    _supervisor = control.makefile("rwb")
+    line = _supervisor.readline()
     if not line:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
     (at, length), (arguments_at, arguments_length), theirs = json.loads(line)
@@ -74,7 +90,8 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
     for piece in envelope.pack(parts):
         result.write(piece)
     result.flush()
-    control.sendall(json.dumps(records).encode())
+    _supervisor.write(json.dumps(records).encode())
+    _supervisor.flush()
     # What the interpreter does at its end, but for waiting for threads the function left.
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
@@ -124,17 +141,17 @@ def _call(
     try:
         value = function(*args, **kwargs)
         if isinstance(value, CoroutineType):
-            value = _await(value)
+            value = run_coroutine(value)
     except BaseException as error:  # sys.exit and Ctrl-C are the function's too
-        if _is_copy:
-            _leave_copy(error)
+        end_copy(error)
         stack = error.__traceback__
         details, parts = failures.capture(error, stack.tb_next if stack else None)
         status = CallStatus.RAISED
-    if _is_copy:
-        _leave_copy(None)
+    end_copy(None)
     # Before the pickling, which is not the function's time.
     took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+    if status == CallStatus.RETURNED and isinstance(value, Encoded):
+        return {**took, "status": value.status, **value.details}, value.parts
     if status == CallStatus.RETURNED:
         try:
             parts = pickles.dump(value)
@@ -143,6 +160,20 @@ def _call(
             details["value_type"] = type(value).__name__
             status = CallStatus.UNPICKLABLE
     return {"status": status, **took, **details}, parts
+
+
+_supervisor: Any = None
+"""The child's end of the line to the supervisor."""
+
+
+def streams_so_far() -> list[int]:
+    """Return how many bytes this task has written to stdout and to stderr up to now."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    _supervisor.write(STREAMS_QUESTION)
+    _supervisor.flush()
+    return list(json.loads(_supervisor.readline()))
 
 
 _is_copy = False
@@ -160,8 +191,14 @@ def _become_copy() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _leave_copy(error: BaseException | None) -> NoReturn:
-    """End a forked process that left the function too; only the original hands results over."""
+def end_copy(error: BaseException | None) -> None:
+    """End a forked process that left the function too; only the original hands results over.
+
+    Args:
+        error: What it left the function with; None if it returned.
+    """
+    if not _is_copy:
+        return
     code = 0
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         code = error.code or 0
@@ -175,7 +212,8 @@ def _leave_copy(error: BaseException | None) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _await(coroutine: Any) -> Any:
+def run_coroutine(coroutine: Any) -> Any:
+    """Run what an ``async def`` function returned to its end."""
     import asyncio
 
     return asyncio.run(coroutine)

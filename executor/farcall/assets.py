@@ -1,0 +1,251 @@
+"""What Covalent stores of a task group, made ready to travel. It is read, never unpickled."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from farcall import payload
+from farcall.payload import Origin, Packed
+from farcall_runtime import archive, electron
+from farcall_runtime.archive import Archive
+from farcall_runtime.electron import Code, Hook, Node
+from farcall_runtime.envelope import Buffer, IntegrityError
+
+_MAPPED_BYTES = 64 * 1024  # smaller files are read
+_ELECTRON = b"Electron.connect_node_with_others.<locals>."
+_LIST, _DICT = "_auto_list_node", "_auto_dict_node"
+_SUBLATTICE = "_build_sublattice_graph"
+_INSTALLERS = {"bash": b"covalent._workflow.depsbash", "pip": b"covalent._workflow.depspip"}
+_COVALENT_ELECTRON = b"covalent._workflow.electron"
+
+
+@dataclass(frozen=True)
+class Electron:
+    """One node: its function and hooks.
+
+    Attributes:
+        node: Its number, and those of the nodes whose values it takes.
+        function: The function's archive.
+        hooks: What Covalent stores of its dependencies.
+    """
+
+    node: Node
+    function: Archive = field(repr=False)
+    hooks: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def is_collection(self) -> bool:
+        """Whether Covalent added the node for a list or dict among an electron's arguments."""
+        return (
+            self.function.name in (_LIST, _DICT)
+            and not self.hooks
+            and _ELECTRON + self.function.name.encode() in archive.decode(self.function.data)
+        )
+
+    @property
+    def is_sublattice(self) -> bool:
+        """Whether the node builds a sublattice's graph, which Covalent itself has to do."""
+        if self.function.name != _SUBLATTICE:
+            return False
+        return _COVALENT_ELECTRON in archive.decode(self.function.data)
+
+
+@dataclass(frozen=True)
+class TaskGroup:
+    """Nodes that run in one job.
+
+    Attributes:
+        electrons: The nodes, each behind those whose values it takes.
+        inputs: For each node outside of the group whose value is taken, its archive.
+    """
+
+    electrons: Sequence[Electron]
+    inputs: Mapping[int, Archive] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the last function, which is the one the user wrote."""
+        return self.electrons[-1].function.name or "electron"
+
+    def pack(self) -> tuple[Packed, Packed]:
+        """Return what goes into a bundle: what may be shared between groups, and what may not.
+
+        Raises:
+            IntegrityError: An asset is not what Covalent writes.
+        """
+        first = self.electrons[0].function
+        origin = Origin(first.python, first.cloudpickle)
+        codes = [
+            Code(
+                each.function.name or "electron",
+                _travelling(each.function),
+                *_read_hooks(each.hooks),
+            )
+            for each in self.electrons
+        ]
+        inputs = {number: _travelling(value) for number, value in self.inputs.items()}
+        call: payload.Call = ([each.node for each in self.electrons], inputs), {}
+        function = partial(electron.run_group, codes)
+        return payload.pack_plain(function, origin), payload.pack_plain([call], origin)
+
+    def collect(self) -> bytes:
+        """Return the archive of the value of a group that is one collection.
+
+        Its pickle calls ``pickle.loads`` for each of its elements where it is read.
+        """
+        (only,) = self.electrons
+        inputs = [self.inputs[n] for n in (*only.node.args, *only.node.kwargs.values())]
+        value: Any
+        if only.function.name == _LIST:
+            value = [_Pickled(each) for each in inputs]
+            text = f"[{', '.join(each.text for each in inputs)}]"
+            kind: type = list
+        else:
+            keys, values = only.node.kwargs.get("keys"), only.node.kwargs.get("values")
+            if keys is not None and values is not None:
+                inputs = [self.inputs[keys], self.inputs[values]]
+            value = _Call(dict, _Call(zip, *(_Pickled(each) for each in inputs)))
+            text = f"dict(zip({', '.join(each.text for each in inputs)}))"
+            kind = dict
+        encoder = archive.Encoder()
+        pickle.Pickler(encoder, protocol=5).dump(value)
+        names = {"doc": kind.__doc__ or "", "name": ""}
+        head = archive.head_of(names, text, cloudpickle.__version__)
+        return b"".join([head, *encoder.close()])
+
+
+def read_group(
+    nodes: Sequence[Node],
+    functions: Mapping[int, Path],
+    hooks: Mapping[int, Path],
+    inputs: Mapping[int, Path],
+) -> TaskGroup:
+    """Read a group from Covalent's files.
+
+    Args:
+        nodes: The group's nodes.
+        functions: For each of them the file of its function.
+        hooks: The same of its hooks.
+        inputs: For each node outside of the group whose value is taken, the value's file.
+
+    Raises:
+        IntegrityError: A file is not what Covalent writes.
+        OSError: A file cannot be read.
+    """
+    electrons = [
+        Electron(
+            node,
+            archive.parse(_open(functions[node.number])),
+            json.loads(hooks[node.number].read_bytes() or b"{}") or {},
+        )
+        for node in nodes
+    ]
+    return TaskGroup(electrons, {n: archive.parse(_open(path)) for n, path in inputs.items()})
+
+
+def group_of(
+    node: Node, function: bytes, hooks: Mapping[str, Any], inputs: Mapping[int, bytes]
+) -> TaskGroup:
+    """Make a group of one node from archives in memory.
+
+    Raises:
+        IntegrityError: They are no archives.
+    """
+    only = Electron(node, archive.parse(function), hooks)
+    return TaskGroup([only], {n: archive.parse(data) for n, data in inputs.items()})
+
+
+def hooks_of(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return hooks as Covalent stores them.
+
+    Args:
+        before: Of each hook before the function its own function, arguments and keyword arguments,
+            base64 of pickles, and the keyword that its value becomes.
+        after: The same of the hooks after the function.
+    """
+    found: dict[str, Any] = {}
+    for name, calls in (("call_before", before), ("call_after", after)):
+        for function, args, kwargs, keyword in calls:
+            attributes = {
+                "apply_fn": {"attributes": {"_object": function}},
+                "apply_args": {"attributes": {"_object": args}},
+                "apply_kwargs": {"attributes": {"_object": kwargs}},
+                "retval_keyword": keyword,
+            }
+            kind = _installer(function)
+            if kind:
+                found.setdefault("deps", {})[kind] = {"attributes": attributes}
+            else:
+                found.setdefault(name, []).append({"attributes": attributes})
+    return found
+
+
+def _installer(function: str) -> str | None:
+    """Return what kind of dependency a hook of Covalent's own is."""
+    data = archive.decode(function.encode())
+    return next((kind for kind, module in _INSTALLERS.items() if module in data), None)
+
+
+class _Call:
+    """Stands in a pickle for what a function returns where the pickle is read."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._recipe = function, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._recipe
+
+
+class _Pickled(_Call):
+    """Stands in a pickle for the object of an archive."""
+
+    def __init__(self, source: Archive) -> None:
+        super().__init__(pickle.loads, archive.decode(source.data))
+
+
+def _travelling(source: Archive) -> Any:
+    """Return an archive's data so that pickling it makes no copy of it."""
+    return pickle.PickleBuffer(source.data)
+
+
+def _open(path: Path) -> Buffer:
+    if path.stat().st_size < _MAPPED_BYTES:
+        return path.read_bytes()
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
+    """Return the hooks before and after the function in Covalent's order: bash, pip, calls."""
+    try:
+        deps = hooks.get("deps") or {}
+        before: list[Hook] = [
+            (kind, _encoded(deps[kind]["attributes"]["apply_args"]))
+            for kind in ("bash", "pip")
+            if kind in deps
+        ]
+        before += [_read_call(each) for each in hooks.get("call_before") or ()]
+        return before, [_read_call(each) for each in hooks.get("call_after") or ()]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise IntegrityError(
+            f"the dependencies of an electron are not as Covalent 0.240 stores them ({error!r})"
+        ) from error
+
+
+def _read_call(hook: Mapping[str, Any]) -> Hook:
+    attributes = hook["attributes"]
+    parts = (_encoded(attributes[f"apply_{name}"]) for name in ("fn", "args", "kwargs"))
+    return "call", (*parts, str(attributes.get("retval_keyword") or ""))
+
+
+def _encoded(transportable: Mapping[str, Any]) -> bytes:
+    return str(transportable["attributes"]["_object"]).encode()

@@ -1,0 +1,241 @@
+"""Covalent's task groups on their way through Batch, as the Covalent door hands them over.
+
+Covalent makes a fresh executor for each of its calls, so what is under way hangs on the event
+loop. Nothing here needs Covalent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from farcall import nodes
+from farcall.assets import TaskGroup
+from farcall.delivery import Delivered
+from farcall.errors import FarcallError, JobCancelledError
+from farcall.job import Job
+from farcall.nodes import NodeEnd
+from farcall.session import Session, session_for
+from farcall.settings import Settings
+from farcall.submission import Submission
+from farcall.tracker import Arrival
+
+_log = logging.getLogger("farcall")
+
+Key = tuple[str, int]
+"""Dispatch and number of a node."""
+
+_MOST_REMEMBERED = 20_000
+"""Nodes that were cancelled before they came, and nodes that have ended."""
+
+_REASON = "cancelled through Covalent"
+
+
+class CancelledGroupError(Exception):
+    """The task group was cancelled before it became a job."""
+
+
+class _GroupJob(Job[Any]):
+    """A job whose answer stays bytes, and whose objects stay until Covalent has them."""
+
+    async def _fetch(
+        self, session: Session, submission: Submission, index: int, arrived: Arrival
+    ) -> Delivered:
+        return await session.fetch(
+            submission, index, arrived, nodes.read, self._settings.cache_dir
+        )
+
+    async def delivered(self) -> Delivered:
+        """Wait for the end, and return what came of the group."""
+        return await self._delivered()
+
+    async def discard(self) -> None:
+        """Have the job's objects deleted where all went well."""
+        session, submission, _ = await self._find()
+        session.discard(self._settings, submission, await self._delivered())
+
+
+class Run:
+    """One task group that is to become a job, is one, or has ended.
+
+    Attributes:
+        keys: Its nodes.
+        job: Its job, once Batch has accepted it.
+        cancelled: Whether somebody cancelled it through Covalent.
+    """
+
+    def __init__(
+        self, settings: Settings, keys: Sequence[Key], job: _GroupJob | None = None
+    ) -> None:
+        self.keys = keys
+        self.job = job
+        self.cancelled = False
+        self.left = set(keys)
+        self.settings = settings
+        self.submitting: asyncio.Task[_GroupJob] | None = None
+
+    async def was_cancelled(self) -> bool:
+        """Wait for the end, and tell whether the job was terminated, here or elsewhere."""
+        result = (await self._delivered()).results[0]
+        return isinstance(result.error, JobCancelledError)
+
+    async def ends(self) -> dict[int, NodeEnd]:
+        """Wait for the end, and return how each node ended."""
+        delivered = await self._delivered()
+        numbers = [number for _, number in self.keys]
+        found = nodes.ends(delivered.results[0], numbers, delivered.stdout, delivered.stderr)
+        return {end.node: end for end in found}
+
+    def take(self, key: Key) -> None:
+        """Note that Covalent has a node's value; after the last one the objects are deleted."""
+        self.left.discard(key)
+        if not self.left and self.job is not None:
+            _keep(asyncio.ensure_future(self.job.discard()))
+
+    async def _delivered(self) -> Delivered:
+        if self.job is None:
+            raise CancelledGroupError
+        return await self.job.delivered()
+
+
+class Desk:
+    """What one event loop has under way for Covalent."""
+
+    def __init__(self) -> None:
+        self._runs: dict[Key, Run] = {}
+        self._cancelled: dict[Key, None] = {}
+        self._ended: dict[Key, None] = {}
+
+    def find(self, key: Key) -> Run | None:
+        """Return what a node is part of, or None where it is not under way here."""
+        return self._runs.get(key)
+
+    async def submit(self, settings: Settings, keys: Sequence[Key], group: TaskGroup) -> Run:
+        """Submit a task group, together with others that come within ``linger_s``.
+
+        Raises:
+            CancelledGroupError: It was cancelled meanwhile; no job of it runs.
+            IntegrityError: An asset is not what Covalent writes.
+            SettingsError: Something the options name does not exist.
+            SubmissionError: Batch refused the job.
+            ServiceError: AWS refused a call.
+        """
+        run = Run(settings, keys)
+        if any(key in self._cancelled for key in keys):
+            raise CancelledGroupError
+        for key in keys:
+            self._runs[key] = run
+        run.submitting = asyncio.ensure_future(_submit(settings, group))
+        try:
+            run.job = await run.submitting
+        except BaseException as error:
+            self.forget(keys)
+            run.submitting.cancel()  # where it is this wait that was cancelled
+            if run.cancelled and isinstance(error, asyncio.CancelledError):
+                raise CancelledGroupError from None
+            raise
+        return run
+
+    def adopt(self, settings: Settings, key: Key, job_id: str) -> Run | None:
+        """Join the job of a node that an earlier process submitted.
+
+        Returns:
+            The run; None if the node is under way or has ended here, so that nobody is to be told
+            of its end twice.
+        """
+        if key in self._runs or key in self._ended:
+            return None
+        for run in self._runs.values():
+            if run.job is not None and run.job.id == job_id:
+                run.keys = [*run.keys, key]
+                run.left.add(key)
+                break
+        else:
+            job = _GroupJob(job_id, settings, lambda: session_for(settings))
+            run = Run(settings, [key], job)
+        self._runs[key] = run
+        return run
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Let go of nodes that have ended."""
+        for key in keys:
+            self._runs.pop(key, None)
+            _remember(self._ended, key)
+
+    async def cancel(self, settings: Settings, key: Key, job_id: str | None) -> bool:
+        """End what a node is part of, whatever state it is in.
+
+        Args:
+            settings: The options, for a job of an earlier process.
+            key: The node.
+            job_id: The job's ID as Covalent knows it; None if it does not know it yet.
+
+        Returns:
+            Whether something is being ended, or will not be begun.
+        """
+        run = self._runs.get(key)
+        if key in self._ended:
+            return False
+        if run is None and job_id is None:
+            _remember(self._cancelled, key)
+            return True
+        if run is not None:
+            run.cancelled = True
+            if run.submitting is not None and not run.submitting.done():
+                run.submitting.cancel()
+                return True
+            job = run.job or (run.submitting.result() if run.submitting else None)
+            job_id = job.id if job else job_id
+        if job_id is None:
+            return False
+        try:
+            session = await session_for(settings)
+            await session.terminate_soon(job_id, _REASON)
+        except FarcallError as error:
+            _log.warning("job %s may still run: %s", job_id, error)
+            return False
+        return True
+
+
+_desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = weakref.WeakKeyDictionary()
+_kept: set[asyncio.Future[Any]] = set()
+
+
+def desk() -> Desk:
+    """Return the running event loop's desk."""
+    return _desks.setdefault(asyncio.get_running_loop(), Desk())
+
+
+async def _submit(settings: Settings, group: TaskGroup) -> _GroupJob:
+    session = await session_for(settings)
+    submitter = await session.submitter(settings)
+    function, arguments = await session.in_thread(group.pack)
+    submission, index = await submitter.submit(settings, group.name, function, arguments)
+    session.note_submission(submission)
+    job = _GroupJob(
+        submission.id_of(index), settings, lambda: session_for(settings), (submission, index)
+    )
+    job.watch(session, submission, index)
+    return job
+
+
+def _remember(keys: dict[Key, None], key: Key) -> None:
+    """Keep a key, and let the oldest go where there are too many."""
+    keys[key] = None
+    if len(keys) > _MOST_REMEMBERED:
+        del keys[next(iter(keys))]
+
+
+def _keep(future: asyncio.Future[Any]) -> None:
+    """Hold on to a task that nobody waits for: the event loop alone would let it be collected."""
+    _kept.add(future)
+    future.add_done_callback(_forget_future)
+
+
+def _forget_future(future: asyncio.Future[Any]) -> None:
+    _kept.discard(future)
+    if not future.cancelled() and (error := future.exception()) is not None:
+        _log.warning("delivered objects may stay in the bucket: %s", error)

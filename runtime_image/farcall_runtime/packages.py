@@ -1,0 +1,114 @@
+"""Packages a task brings along (Covalent's ``DepsPip``), installed before the function is read.
+
+They go into a folder of the task's own that lies over the image's packages: the image may be
+read-only and belongs to other users than the task's, and on the embedded AWS it is the user's own
+environment. What the image has in a fitting version is not installed again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import importlib.util
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+_NO_CHANGES = "Would make no changes"
+
+
+class InstallError(RuntimeError):
+    """Packages could not be installed; what the installer said is in the task's stderr."""
+
+
+def install(packages: Sequence[str], requirements: str = "") -> None:
+    """Install packages with uv where it is there, else with pip.
+
+    Args:
+        packages: Requirements as pip takes them on its command line.
+        requirements: Content of a requirements file, which takes the place of ``packages``.
+
+    Raises:
+        InstallError: There is no installer, or it failed.
+    """
+    if not packages and not requirements:
+        return
+    with tempfile.TemporaryDirectory(prefix="farcall-requirements-") as folder:
+        wanted = list(packages)
+        if requirements:
+            file = Path(folder, "requirements.txt")
+            file.write_text(requirements, encoding="utf-8")
+            wanted = ["-r", str(file)]
+        uv = _find_uv()
+        if uv is None:
+            _run(
+                [*_pip(), "install", "--no-input", "--disable-pip-version-check", *wanted], wanted
+            )
+        elif not _is_satisfied(uv, wanted):
+            _run(
+                [uv, "pip", "install", "--python", str(_overlay() / "bin/python"), *wanted], wanted
+            )
+    importlib.invalidate_caches()
+
+
+def _find_uv() -> str | None:
+    found = shutil.which("uv")
+    if found is None and importlib.util.find_spec("uv") is not None:
+        uv = importlib.import_module("uv")
+        found = str(uv.find_uv_bin())
+    return found
+
+
+def _is_satisfied(uv: str, wanted: list[str]) -> bool:
+    """Tell whether the image has it all; uv, unlike pip, does not see it from the overlay."""
+    command = [uv, "pip", "install", "--dry-run", "--python", sys.executable, *wanted]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)  # noqa: S603
+    return done.returncode == 0 and _NO_CHANGES in done.stderr
+
+
+def _pip() -> list[str]:
+    has_pip = importlib.util.find_spec("pip") is not None
+    overlay = _overlay(with_pip=not has_pip)
+    return [str(overlay / "bin/python"), "-m", "pip"]
+
+
+def _run(command: list[str], wanted: list[str]) -> None:
+    sys.stderr.flush()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2)  # noqa: S603
+    if done.returncode:
+        raise InstallError(
+            f"{' '.join(wanted)} could not be installed ({Path(command[0]).name} ended with exit "
+            f"code {done.returncode}; what it said is in stderr); check the names and versions, "
+            "and whether the job can reach the package index, or build the packages into the image"
+        )
+
+
+@functools.cache
+def _overlay(*, with_pip: bool = False) -> Path:
+    """Make the folder, a virtual environment, and put it before this one's packages."""
+    folder = Path(tempfile.mkdtemp(prefix="farcall-packages-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        venv.EnvBuilder(with_pip=with_pip).create(folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise InstallError(
+            f"no folder for packages could be made in {tempfile.gettempdir()} ({error}); the job "
+            "needs a temporary folder it can write to, and uv or pip in the image"
+        ) from error
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = str(folder / "lib" / version / "site-packages")
+    # pip is to see what this process sees, which may come from a virtual environment itself.
+    below = [path for path in sys.path if Path(path).is_dir()]
+    Path(packages, "farcall-below.pth").write_text("\n".join(below), encoding="utf-8")
+    sys.path.insert(0, packages)
+    site.addsitedir(packages)
+    for name, path in (("PYTHONPATH", packages), ("PATH", str(folder / "bin"))):
+        os.environ[name] = os.pathsep.join(filter(None, (path, os.environ.get(name))))
+    return folder
