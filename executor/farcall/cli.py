@@ -7,8 +7,9 @@ import sys
 
 import click
 
-from farcall import __version__, demo, local
-from farcall.errors import FarcallError
+from farcall import __version__, covalent_resume, demo, local
+from farcall.errors import FarcallError, JobLostError
+from farcall.executor import BatchExecutor
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,6 +45,73 @@ def run_local(cpus: int | None, port: int, command: tuple[str, ...]) -> None:
 def run_demo(tasks: int) -> None:
     """Train a model as a Batch job and run a sweep, without an AWS account."""
     asyncio.run(demo.run(tasks))
+
+
+@cli.command("cancel")
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB...")
+@click.option("--reason", default="cancelled by farcall cancel", help="Kept by Batch.")
+def cancel_jobs(job_ids: tuple[str, ...], reason: str) -> None:
+    """End jobs; an array job's child is <parent>:<index>.
+
+    Exits with 1 if one of them is unknown.
+    """
+    for line, known in asyncio.run(_cancel(job_ids, reason)):
+        click.echo(line, err=not known)
+        if not known:
+            sys.exit(1)
+
+
+async def _cancel(job_ids: tuple[str, ...], reason: str) -> list[tuple[str, bool]]:
+    """Return for each job what is to be said of it, and whether Batch knows it."""
+    executor = BatchExecutor()
+    said = []
+    for job_id in job_ids:
+        job = executor.attach(job_id)
+        try:
+            status = await job.status()
+        except JobLostError as error:
+            said.append((str(error), False))
+            continue
+        if status.is_final:
+            said.append((f"{job_id} has ended: {status.value}", True))
+            continue
+        await job.cancel(reason)
+        said.append((f"{job_id} was {status.value} and is being ended", True))
+    return said
+
+
+@cli.group("covalent")
+def covalent() -> None:
+    """For workflows on a Covalent server."""
+
+
+@covalent.command("resume")
+@click.argument("dispatch_ids", nargs=-1, metavar="[DISPATCH...]")
+@click.option("--server", help="URL of Covalent's server; by default the configured one.")
+def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None:
+    """Bring dispatches to their end after Covalent's server was ended and started again.
+
+    Jobs that went on meanwhile are received, and what had no job yet is started. It may be called
+    at any time: what is under way is left alone.
+    """
+    count = 0
+    for found in covalent_resume.resume(dispatch_ids, server):
+        count += 1
+        click.echo(f"{found.dispatch_id} ({found.name}): {len(found.asked)} unfinished tasks")
+        if found.foreign:
+            nodes = ", ".join(map(str, found.foreign))
+            click.echo(f"  nodes {nodes} ran on other executors, which do not bring them back")
+    if not count:
+        click.echo("no dispatch is running there")
+
+
+@covalent.command("demo")
+@click.option("--keep", is_flag=True, help="Serve Covalent's page until Ctrl-C.")
+def run_covalent_demo(*, keep: bool) -> None:
+    """Run the SVM experiment on a real Covalent server of its own, without an AWS account."""
+    from farcall import covalent_demo
+
+    covalent_demo.run(keep=keep)
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 from covalent._shared_files.config import get_config
 
+from farcall.errors import FarcallError
+
 _STATE_VARIABLE = "COVALENT_CACHE_DB_URL"
 
 
@@ -56,11 +58,20 @@ async def start_again(dispatch_id: str, group: int, node: int) -> None:
         dispatch_id: The dispatch.
         group: Number of the task group.
         node: The node that was asked for; a group is started for its first one.
+
+    Raises:
+        FarcallError: The server does not know how far the dispatch had come.
     """
     from covalent_dispatcher._core import dispatcher
     from covalent_dispatcher._core.dispatcher_modules.caches import _task_group_cache
 
-    if await _task_group_cache.get_pending(dispatch_id, group) < 1:
+    try:
+        pending = await _task_group_cache.get_pending(dispatch_id, group)
         nodes = await _task_group_cache.get_task_group(dispatch_id, group)
-        if nodes[0] == node:
-            await dispatcher._submit_task_group(dispatch_id, nodes, group)
+    except IndexError as error:
+        raise FarcallError(
+            "Covalent's server has lost the state of this dispatch, so it cannot go on; run it "
+            f"again with ct.redispatch({dispatch_id!r}, reuse_previous_results=True)"
+        ) from error
+    if pending < 1 and nodes[0] == node:
+        await dispatcher._submit_task_group(dispatch_id, nodes, group)
