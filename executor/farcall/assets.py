@@ -123,19 +123,12 @@ class TaskGroup:
         return b"".join([head, *encoder.close()])
 
 
-def read_group(
-    nodes: Sequence[Node],
-    functions: Mapping[int, Path],
-    hooks: Mapping[int, Path],
-    inputs: Mapping[int, Path],
-) -> TaskGroup:
+def read_group(nodes: Sequence[Node], file_of: Callable[[int, str], Path]) -> TaskGroup:
     """Read a group from Covalent's files.
 
     Args:
-        nodes: The group's nodes.
-        functions: For each of them the file of its function.
-        hooks: The same of its hooks.
-        inputs: For each node outside of the group whose value is taken, the value's file.
+        nodes: The group's nodes, each behind those of the group whose values it takes.
+        file_of: Returns the file of a node's asset.
 
     Raises:
         IntegrityError: A file is not what Covalent writes.
@@ -144,12 +137,15 @@ def read_group(
     electrons = [
         Electron(
             node,
-            archive.parse(_open(functions[node.number])),
-            json.loads(hooks[node.number].read_bytes() or b"{}") or {},
+            archive.parse(_open(file_of(node.number, "function"))),
+            _read_json(file_of(node.number, "hooks")),
         )
         for node in nodes
     ]
-    return TaskGroup(electrons, {n: archive.parse(_open(path)) for n, path in inputs.items()})
+    own = {node.number for node in nodes}
+    needed = {n for node in nodes for n in (*node.args, *node.kwargs.values())} - own
+    inputs = {number: archive.parse(_open(file_of(number, "output"))) for number in needed}
+    return TaskGroup(electrons, inputs)
 
 
 def group_of(
@@ -222,6 +218,14 @@ def _open(path: Path) -> Buffer:
         return path.read_bytes()
     with path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return what a file holds; Covalent writes none where there is nothing to say."""
+    try:
+        return dict(json.loads(path.read_bytes() or b"{}") or {})
+    except FileNotFoundError:
+        return {}
 
 
 def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from covalent._workflow.transportable_object import TransportableObject
 from covalent.executor.base import AsyncBaseExecutor
 from covalent.executor.schemas import ResourceMap, TaskSpec, TaskUpdate
 
-from farcall import assets, covalent_files, covalent_state
+from farcall import assets, covalent_state
 from farcall.assets import TaskGroup
 from farcall.electrons import CancelledGroupError, Key, Run, desk
 from farcall.errors import FarcallError, JobLostError, SettingsError
@@ -28,6 +30,7 @@ from farcall.nodes import NodeEnd
 from farcall.session import session_for
 from farcall.settings import Place, Settings
 from farcall_runtime.electron import Node
+from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
 
@@ -99,7 +102,7 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
             logs[name] = logs.get(name) or section.pop(name, "")
         left = [name for name in _LEFT_TO_AWS if section.get(name) == ""]
         section = {name: value for name, value in section.items() if name not in left}
-        settings = Settings.within(section, _place(), **given)
+        settings = _resolve(section, given)
         _refuse_foreign_image(settings)
         super().__init__(**logs)
         self.__dict__.update(settings.model_dump(mode="json"))
@@ -107,9 +110,12 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
     # --- the managed path ---------------------------------------------------------------------
 
     def get_upload_uri(self, task_group_metadata: Mapping[str, Any], object_key: str) -> str:
-        """Return where Covalent is to copy one of a task group's assets to."""
-        group = task_group_metadata["task_group_id"]
-        return covalent_files.uri_of(task_group_metadata["dispatch_id"], group, object_key)
+        """Return where Covalent is to copy one of a task group's assets to.
+
+        It is to copy none: `send` reads them where they lie.
+        """
+        desk().gate.announce()
+        return ""
 
     async def send(
         self,
@@ -121,7 +127,7 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
 
         Args:
             task_specs: Its nodes.
-            resources: Where their assets were copied to.
+            resources: Where their assets were copied to; they were not.
             task_group_metadata: Its dispatch, its number and those of its nodes.
 
         Returns:
@@ -135,7 +141,7 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
         """
         settings = self._settings()
         keys = _keys(task_group_metadata)
-        group = await asyncio.to_thread(_read, task_specs, resources)
+        group = await asyncio.to_thread(_read, keys[0][0], task_specs)
         electrons = group.electrons
         if any(each.is_sublattice for each in electrons):
             return await _delegate(task_specs, resources, task_group_metadata)
@@ -190,8 +196,8 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
         updates = []
         for key in _keys(task_group_metadata):
             if key in _collections:
-                assets_of = {"output": _offer(key, "output", _collections.pop(key))}
-                updates.append(_update(key, RESULT_STATUS.COMPLETED, assets_of))
+                output = {"output": _collections.pop(key)}
+                updates.append(await _update(key, RESULT_STATUS.COMPLETED, output))
                 continue
             run = desk().find(key)
             if data is not None and "job_id" not in data:
@@ -199,12 +205,13 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
                 if run is None:
                     continue
             if run is None:
-                updates.append(_update(key, RESULT_STATUS.CANCELLED, {}))
+                updates.append(await _update(key, RESULT_STATUS.CANCELLED, {}))
                 continue
             end = (await run.ends())[key[1]]
             await self._append_logs(key[0], end)
-            updates.append(_tell(key, end, run))
+            updates.append(await _tell(key, end))
             desk().forget([key])
+            run.take(key)
         return updates
 
     async def cancel(self, task_metadata: Mapping[str, Any], job_handle: str | None) -> bool:
@@ -362,7 +369,7 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
         for name in (*_LEFT_TO_AWS, "endpoint_url"):
             if values[name] == Settings.model_fields[name].get_default(call_default_factory=True):
                 del values[name]
-        return Settings.within({}, _place(), **values)
+        return _resolve({}, values)
 
     async def _submit(self, key: Key) -> Run:
         group = _prepared.pop(key, None)
@@ -380,17 +387,15 @@ class AWSBatchExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is 
         if run.job is None or "_send_queue" not in self.__dict__:  # not called by Covalent
             return
         try:
-            await self.set_job_handle(run.job.id)
-            for dispatch_id, node in run.keys[1:]:
-                await covalent_state.set_job_handle(dispatch_id, node, run.job.id)
-        except Exception as error:  # a busy server answers too late, with a bare TimeoutError
+            await covalent_state.store_job_handle(*run.keys[0], run.job.id)
+        except Exception as error:  # Covalent's database may be locked, or its disk full
             _log.warning("job %s could not be noted in Covalent: %r", run.job.id, error)
 
     async def _rejoin(self, key: Key, group: int) -> Run | None:
         """Join a node's job again, or have a node without one started again."""
         if desk().find(key) is not None:
             return None
-        job_id = await covalent_state.job_handle(*key)
+        job_id = await asyncio.to_thread(covalent_state.read_job_handle, *key)
         if job_id is not None:
             return desk().adopt(self._settings(), key, job_id)
         await covalent_state.start_again(key[0], group, key[1])
@@ -410,6 +415,22 @@ _collections: dict[Key, bytes] = {}
 
 _prepared: dict[Key, TaskGroup] = {}
 """Tasks between `AWSBatchExecutor.run` and `AWSBatchExecutor.submit_task`."""
+
+
+def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Return the options in force; Covalent makes several executors for each task."""
+    environment = [(n, v) for n, v in os.environ.items() if n.startswith(("AWS_", "FARCALL_"))]
+    try:
+        options = json.dumps([section, given, environment])
+    except TypeError:  # a value that is none of TOML's; the settings say which
+        return Settings.within(dict(section), _place(), **given)
+    return _resolve_again(options)
+
+
+@functools.lru_cache(maxsize=256)
+def _resolve_again(options: str) -> Settings:
+    section, given, _ = json.loads(options)
+    return Settings.within(section, _place(), **given)
 
 
 @functools.cache
@@ -435,13 +456,9 @@ def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:
     return [(dispatch_id, node) for node in task_group_metadata["node_ids"]]
 
 
-def _read(task_specs: Sequence[TaskSpec], resources: ResourceMap) -> TaskGroup:
+def _read(dispatch_id: str, task_specs: Sequence[TaskSpec]) -> TaskGroup:
     nodes = [Node(spec.electron_id, spec.args, spec.kwargs) for spec in task_specs]
-    functions, hooks, inputs = (
-        {node: covalent_files.file_of(uri) for node, uri in uris.items()}
-        for uris in (resources.functions, resources.hooks, resources.inputs)
-    )
-    return assets.read_group(nodes, functions, hooks, inputs)
+    return assets.read_group(nodes, functools.partial(covalent_state.asset_file, dispatch_id))
 
 
 def _from_objects(
@@ -483,30 +500,17 @@ def _local_executor() -> Any:
     return executor
 
 
-def _offer(
-    key: Key, name: str, data: Any, taken: Callable[[], Any] = lambda: None
-) -> dict[str, Any]:
-    return covalent_files.offer(covalent_files.uri_of(*key, name), data, taken)
+async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
+    """Give Covalent what came of a node."""
+    found: dict[str, Buffer] = {"stdout": end.stdout, "stderr": end.stderr}
+    found["error"] = end.error.encode(errors="replace")
+    status = RESULT_STATUS.CANCELLED if end.cancelled else RESULT_STATUS.FAILED
+    if end.value is not None:
+        status = RESULT_STATUS.COMPLETED
+        found["output"] = end.value
+    return await _update(key, status, {name: data for name, data in found.items() if len(data)})
 
 
-def _tell(key: Key, end: NodeEnd, run: Run) -> TaskUpdate:
-    """Say how a node ended, and lay out what Covalent is to fetch."""
-    offered = {
-        "stdout": _offer(key, "stdout", end.stdout),
-        "stderr": _offer(key, "stderr", end.stderr),
-    }
-    if end.error:
-        offered["error"] = _offer(key, "error", end.error.encode(errors="replace"))
-    if end.cancelled:
-        return _update(key, RESULT_STATUS.CANCELLED, offered)
-    if end.value is None:
-        return _update(key, RESULT_STATUS.FAILED, offered)
-    loop = asyncio.get_running_loop()
-    offered["output"] = _offer(
-        key, "output", end.value, lambda: loop.call_soon_threadsafe(run.take, key)
-    )
-    return _update(key, RESULT_STATUS.COMPLETED, offered)
-
-
-def _update(key: Key, status: Any, offered: dict[str, Any]) -> TaskUpdate:
-    return TaskUpdate(dispatch_id=key[0], node_id=key[1], status=status, assets=offered)
+async def _update(key: Key, status: Any, found: Mapping[str, Buffer]) -> TaskUpdate:
+    written = await asyncio.to_thread(covalent_state.write_assets, *key, found) if found else {}
+    return TaskUpdate(dispatch_id=key[0], node_id=key[1], status=status, assets=written)

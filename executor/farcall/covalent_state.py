@@ -1,21 +1,24 @@
 """What the Covalent door asks of Covalent's server beyond the plugin interface.
 
-Covalent keeps a task's job handle and starts nothing again after a restart; both are reached
-through the functions its own dispatcher uses (covalent_dispatcher/_core, 0.240). Everything here
-runs inside the server's process.
+Covalent keeps assets and job handles, and starts nothing again after a restart. All of it is
+reached by the functions its own dispatcher uses (covalent_dispatcher, 0.240), inside the server's
+process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from covalent._shared_files.config import get_config
 
 from farcall.errors import FarcallError
+from farcall_runtime.envelope import Buffer
 
 _STATE_VARIABLE = "COVALENT_CACHE_DB_URL"
 
@@ -24,8 +27,8 @@ def keep_state_over_restarts() -> None:
     """Have the server keep the state of running dispatches in its database.
 
     By default it lies in a temporary file (covalent_dispatcher/_core/dispatcher_modules/caches.py,
-    0.240), and a dispatch that was running when the server was killed can never be finished.
-    The plugin is loaded before Covalent reads the variable.
+    0.240), and a dispatch that was running when the server was killed can never be finished. The
+    plugin is loaded before Covalent reads the variable.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if main is None or Path(main).resolve().parts[-2:] != ("covalent_ui", "app.py"):
@@ -35,20 +38,99 @@ def keep_state_over_restarts() -> None:
     os.environ.setdefault(_STATE_VARIABLE, url)
 
 
-async def job_handle(dispatch_id: str, node: int) -> str | None:
-    """Return the job's ID that was stored for a node, or None if there is none."""
-    from covalent_dispatcher._core.data_modules import job_manager
+# --- assets -----------------------------------------------------------------------------------
 
-    (record,) = await job_manager.get_jobs_metadata(dispatch_id, [node])
+
+def asset_file(dispatch_id: str, node: int, key: str) -> Path:
+    """Return the file of a node's asset in Covalent's store.
+
+    Args:
+        dispatch_id: The dispatch.
+        node: The node's number.
+        key: Covalent's name of the asset, such as ``"function"`` or ``"output"``.
+    """
+    from covalent_dispatcher._object_store.local import local_store
+
+    return Path(*local_store.get_uri_components(dispatch_id, node, key))
+
+
+def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict[str, Any]:
+    """Write assets of a node into Covalent's store.
+
+    Returns:
+        What a `TaskUpdate` says of them.
+
+    Raises:
+        FarcallError: They could not be written.
+    """
+    for key, data in found.items():
+        path = asset_file(dispatch_id, node, key)
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise FarcallError(
+                f"{len(data)} bytes could not be written to {path} ({error}); make room on the "
+                "disk of Covalent's server. What the job stored is still in the bucket"
+            ) from error
+    return {key: {"size": len(data)} for key, data in found.items()}
+
+
+# --- jobs -------------------------------------------------------------------------------------
+
+
+class _HandleWriter:
+    """Stores the handles of one moment in one transaction, away from the event loop.
+
+    Covalent's own way is one commit for each of them, and meanwhile its server stands still.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, int, str]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def store(self, dispatch_id: str, node: int, job_id: str) -> None:
+        self._waiting.append((dispatch_id, node, job_id))
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write())
+        await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        await asyncio.sleep(0)  # the tasks of an array learn of their job one after the other
+        handles, self._waiting, self._writing = self._waiting, [], None
+        await asyncio.to_thread(_write_handles, handles)
+
+
+_writer = _HandleWriter()
+store_job_handle = _writer.store
+"""Store the ID of a task group's job, given the dispatch and one of the group's nodes."""
+
+
+def _write_handles(handles: list[tuple[str, int, str]]) -> None:
+    from covalent_dispatcher._db import models
+    from covalent_dispatcher._db.datastore import workflow_db
+    from sqlalchemy import select
+
+    job_ids = {(dispatch_id, node): job_id for dispatch_id, node, job_id in handles}
+    statement = (
+        select(models.Lattice.dispatch_id, models.Electron.transport_graph_node_id, models.Job)
+        .join(models.Lattice, models.Electron.parent_lattice_id == models.Lattice.id)
+        .join(models.Job, models.Electron.job_id == models.Job.id)
+        .where(models.Lattice.dispatch_id.in_({dispatch_id for dispatch_id, _ in job_ids}))
+        .where(models.Electron.transport_graph_node_id.in_({node for _, node in job_ids}))
+    )
+    with workflow_db.session() as session:
+        for dispatch_id, node, job in session.execute(statement):
+            if (dispatch_id, node) in job_ids:
+                job.job_handle = json.dumps(job_ids[dispatch_id, node])
+
+
+def read_job_handle(dispatch_id: str, node: int) -> str | None:
+    """Return the job's ID that was stored for a node, or None if there is none."""
+    from covalent_dispatcher._db import jobdb
+
+    (record,) = jobdb.get_job_records(jobdb.to_job_ids(dispatch_id, [node]))
     handle: Any = json.loads(record["job_handle"])
     return handle if isinstance(handle, str) else None
-
-
-async def set_job_handle(dispatch_id: str, node: int, job_id: str) -> None:
-    """Store the job's ID for a node of a task group that is not its first."""
-    from covalent_dispatcher._core.data_modules import job_manager
-
-    await job_manager.set_job_handle(dispatch_id, node, json.dumps(job_id))
 
 
 async def start_again(dispatch_id: str, group: int, node: int) -> None:

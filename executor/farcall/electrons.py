@@ -16,6 +16,7 @@ from farcall import nodes
 from farcall.assets import TaskGroup
 from farcall.delivery import Delivered
 from farcall.errors import FarcallError, JobCancelledError
+from farcall.gate import Gate
 from farcall.job import Job
 from farcall.nodes import NodeEnd
 from farcall.session import Session, session_for
@@ -102,12 +103,17 @@ class Run:
 
 
 class Desk:
-    """What one event loop has under way for Covalent."""
+    """What one event loop has under way for Covalent.
+
+    Attributes:
+        gate: Makes arrays of tasks that come one after the other.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[Key, Run] = {}
         self._cancelled: dict[Key, None] = {}
         self._ended: dict[Key, None] = {}
+        self.gate = Gate()
 
     def find(self, key: Key) -> Run | None:
         """Return what a node is part of, or None where it is not under way here."""
@@ -128,7 +134,7 @@ class Desk:
             raise CancelledGroupError
         for key in keys:
             self._runs[key] = run
-        run.submitting = asyncio.ensure_future(_submit(settings, group))
+        run.submitting = asyncio.ensure_future(self._submit(settings, group))
         try:
             run.job = await run.submitting
         except BaseException as error:
@@ -199,6 +205,19 @@ class Desk:
             return False
         return True
 
+    async def _submit(self, settings: Settings, group: TaskGroup) -> _GroupJob:
+        session = await session_for(settings)
+        submitter = await session.submitter(settings)
+        function, arguments = await session.in_thread(group.pack)
+        await self.gate.passing()
+        submission, index = await submitter.submit(settings, group.name, function, arguments)
+        session.note_submission(submission)
+        job = _GroupJob(
+            submission.id_of(index), settings, lambda: session_for(settings), (submission, index)
+        )
+        job.watch(session, submission, index)
+        return job
+
 
 _desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = weakref.WeakKeyDictionary()
 _kept: set[asyncio.Future[Any]] = set()
@@ -207,19 +226,6 @@ _kept: set[asyncio.Future[Any]] = set()
 def desk() -> Desk:
     """Return the running event loop's desk."""
     return _desks.setdefault(asyncio.get_running_loop(), Desk())
-
-
-async def _submit(settings: Settings, group: TaskGroup) -> _GroupJob:
-    session = await session_for(settings)
-    submitter = await session.submitter(settings)
-    function, arguments = await session.in_thread(group.pack)
-    submission, index = await submitter.submit(settings, group.name, function, arguments)
-    session.note_submission(submission)
-    job = _GroupJob(
-        submission.id_of(index), settings, lambda: session_for(settings), (submission, index)
-    )
-    job.watch(session, submission, index)
-    return job
 
 
 def _remember(keys: dict[Key, None], key: Key) -> None:

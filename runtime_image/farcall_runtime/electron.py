@@ -220,7 +220,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
             "this electron uses Covalent inside the job, and the image has none; build the image "
             'with --build-arg PIP_PACKAGES="covalent==<the server\'s version>"'
         )
-        missing.__cause__, error = error, missing
+        missing.__cause__, error = error.with_traceback(_user_frames(error)), missing
     record, _ = failures.capture(error, _user_frames(error))
     return {"status": status, **more, **record}
 
