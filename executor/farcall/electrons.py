@@ -183,7 +183,7 @@ class Desk:
             Whether something is being ended, or will not be begun.
         """
         run = self._runs.get(key)
-        if key in self._ended:
+        if run is None and key in self._ended:
             return False
         if run is None and job_id is None:
             _remember(self._cancelled, key)

@@ -1,0 +1,229 @@
+"""Covalent's managed path: assets stay in files, and streams and error text both arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from covalent._shared_files.config import get_config
+from covalent._shared_files.exceptions import TaskCancelledError
+from covalent._shared_files.util_classes import RESULT_STATUS
+from covalent.executor.schemas import ResourceMap, TaskSpec, TaskUpdate
+
+from farcall import assets, covalent_state
+from farcall.assets import TaskGroup
+from farcall.covalent_options import ConfiguredExecutor
+from farcall.electrons import CancelledGroupError, Key, Run, desk
+from farcall.nodes import NodeEnd
+from farcall_runtime.electron import Node
+from farcall_runtime.envelope import Buffer
+
+_log = logging.getLogger("farcall")
+
+_COLLECTED, _DELEGATED, _STATUS = "collected", "delegated", "status"
+
+_collections: dict[Key, bytes] = {}
+"""Values of nodes that were no job."""
+
+
+class ManagedExecutor(ConfiguredExecutor):
+    """What Covalent 0.240 calls: `send`, `poll`, `receive`, and `cancel`."""
+
+    SUPPORTS_MANAGED_EXECUTION = True
+
+    def get_upload_uri(self, task_group_metadata: Mapping[str, Any], object_key: str) -> str:
+        """Return where Covalent is to copy one of a task group's assets to.
+
+        It is to copy none: `send` reads them where they lie.
+        """
+        desk().gate.announce()
+        return ""
+
+    async def send(
+        self,
+        task_specs: Sequence[TaskSpec],
+        resources: ResourceMap,
+        task_group_metadata: Mapping[str, Any],
+    ) -> Any:
+        """Submit a task group as one job.
+
+        Args:
+            task_specs: Its nodes.
+            resources: Where their assets were copied to; they were not.
+            task_group_metadata: Its dispatch, its number and those of its nodes.
+
+        Returns:
+            What `poll` takes.
+
+        Raises:
+            TaskCancelledError: It was cancelled meanwhile.
+            SettingsError: An option is wrong, or names what does not exist.
+            SubmissionError: Batch refused the job.
+            ServiceError: AWS refused a call.
+        """
+        settings = self.settings
+        keys = _keys(task_group_metadata)
+        group = await asyncio.to_thread(_read, keys[0][0], task_specs)
+        electrons = group.electrons
+        if any(each.is_sublattice for each in electrons):
+            return await _delegate(task_specs, resources, task_group_metadata)
+        if len(electrons) == 1 and electrons[0].is_collection:
+            value = await asyncio.to_thread(group.collect)
+            _collections[keys[0]] = value
+            return {_COLLECTED: True}
+        try:
+            run = await desk().submit(settings, keys, group)
+        except CancelledGroupError:
+            raise TaskCancelledError from None
+        await self._store_handle(run)
+        return {"job_id": run.job.id if run.job else None}
+
+    async def poll(self, task_group_metadata: Mapping[str, Any], data: Any) -> Any:
+        """Wait for the end of a task group.
+
+        Args:
+            task_group_metadata: Its dispatch, its number and those of its nodes.
+            data: What `send` returned.
+
+        Returns:
+            What `receive` takes.
+
+        Raises:
+            TaskCancelledError: Its job was terminated, from wherever.
+            NotImplementedError: Covalent's own executor runs it and will tell by itself.
+            ServiceError: AWS refused a call.
+        """
+        if _DELEGATED in data:
+            raise NotImplementedError
+        run = desk().find(_keys(task_group_metadata)[0])
+        if run is not None and await run.was_cancelled():
+            raise TaskCancelledError
+        return data
+
+    async def receive(self, task_group_metadata: Mapping[str, Any], data: Any) -> list[TaskUpdate]:
+        """Return how nodes of a task group ended, with value, output and error.
+
+        Args:
+            task_group_metadata: Their dispatch, their task group and their numbers.
+            data: What `poll` returned; None for nodes that were cancelled; of a request to
+                Covalent's ``PUT .../electrons/{node}/job`` the body, and then a node whose job was
+                submitted by an earlier process of the server is waited for, and one without a job
+                is started again.
+
+        Raises:
+            ServiceError: AWS refused a call.
+        """
+        if isinstance(data, dict) and _STATUS in data:
+            return list(await _local_executor().receive(task_group_metadata, data))
+        updates = []
+        for key in _keys(task_group_metadata):
+            if key in _collections:
+                output = {"output": _collections.pop(key)}
+                updates.append(await _update(key, RESULT_STATUS.COMPLETED, output))
+                continue
+            run = desk().find(key)
+            if data is not None and "job_id" not in data:
+                run = await self._rejoin(key, task_group_metadata["task_group_id"])
+                if run is None:
+                    continue
+            if run is None:
+                updates.append(await _update(key, RESULT_STATUS.CANCELLED, {}))
+                continue
+            try:
+                end = (await run.ends())[key[1]]
+                await self._append_logs(key[0], end)
+                updates.append(await _tell(key, end))
+            finally:  # what is raised here ends the node for Covalent too
+                desk().forget([key])
+            run.take(key)
+        return updates
+
+    async def cancel(self, task_metadata: Mapping[str, Any], job_handle: str | None) -> bool:
+        """End a task, whatever state it is in.
+
+        The task's process gets SIGTERM, 20 seconds to clean up, then SIGKILL; what it wrote up to
+        then is kept.
+
+        Args:
+            task_metadata: Its dispatch and its node's number.
+            job_handle: The job's ID; None if it has none yet.
+
+        Returns:
+            Whether something is being ended, or will not be begun.
+        """
+        key = task_metadata["dispatch_id"], task_metadata["node_id"]
+        return await desk().cancel(self.settings, key, job_handle)
+
+    async def _store_handle(self, run: Run) -> None:
+        """Tell Covalent the job's ID, for a cancel or a restart; the job goes on without, too."""
+        if run.job is None or "_send_queue" not in self.__dict__:  # not called by Covalent
+            return
+        try:
+            await covalent_state.store_job_handle(*run.keys[0], run.job.id)
+        except Exception as error:  # Covalent's database may be locked, or its disk full
+            _log.warning("job %s could not be noted in Covalent: %r", run.job.id, error)
+
+    async def _rejoin(self, key: Key, group: int) -> Run | None:
+        """Join a node's job again, or have a node without one started again."""
+        if desk().find(key) is not None:
+            return None
+        job_id = await asyncio.to_thread(covalent_state.read_job_handle, *key)
+        if job_id is not None:
+            return desk().adopt(self.settings, key, job_id)
+        await covalent_state.start_again(key[0], group, key[1])
+        return None
+
+    async def _append_logs(self, dispatch_id: str, end: NodeEnd) -> None:
+        if not self.log_stdout and not self.log_stderr:
+            return
+        texts = [each.decode(errors="replace") for each in (end.stdout, end.stderr)]
+        folder = get_config("dispatcher.results_dir")
+        files = (self.log_stdout, self.log_stderr)
+        await self.write_streams_to_file(texts, files, dispatch_id, folder)
+
+
+def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:
+    dispatch_id = task_group_metadata["dispatch_id"]
+    return [(dispatch_id, node) for node in task_group_metadata["node_ids"]]
+
+
+def _read(dispatch_id: str, task_specs: Sequence[TaskSpec]) -> TaskGroup:
+    nodes = [Node(spec.electron_id, spec.args, spec.kwargs) for spec in task_specs]
+    return assets.read_group(nodes, functools.partial(covalent_state.asset_file, dispatch_id))
+
+
+async def _delegate(
+    task_specs: Sequence[TaskSpec],
+    resources: ResourceMap,
+    task_group_metadata: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Leave a sublattice's graph to Covalent's own executor beside the server."""
+    await _local_executor().send(task_specs, resources, task_group_metadata)
+    return {_DELEGATED: True}
+
+
+def _local_executor() -> Any:
+    from covalent.executor import _executor_manager  # which loads this module
+
+    executor = _executor_manager.get_executor("local")
+    executor._init_runtime(loop=asyncio.get_running_loop(), cancel_pool=None)
+    return executor
+
+
+async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
+    """Give Covalent what came of a node."""
+    found: dict[str, Buffer] = {"stdout": end.stdout, "stderr": end.stderr}
+    found["error"] = end.error.encode(errors="replace")
+    status = RESULT_STATUS.CANCELLED if end.cancelled else RESULT_STATUS.FAILED
+    if end.value is not None:
+        status = RESULT_STATUS.COMPLETED
+        found["output"] = end.value
+    return await _update(key, status, {name: data for name, data in found.items() if len(data)})
+
+
+async def _update(key: Key, status: Any, found: Mapping[str, Buffer]) -> TaskUpdate:
+    written = await asyncio.to_thread(covalent_state.write_assets, *key, found) if found else {}
+    return TaskUpdate(dispatch_id=key[0], node_id=key[1], status=status, assets=written)

@@ -1,0 +1,122 @@
+"""The options of the Covalent door, as Covalent keeps them: in a section, and as attributes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from covalent._shared_files.config import get_config
+from covalent.executor.base import AsyncBaseExecutor
+
+from farcall.errors import SettingsError
+from farcall.settings import Place, Settings
+
+CONSTRUCTOR = "AWSBatchExecutor"
+
+_SECTION = "executors.awsbatch"
+_LEFT_TO_AWS = ("profile", "region", "credentials")
+"""Options that AWS's own configuration decides where the section has them empty."""
+
+_LOG_OPTIONS = ("log_stdout", "log_stderr")
+_FOREIGN_IMAGES = "public.ecr.aws/covalent/"
+
+
+def plugin_defaults() -> dict[str, Any]:
+    """Return what Covalent writes into the section where the user has not."""
+    defaults: dict[str, Any] = dict.fromkeys((*_LEFT_TO_AWS, *_LOG_OPTIONS), "")
+    for name, option in Settings.model_fields.items():
+        if name not in _LEFT_TO_AWS and option.default is not None:  # TOML has no word for None
+            defaults[name] = option.default
+    try:
+        section = get_config(_SECTION)
+    except KeyError:
+        return defaults
+    # Covalent takes "" for a gap to be filled (covalent/_shared_files/config.py); here it says
+    # that there is no role, or no log group of one's own.
+    return {**defaults, **{name: "" for name, value in section.items() if value == ""}}
+
+
+def register(name: str) -> None:
+    """Register the plugin where its module was imported before Covalent.
+
+    The import brings Covalent, which loads its plugins, and this one is not complete by then.
+
+    Args:
+        name: The module's name.
+    """
+    covalent_executors = sys.modules["covalent.executor"]
+    manager = getattr(covalent_executors, "_executor_manager", None)  # not there while it loads
+    if manager is not None and name.rpartition(".")[2] not in manager.executor_plugins_map:
+        module = sys.modules[name]
+        manager._populate_executor_map_from_module(module)
+        setattr(covalent_executors, CONSTRUCTOR, getattr(module, CONSTRUCTOR))
+
+
+class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent is not typed
+    """An executor whose attributes are the options."""
+
+    def __init__(
+        self, log_stdout: str | None = None, log_stderr: str | None = None, **options: Any
+    ) -> None:
+        section = dict(get_config(_SECTION))
+        logs = {"log_stdout": log_stdout, "log_stderr": log_stderr}
+        if {**options, **logs} == section:  # made by Covalent, for its name alone
+            options, logs = {}, {}
+        given = {name: value for name, value in options.items() if value is not None}
+        for name in _LOG_OPTIONS:
+            configured = section.pop(name, "")
+            if logs.get(name) is None:
+                logs[name] = configured
+        left = [name for name in _LEFT_TO_AWS if section.get(name) == ""]
+        section = {name: value for name, value in section.items() if name not in left}
+        settings = _resolve(section, given)
+        _refuse_foreign_image(settings)
+        super().__init__(**logs)
+        self.__dict__.update(settings.model_dump(mode="json"))
+
+    @property
+    def settings(self) -> Settings:
+        """Return the options as they are now; Covalent fills the attributes from JSON."""
+        values = {name: self.__dict__[name] for name in Settings.model_fields}
+        for name in (*_LEFT_TO_AWS, "endpoint_url"):
+            if values[name] == Settings.model_fields[name].get_default(call_default_factory=True):
+                del values[name]
+        return _resolve({}, values)
+
+
+def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Return the options in force; Covalent makes several executors for each task."""
+    environment = [(n, v) for n, v in os.environ.items() if n.startswith(("AWS_", "FARCALL_"))]
+    try:
+        options = json.dumps([section, given, environment])
+    except TypeError:  # a value that is none of TOML's; the settings say which
+        return Settings.within(dict(section), _place(), **given)
+    return _resolve_again(options)
+
+
+@functools.lru_cache(maxsize=256)
+def _resolve_again(options: str) -> Settings:
+    section, given, _ = json.loads(options)
+    return Settings.within(section, _place(), **given)
+
+
+@functools.cache
+def _place() -> Place:
+    from covalent._shared_files.defaults import get_default_sdk_config
+
+    return Place(CONSTRUCTOR, get_default_sdk_config()["config_file"])
+
+
+def _refuse_foreign_image(settings: Settings) -> None:
+    image = settings.container_image_uri
+    if image.startswith(_FOREIGN_IMAGES):
+        raise SettingsError(
+            f"container_image_uri is {image!r}, the image of covalent-awsbatch-plugin, which "
+            "cannot run farcall's jobs; build an image from farcall's Dockerfile, push it, and "
+            f"set container_image_uri to its URI in [{_SECTION}] of {_place().file}",
+            option="container_image_uri",
+        )
