@@ -123,12 +123,12 @@ class TaskGroup:
         return b"".join([head, *encoder.close()])
 
 
-def read_group(nodes: Sequence[Node], file_of: Callable[[int, str], Path]) -> TaskGroup:
+def read_group(nodes: Sequence[Node], files: Mapping[tuple[int, str], Path]) -> TaskGroup:
     """Read a group from Covalent's files.
 
     Args:
         nodes: The group's nodes, each behind those of the group whose values it takes.
-        file_of: Returns the file of a node's asset.
+        files: The files of these nodes' and their inputs' assets, by node and name of the asset.
 
     Raises:
         IntegrityError: A file is not what Covalent writes.
@@ -137,14 +137,14 @@ def read_group(nodes: Sequence[Node], file_of: Callable[[int, str], Path]) -> Ta
     electrons = [
         Electron(
             node,
-            archive.parse(_open(file_of(node.number, "function"))),
-            _read_json(file_of(node.number, "hooks")),
+            archive.parse(_open(files[node.number, "function"])),
+            _read_json(files[node.number, "hooks"]),
         )
         for node in nodes
     ]
     own = {node.number for node in nodes}
     needed = {n for node in nodes for n in (*node.args, *node.kwargs.values())} - own
-    inputs = {number: archive.parse(_open(file_of(number, "output"))) for number in needed}
+    inputs = {number: archive.parse(_open(files[number, "output"])) for number in needed}
     return TaskGroup(electrons, inputs)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -192,7 +191,8 @@ def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:
 
 def _read(dispatch_id: str, task_specs: Sequence[TaskSpec]) -> TaskGroup:
     nodes = [Node(spec.electron_id, spec.args, spec.kwargs) for spec in task_specs]
-    return assets.read_group(nodes, functools.partial(covalent_state.asset_file, dispatch_id))
+    numbers = {n for node in nodes for n in (node.number, *node.args, *node.kwargs.values())}
+    return assets.read_group(nodes, covalent_state.asset_files(dispatch_id, numbers))
 
 
 async def _delegate(

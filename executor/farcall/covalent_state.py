@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,31 @@ def keep_state_over_restarts() -> None:
 # --- assets -----------------------------------------------------------------------------------
 
 
-def asset_file(dispatch_id: str, node: int, key: str) -> Path:
-    """Return the file of a node's asset in Covalent's store.
+def asset_files(dispatch_id: str, nodes: Iterable[int]) -> dict[tuple[int, str], Path]:
+    """Return the files of nodes' assets, by node and Covalent's name of the asset.
 
-    Args:
-        dispatch_id: The dispatch.
-        node: The node's number.
-        key: Covalent's name of the asset, such as ``"function"`` or ``"output"``.
+    They are where the database says: the value of a sublattice or of a task that was reused lies in
+    the folder of another dispatch.
     """
-    from covalent_dispatcher._object_store.local import local_store
+    from covalent_dispatcher._db.datastore import workflow_db
+    from covalent_dispatcher._db.models import Asset, Electron, ElectronAsset, Lattice
+    from sqlalchemy import select
 
-    return Path(*local_store.get_uri_components(dispatch_id, node, key))
+    statement = (
+        select(
+            Electron.transport_graph_node_id,
+            ElectronAsset.key,
+            Asset.storage_path,
+            Asset.object_key,
+        )
+        .join(Lattice, Electron.parent_lattice_id == Lattice.id)
+        .join(ElectronAsset, ElectronAsset.meta_id == Electron.id)
+        .join(Asset, ElectronAsset.asset_id == Asset.id)
+        .where(Lattice.dispatch_id == dispatch_id)
+        .where(Electron.transport_graph_node_id.in_(list(nodes)))
+    )
+    with workflow_db.session() as session:
+        return {(n, key): Path(*where) for n, key, *where in session.execute(statement)}
 
 
 def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict[str, Any]:
@@ -63,8 +77,9 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
     Raises:
         FarcallError: They could not be written.
     """
+    files = asset_files(dispatch_id, [node])
     for key, data in found.items():
-        path = asset_file(dispatch_id, node, key)
+        path = files[node, key]
         try:
             path.write_bytes(data)
         except OSError as error:
@@ -106,17 +121,17 @@ store_job_handle = _writer.store
 
 
 def _write_handles(handles: list[tuple[str, int, str]]) -> None:
-    from covalent_dispatcher._db import models
     from covalent_dispatcher._db.datastore import workflow_db
+    from covalent_dispatcher._db.models import Electron, Job, Lattice
     from sqlalchemy import select
 
     job_ids = {(dispatch_id, node): job_id for dispatch_id, node, job_id in handles}
     statement = (
-        select(models.Lattice.dispatch_id, models.Electron.transport_graph_node_id, models.Job)
-        .join(models.Lattice, models.Electron.parent_lattice_id == models.Lattice.id)
-        .join(models.Job, models.Electron.job_id == models.Job.id)
-        .where(models.Lattice.dispatch_id.in_({dispatch_id for dispatch_id, _ in job_ids}))
-        .where(models.Electron.transport_graph_node_id.in_({node for _, node in job_ids}))
+        select(Lattice.dispatch_id, Electron.transport_graph_node_id, Job)
+        .join(Lattice, Electron.parent_lattice_id == Lattice.id)
+        .join(Job, Electron.job_id == Job.id)
+        .where(Lattice.dispatch_id.in_({dispatch_id for dispatch_id, _ in job_ids}))
+        .where(Electron.transport_graph_node_id.in_({node for _, node in job_ids}))
     )
     with workflow_db.session() as session:
         for dispatch_id, node, job in session.execute(statement):
