@@ -13,7 +13,7 @@ from covalent._shared_files.config import get_config
 from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.errors import SettingsError
-from farcall.settings import Place, Settings
+from farcall.settings import ENVIRONMENT_PREFIX, Place, Settings
 
 CONSTRUCTOR = "AWSBatchExecutor"
 
@@ -22,6 +22,10 @@ _LEFT_TO_AWS = ("profile", "region", "credentials")
 """Options that AWS's own configuration decides where the section has them empty."""
 
 _LOG_OPTIONS = ("log_stdout", "log_stderr")
+_VARIABLES = (
+    *(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields),
+    *("AWS_REGION", "AWS_DEFAULT_REGION"),
+)
 _FOREIGN_IMAGES = "public.ecr.aws/covalent/"
 
 
@@ -90,7 +94,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
 
 def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """Return the options in force; Covalent makes several executors for each task."""
-    environment = [(n, v) for n, v in os.environ.items() if n.startswith(("AWS_", "FARCALL_"))]
+    environment = [os.environ.get(name) for name in _VARIABLES]
     try:
         options = json.dumps([section, given, environment])
     except TypeError:  # a value that is none of TOML's; the settings say which

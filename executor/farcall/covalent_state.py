@@ -44,8 +44,8 @@ def keep_state_over_restarts() -> None:
 def asset_files(dispatch_id: str, nodes: Iterable[int]) -> dict[tuple[int, str], Path]:
     """Return the files of nodes' assets, by node and Covalent's name of the asset.
 
-    They are where the database says: the value of a sublattice or of a task that was reused lies in
-    the folder of another dispatch.
+    They are where the database says: the value of a sublattice, or of a task that was reused, lies
+    in the folder of another dispatch.
     """
     from covalent_dispatcher._db.datastore import workflow_db
     from covalent_dispatcher._db.models import Asset, Electron, ElectronAsset, Lattice

@@ -7,12 +7,15 @@ Python. Files of a released version never change; what has to be read for ever i
 
 from __future__ import annotations
 
+import base64
+import functools
 import hashlib
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from farcall_runtime import envelope
+from farcall_runtime import electron, envelope
 from farcall_runtime.contract import PROTOCOL_VERSION, STDOUT, Location, run_root
 
 FOLDER = Path(__file__).parent / f"v{PROTOCOL_VERSION}"
@@ -73,6 +76,40 @@ RAISED = {
 }
 KILLED = {**OUTCOME_META, "status": "killed", "code": 71, "child_status": -11, "results": []}
 
+_NOT_RUN = {
+    "type": "farcall_runtime.electron.NotRunError",
+    "message": "add was not run: node 3, whose value it takes, failed",
+    "relation": None,
+    "part": None,
+}
+GROUP = {
+    **OUTCOME_META,
+    "status": "done",
+    "code": 1,
+    "child_status": 0,
+    "results": [
+        {
+            "status": "raised",
+            "wall_s": 1.0,
+            "cpu_s": 0.2,
+            "first": 0,
+            "count": 1,
+            "chain": [_NOT_RUN],
+            "nodes": [
+                {"status": "returned", "node": 1, "wall_s": 0.5, "began": [0, 0]},
+                {
+                    "status": "raised",
+                    "node": 4,
+                    "wall_s": 0.0,
+                    "began": [10, 5],
+                    "chain": [_NOT_RUN],
+                    "traceback": "NotRunError\n",
+                },
+            ],
+        }
+    ],
+}
+
 VALUE_PARTS = [b"pickle", bytes(range(256)) * 5]
 """Stand for pickles: bytes that no Python version has a say in."""
 
@@ -80,8 +117,18 @@ OUTCOMES = {
     "outcome-returned": (RETURNED, 7, VALUE_PARTS),
     "outcome-raised": (RAISED, 8, [b"pickled exception"]),
     "outcome-killed": (KILLED, 9, None),
+    "outcome-group": (GROUP, 10, [b"archive of node 1"]),
 }
 OUTPUT, ERRORS, CHUNK = b"to stdout\n", "to stderr \u00fc\n".encode(), b"a chunk of it"
+
+
+def electrons() -> bytes:
+    """Return what a client pickles of a task group: its function, and its one call."""
+    length = electron.Code("len", base64.b64encode(pickle.dumps(len, protocol=4)), [], [])
+    node = electron.Node(5, [2], {})
+    value = base64.b64encode(pickle.dumps([1, 2, 3], protocol=4))
+    call = ([[node], {2: value}], {})
+    return pickle.dumps([functools.partial(electron.run_group, [length]), call], protocol=4)
 
 
 def bundle() -> tuple[bytes, str]:
@@ -116,6 +163,7 @@ def files() -> dict[str, bytes]:
             "bundle.digest": f"{digest}\n".encode(),
             **{name: outcome(*parts) for name, parts in OUTCOMES.items()},
             "chunk": chunk(),
+            "electrons": electrons(),
         }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 
 import pytest
 
 from contract import make_golden as golden
-from farcall_runtime import envelope
+from farcall_runtime import archive, envelope
 
 V1 = golden.FOLDER.parent / "v1"
 DIGEST = (V1 / "bundle.digest").read_text().strip()
@@ -65,6 +66,17 @@ def test_buffers_of_an_outcome_lie_aligned_in_the_object():
 def test_a_chunk_is_read():
     key = golden.WHERE.chunk_key(7, 1, "stdout", 0)
     assert envelope.open_chunk(golden.KEY, key, read("chunk")) == golden.CHUNK
+
+
+def test_a_task_group_is_read_and_run():
+    function, (args, kwargs) = pickle.loads(read("electrons"))
+    encoded = function(*args, **kwargs)
+    assert (encoded.status, [node["node"] for node in encoded.details["nodes"]]) == (
+        "returned",
+        [5],
+    )
+    value = archive.parse(b"".join(encoded.parts[0]))
+    assert pickle.loads(archive.decode(value.data)) == 3
 
 
 def test_what_is_written_today_is_what_was_written_then():
