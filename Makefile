@@ -3,18 +3,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check bench image clean
+.PHONY: help demo demo-covalent test check bench image clean
 
 help:
-	@echo "make demo    train a model as a Batch job and run a sweep; needs no AWS account"
-	@echo "make test    the tests"
-	@echo "make check   ruff, mypy, import-linter"
-	@echo "make bench   the benchmarks; writes benchmarks/RESULTS.md"
-	@echo "make image   build the image of the jobs (needs docker)"
-	@echo "make clean   remove what the targets made"
+	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
+	@echo "                     (KEEP=1 leaves Covalent's page open)"
+	@echo "make demo            the same from plain Python, and a sweep"
+	@echo "make test            the tests"
+	@echo "make check           ruff, mypy, import-linter"
+	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md"
+	@echo "make image           build the image of the jobs (needs docker)"
+	@echo "make clean           remove what the targets made"
 
 demo: $(VENV)/demo
 	@$(BIN)/farcall demo
+
+# uv, where .ci/venv had to fetch it, serves the jobs' own installations too.
+demo-covalent: $(VENV)/demo-covalent
+	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(BIN)/farcall covalent demo $(if $(KEEP),--keep)
 
 test: $(VENV)/test
 	$(BIN)/python -m pytest
@@ -36,6 +42,12 @@ clean:
 
 $(VENV)/demo: pyproject.toml .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) demo
+	@touch $@
+
+$(VENV)/demo-covalent: pyproject.toml .ci/venv
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info >= (3, 13) and "Covalent 0.240 supports Python 3.10 to 3.12: \
+	make demo-covalent VENV=.venv-3.12 PYTHON=python3.12")'
+	@sh .ci/venv "$(PYTHON)" $(VENV) covalent,demo,local
 	@touch $@
 
 $(VENV)/test: pyproject.toml .ci/venv

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import pickle
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from farcall_runtime.archive import Archive
 from farcall_runtime.electron import Code, Hook, Node
 from farcall_runtime.envelope import Buffer, IntegrityError
 
+_VERSION = re.compile(r"\d+\.\d+\.")
 _MAPPED_BYTES = 64 * 1024  # smaller files are read
 _ELECTRON = b"Electron.connect_node_with_others.<locals>."
 _LIST, _DICT = "_auto_list_node", "_auto_dict_node"
@@ -84,6 +86,10 @@ class TaskGroup:
         """
         first = self.electrons[0].function
         origin = Origin(first.python, first.cloudpickle)
+        if not _VERSION.match(first.python):
+            raise IntegrityError(
+                f"the archive of {self.name} names no version of Python but {first.python!r}"
+            )
         codes = [
             Code(
                 each.function.name or "electron",

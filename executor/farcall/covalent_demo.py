@@ -32,6 +32,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from farcall import covalent_experiment as experiment
 from farcall import local
 from farcall.covalent_server import CovalentServer
 from farcall.errors import FarcallError
@@ -43,120 +44,6 @@ _PYTHONS = ((3, 10), (3, 12))
 _SCRIPT_TIMEOUT_S = 180
 _WATCH_S = 0.5
 _SHOWN_LINES = 30
-
-_BUCKET = "covalent-batch-qa-job-resources"
-_DEFINITION = "covalent-batch-qa-job-definition"
-_QUEUE = "covalent-batch-qa-queue"
-_EXECUTION_ROLE = "ecsTaskExecutionRole"
-_JOB_ROLE = "covalent-batch-qa-job-role"
-_LOG_GROUP = "covalent-batch-qa-log-group"
-
-#: The document's usage example. Its numpy==1.23.2 and scikit-learn==1.1.2 are replaced by what is
-#: installed here: scikit-learn 1.1.2 has no wheel for Python 3.11 and later. It also leaves the
-#: job nothing to install.
-_SVM = f"""\
-from numpy.random import permutation
-from sklearn import svm, datasets
-import covalent as ct
-
-deps_pip = ct.DepsPip(
-    # What is installed here: scikit-learn 1.1.2 has no wheels for 3.11 and later.
-    packages=["numpy==@NUMPY@", "scikit-learn==@SKLEARN@"]
-)
-
-executor = ct.executor.AWSBatchExecutor(
-    s3_bucket_name = "{_BUCKET}",
-    batch_job_definition_name = "{_DEFINITION}",
-    batch_queue = "{_QUEUE}",
-    batch_execution_role_name = "{_EXECUTION_ROLE}",
-    batch_job_role_name = "{_JOB_ROLE}",
-    batch_job_log_group_name = "{_LOG_GROUP}",
-    vcpu = 2, # Number of vCPUs to allocate
-    memory = 3.75, # Memory in GB to allocate
-    time_limit = 300, # Time limit of job in seconds
-)
-
-# Use executor plugin to train our SVM model.
-@ct.electron(
-    executor=executor,
-    deps_pip=deps_pip
-)
-def train_svm(data, C, gamma):
-    X, y = data
-    clf = svm.SVC(C=C, gamma=gamma)
-    clf.fit(X[90:], y[90:])
-    return clf
-
-@ct.electron
-def load_data():
-    iris = datasets.load_iris()
-    perm = permutation(iris.target.size)
-    iris.data = iris.data[perm]
-    iris.target = iris.target[perm]
-    return iris.data, iris.target
-
-@ct.electron
-def score_svm(data, clf):
-    X_test, y_test = data
-    return clf.score(
-        X_test[:90],
-        y_test[:90]
-    )
-
-@ct.lattice
-def run_experiment(C=1.0, gamma=0.7):
-    data = load_data()
-    clf = train_svm(
-        data=data,
-        C=C,
-        gamma=gamma
-    )
-    score = score_svm(
-        data=data,
-        clf=clf
-    )
-    return score
-
-# Dispatch the workflow
-dispatch_id = ct.dispatch(run_experiment)(
-    C=1.0,
-    gamma=0.7
-)
-
-# Wait for our result and get result value
-result = ct.get_result(dispatch_id=dispatch_id, wait=True).result
-print(result)
-"""
-
-_SECTION = f"""\
-[executors.awsbatch]
-s3_bucket_name = "{_BUCKET}"
-batch_job_definition_name = "{_DEFINITION}"
-batch_queue = "{_QUEUE}"
-batch_execution_role_name = "{_EXECUTION_ROLE}"
-batch_job_role_name = "{_JOB_ROLE}"
-batch_job_log_group_name = "{_LOG_GROUP}"
-retry_attempts = 1
-"""
-
-_FAILING = """\
-import covalent as ct
-
-@ct.electron(executor="awsbatch")  # its options come from the section above
-def share(flowers, vases):
-    print(f"{flowers} flowers for {vases} vases")
-    return flowers / vases
-
-@ct.lattice
-def decorate(vases):
-    return share(150, vases)
-
-dispatch_id = ct.dispatch(decorate)(0)
-node = ct.get_result(dispatch_id, wait=True).get_node_result(0)
-print("status:", node["status"])
-print("stdout:", node["stdout"])
-print("error:", node["error"])
-"""
 
 _TRUST = {
     "Version": "2012-10-17",
@@ -253,7 +140,7 @@ def _start(stack: contextlib.ExitStack, home: Path) -> tuple[local.LocalAWS, Cov
     os.environ.update(server.environment)
     configuration = server.home / "config" / "covalent.conf"
     configuration.parent.mkdir(parents=True)
-    configuration.write_text(_SECTION)
+    configuration.write_text(experiment.SECTION)
     with ThreadPoolExecutor(1) as pool:
         furnished = pool.submit(_furnish)
         stack.enter_context(server)
@@ -264,20 +151,20 @@ def _start(stack: contextlib.ExitStack, home: Path) -> tuple[local.LocalAWS, Cov
 def _furnish() -> None:
     """Create what the document's chapter 4 asks for."""
     session = botocore.session.get_session()
-    session.create_client("s3").create_bucket(Bucket=_BUCKET)
-    session.create_client("logs").create_log_group(logGroupName=_LOG_GROUP)
+    session.create_client("s3").create_bucket(Bucket=experiment.BUCKET)
+    session.create_client("logs").create_log_group(logGroupName=experiment.LOG_GROUP)
     iam = session.create_client("iam")
-    for role in (_EXECUTION_ROLE, _JOB_ROLE):
+    for role in (experiment.EXECUTION_ROLE, experiment.JOB_ROLE):
         iam.create_role(RoleName=role, AssumeRolePolicyDocument=json.dumps(_TRUST))
     batch = session.create_client("batch")
     batch.create_job_queue(
-        jobQueueName=_QUEUE,
+        jobQueueName=experiment.QUEUE,
         priority=1,
         computeEnvironmentOrder=[{"order": 1, "computeEnvironment": names.COMPUTE_ENVIRONMENT}],
     )
     requirements = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "2048"}]
     batch.register_job_definition(
-        jobDefinitionName=_DEFINITION,
+        jobDefinitionName=experiment.DEFINITION,
         type="container",
         containerProperties={"image": names.IMAGE, "resourceRequirements": requirements},
     )
@@ -325,7 +212,7 @@ def _tail(text: str) -> str:
 
 
 def _experiment(console: Console, server: CovalentServer) -> None:
-    script = _SVM.replace("@NUMPY@", version("numpy"))
+    script = experiment.SVM.replace("@NUMPY@", version("numpy"))
     script = script.replace("@SKLEARN@", version("scikit-learn"))
     console.print(Rule("svm.py, as the document has it"))
     console.print(_code(script, "python"))
@@ -339,12 +226,12 @@ def _experiment(console: Console, server: CovalentServer) -> None:
 
 def _failure(console: Console, server: CovalentServer) -> None:
     console.print(Rule("covalent.conf, where options can be as well"))
-    console.print(_code(_SECTION.rstrip(), "toml"))
+    console.print(_code(experiment.SECTION.rstrip(), "toml"))
     console.print(Rule("fails.py: an electron that fails says why"))
-    console.print(_code(_FAILING, "python"))
+    console.print(_code(experiment.FAILING, "python"))
     console.print(Rule("$ python fails.py"))
     with console.status("running"):
-        printed = _run_script(server, "fails.py", _FAILING)
+        printed = _run_script(server, "fails.py", experiment.FAILING)
     console.print(f"{printed}\n", markup=False)
 
 
@@ -396,7 +283,9 @@ def _ended_jobs() -> list[dict[str, Any]]:
         jobs = [
             job
             for status in ("SUCCEEDED", "FAILED")
-            for job in batch.list_jobs(jobQueue=_QUEUE, jobStatus=status)["jobSummaryList"]
+            for job in batch.list_jobs(jobQueue=experiment.QUEUE, jobStatus=status)[
+                "jobSummaryList"
+            ]
         ]
         if len(jobs) > 1 or time.monotonic() > deadline:
             return sorted(jobs, key=lambda job: int(job["createdAt"]))

@@ -64,7 +64,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
     """An executor whose attributes are the options."""
 
     def __init__(
-        self, log_stdout: str | None = None, log_stderr: str | None = None, **options: Any
+        self, *, log_stdout: str | None = None, log_stderr: str | None = None, **options: Any
     ) -> None:
         section = dict(get_config(_SECTION))
         logs = {"log_stdout": log_stdout, "log_stderr": log_stderr}
@@ -84,8 +84,17 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
 
     @property
     def settings(self) -> Settings:
-        """Return the options as they are now; Covalent fills the attributes from JSON."""
-        values = {name: self.__dict__[name] for name in Settings.model_fields}
+        """The options as they are now; Covalent fills the attributes from JSON.
+
+        Raises:
+            SettingsError: An attribute was given a wrong value, or is not there.
+        """
+        values = {name: self.__dict__.get(name) for name in Settings.model_fields}
+        if any(name not in self.__dict__ for name in values):
+            raise SettingsError(
+                "the executor of this task is not one of farcall's; a task that was built with "
+                "covalent-awsbatch-plugin is dispatched again from its script"
+            )
         for name in (*_LEFT_TO_AWS, "endpoint_url"):
             if values[name] == Settings.model_fields[name].get_default(call_default_factory=True):
                 del values[name]

@@ -101,8 +101,8 @@ class Settings(BaseSettings):
         time_limit: Seconds an attempt may run, at least 60.
         poll_freq: The longest time in seconds between two looks at a job; they follow each other
             faster while something happens.
-        cache_dir: Accepted because Covalent's configuration has it; farcall writes no temporary
-            files.
+        cache_dir: Folder where a value of more than 64 MiB lies for a moment on its way into
+            Covalent's store.
         container_image_uri: Image of the jobs, built from farcall's Dockerfile.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.

@@ -133,8 +133,14 @@ def start(*, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0) ->
         start_new_session=True,
     )
     assert process.stdout is not None  # noqa: S101 - says so to the type checker
-    with process.stdout:
+    try:
         line = process.stdout.readline()
+    except BaseException:  # a signal; without its reader the child would complain
+        process.kill()  # it has no jobs yet
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
     if not line:
         process.communicate()
         raise RuntimeError(

@@ -1,0 +1,133 @@
+"""``pip install 'farcall[covalent]'`` into an empty environment, for each Python of Covalent's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Here, because tests get another home: what was downloaded once shall not be downloaded again.
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("AWS_", "COVALENT_", "FARCALL_", "PYTHON"))
+    and name not in ("VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+}
+
+WORKFLOW = """\
+import os
+import sys
+import urllib.request
+from pathlib import Path
+
+import farcall.local
+from farcall.covalent_server import CovalentServer
+
+with farcall.local.start() as aws, CovalentServer(Path("covalent"), aws.environment) as server:
+    os.environ.update(aws.environment)
+    os.environ.update(server.environment)
+    import covalent as ct
+
+    @ct.electron(executor="awsbatch")
+    def add(left, right):
+        print("adding")
+        return left + right
+
+    @ct.lattice
+    def workflow(number):
+        return add(number, 1)
+
+    dispatch_id = ct.dispatch(workflow)(41)
+    result = ct.get_result(dispatch_id, wait=True)
+    node = result.get_node_result(0)
+    assert ct.status.COMPLETED == result.status, f"{result} {node} {server.log}"
+    assert "adding\\n" == node["stdout"]
+    # A page of its own, which newer versions of Covalent's libraries answer with an error.
+    with urllib.request.urlopen(f"{server.address}/{dispatch_id}") as page:
+        assert 200 == page.status
+    print(*sys.version_info[:2], result.result, Path(farcall.__file__).parent)
+"""
+
+
+def interpreters(version):
+    """Where a Python of a version may be."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        yield sys.executable
+    if found := shutil.which(f"python{version}", path=ENVIRONMENT.get("PATH")):
+        yield found
+    pyenv = Path(ENVIRONMENT.get("PYENV_ROOT") or Path(ENVIRONMENT.get("HOME", "/"), ".pyenv"))
+    yield from map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+
+
+def find(version):
+    """Return an interpreter that runs; pyenv's stand-ins on the PATH may not."""
+    ask = "import sys; print(*sys.version_info[:2], sep='.')"
+    for python in interpreters(version):
+        done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            return python
+    pytest.skip(f"there is no Python {version} on this machine")
+
+
+def find_uv():
+    """Return uv, with which it takes seconds, or None; ``.ci/venv`` may have brought it."""
+    brought = ROOT / ".uv" / "bin" / "uv"
+    if found := shutil.which("uv", path=ENVIRONMENT.get("PATH")):
+        return found
+    if brought.exists():
+        return str(brought)
+    return importlib.import_module("uv").find_uv_bin() if importlib.util.find_spec("uv") else None
+
+
+def call(*command, cwd, **environment):
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**ENVIRONMENT, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == done.returncode, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def install(python, folder):
+    """Make an empty environment, install the extras, and return its interpreter."""
+    environment = folder / "environment"
+    inside = str(environment / "bin" / "python")
+    wanted = f"{ROOT}[covalent,local]"
+    if uv := find_uv():
+        call(uv, "venv", "--python", python, str(environment), cwd=folder)
+        # Not a wheel of an earlier state of the sources.
+        fresh = ("--refresh-package", "farcall")
+        call(uv, "pip", "install", *fresh, "--python", inside, wanted, cwd=folder)
+        call(uv, "pip", "check", "--python", inside, cwd=folder)
+    else:
+        call(python, "-m", "venv", str(environment), cwd=folder)
+        call(inside, "-m", "pip", "install", wanted, cwd=folder)
+        call(inside, "-m", "pip", "check", cwd=folder)
+    return inside
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12"])
+def test_the_covalent_extra_installs_a_set_that_works(version, tmp_path):
+    inside = install(find(version), tmp_path)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "workflow.py").write_text(WORKFLOW)
+
+    shown = call(inside, "-W", "ignore", "workflow.py", cwd=tmp_path, HOME=str(tmp_path / "home"))
+
+    major, minor = version.split(".")
+    packages = tmp_path / "environment" / "lib" / f"python{version}" / "site-packages"
+    assert f"{major} {minor} 42 {packages / 'farcall'}\n" == shown
+    assert [] == list((tmp_path / "home").rglob("*"))
