@@ -232,6 +232,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_bytes() or b"{}") or {})
     except FileNotFoundError:
         return {}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise IntegrityError(f"{path} is not what Covalent writes: {error}") from error
 
 
 def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:

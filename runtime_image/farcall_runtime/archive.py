@@ -68,7 +68,7 @@ def parse(data: Buffer) -> Archive:
             raise IntegrityError("the offsets of a Covalent archive lie outside of it")
         header = json.loads(bytes(view[_OFFSETS.size : text_at]))
         text = bytes(view[text_at:data_at]).decode(errors="replace")
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, RecursionError) as error:
         if isinstance(error, IntegrityError):
             raise
         raise IntegrityError("the object is no Covalent archive") from error

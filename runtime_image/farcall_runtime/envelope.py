@@ -81,7 +81,7 @@ def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
 def _read_meta(data: Buffer, start: int, length: int) -> dict[str, Any]:
     try:
         meta = json.loads(bytes(data[start : start + length]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError("the description inside the object is not JSON") from error
     if not isinstance(meta, dict):
         raise IntegrityError("the description inside the object is not a JSON object")

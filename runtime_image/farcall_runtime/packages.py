@@ -42,18 +42,18 @@ def install(packages: Sequence[str], requirements: str = "") -> None:
         return
     with tempfile.TemporaryDirectory(prefix="farcall-requirements-") as folder:
         wanted = list(packages)
+        names = " ".join(wanted)
         if requirements:
             file = Path(folder, "requirements.txt")
             file.write_text(requirements, encoding="utf-8")
             wanted = ["-r", str(file)]
+            names = ", ".join(requirements.split("\n"))
         uv = _find_uv()
         if uv is None:
-            _run(
-                [*_pip(), "install", "--no-input", "--disable-pip-version-check", *wanted], wanted
-            )
+            _run([*_pip(), "install", "--no-input", "--disable-pip-version-check", *wanted], names)
         elif not _is_satisfied(uv, wanted):
             _run(
-                [uv, "pip", "install", "--python", str(_overlay() / "bin/python"), *wanted], wanted
+                [uv, "pip", "install", "--python", str(_overlay() / "bin/python"), *wanted], names
             )
     importlib.invalidate_caches()
 
@@ -79,12 +79,12 @@ def _pip() -> list[str]:
     return [str(overlay / "bin/python"), "-m", "pip"]
 
 
-def _run(command: list[str], wanted: list[str]) -> None:
+def _run(command: list[str], names: str) -> None:
     sys.stderr.flush()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2)  # noqa: S603
     if done.returncode:
         raise InstallError(
-            f"{' '.join(wanted)} could not be installed ({Path(command[0]).name} ended with exit "
+            f"{names} could not be installed ({Path(command[0]).name} ended with exit "
             f"code {done.returncode}; what it said is in stderr); check the names and versions, "
             "and whether the job can reach the package index, or build the packages into the image"
         )

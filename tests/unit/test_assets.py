@@ -1,0 +1,296 @@
+"""What Covalent stores of a task group, read without being unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import cloudpickle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farcall import assets
+from farcall.assets import Electron, TaskGroup
+from farcall_runtime import archive, envelope, pickles
+from farcall_runtime.archive import Encoder
+from farcall_runtime.electron import Node
+from farcall_runtime.envelope import IntegrityError
+
+VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers())
+
+
+def pack(value, name=None):
+    """Return a value's archive; ``name`` stands for its own."""
+    encoder = Encoder()
+    pickles.dump_to(value, encoder)
+    names = {"doc": "", "name": getattr(value, "__name__", "") if name is None else name}
+    head = archive.head_of(names, str(value), cloudpickle.__version__)
+    return b"".join([head, *encoder.close()])
+
+
+def read(data):
+    return pickle.loads(archive.decode(archive.parse(data).data))
+
+
+class Trap:
+    """Does not let itself be unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("it was unpickled",)
+
+
+@pytest.fixture(scope="module")
+def ct():
+    return pytest.importorskip("covalent")
+
+
+@pytest.fixture(scope="module")
+def built(ct):
+    """Electrons of a lattice as Covalent's client builds it, by the name of their functions."""
+
+    @ct.electron
+    def mine(values, named):
+        return values, named
+
+    @ct.electron
+    @ct.lattice
+    def inner(value):
+        return value
+
+    @ct.lattice
+    def flow(value):
+        return mine([value, 2], {"a": value}), inner(value)
+
+    flow.build_graph(1)
+    graph = flow.transport_graph
+    found = {}
+    for number in graph._graph.nodes:
+        function = graph.get_node_value(number, "function")
+        if function is not None and function.get_deserialized() is not None:
+            data = function.serialize()
+            found[archive.parse(data).name] = data
+    return found
+
+
+def electron(data, node=None, hooks=None):
+    return Electron(node or Node(0, (), {}), archive.parse(data), hooks or {})
+
+
+# --- nodes that Covalent adds --------------------------------------------------------------------
+
+
+def test_covalents_collections_are_recognised(built):
+    for name in ("_auto_list_node", "_auto_dict_node"):
+        assert electron(built[name]).is_collection
+        assert not electron(built[name]).is_sublattice
+
+
+def test_covalents_sublattices_are_recognised(built):
+    assert electron(built["_build_sublattice_graph"]).is_sublattice
+    assert not electron(built["_build_sublattice_graph"]).is_collection
+
+
+def test_an_electron_of_the_users_is_neither(built):
+    assert not electron(built["mine"]).is_collection
+    assert not electron(built["mine"]).is_sublattice
+
+
+@pytest.mark.parametrize("name", ["_auto_list_node", "_auto_dict_node", "_build_sublattice_graph"])
+def test_a_function_of_the_users_of_the_same_name_is_neither(name):
+    def function(*args):
+        return "mine"
+
+    function.__name__ = name
+    function.__qualname__ = f"Electron.{name}"
+    mine = electron(pack(function))
+    assert name == mine.function.name
+    assert not mine.is_collection
+    assert not mine.is_sublattice
+
+
+def test_a_collection_with_dependencies_runs_as_a_job(built):
+    assert not electron(built["_auto_list_node"], hooks={"deps": {"bash": {}}}).is_collection
+
+
+def collect(data, node, inputs):
+    one = electron(data, node)
+    return TaskGroup([one], {n: archive.parse(value) for n, value in inputs.items()}).collect()
+
+
+@given(st.lists(VALUES))
+def test_a_list_is_what_covalents_function_returns(built, values):
+    numbers = [number + 7 for number in range(len(values))]
+    inputs = dict(zip(numbers, map(pack, values), strict=True))
+    made = collect(built["_auto_list_node"], Node(1, numbers, {}), inputs)
+    assert read(built["_auto_list_node"])(*values) == read(made)
+
+
+@given(st.dictionaries(st.text() | st.integers(), VALUES))
+def test_a_dict_is_what_covalents_function_returns(built, values):
+    inputs = {3: pack([*values]), 4: pack([*values.values()])}
+    for node in (
+        Node(1, [3, 4], {}),
+        Node(1, [], {"keys": 3, "values": 4}),
+        Node(1, [], {"values": 4, "keys": 3}),
+    ):
+        made = collect(built["_auto_dict_node"], node, inputs)
+        expected = read(built["_auto_dict_node"])([*values], [*values.values()])
+        assert [*expected.items()] == [*read(made).items()]
+
+
+def test_a_node_that_stands_twice_in_a_list_is_there_twice(built):
+    made = collect(built["_auto_list_node"], Node(1, [3, 3], {}), {3: pack([1])})
+    first, second = read(made)
+    assert ([1], [1]) == (first, second)
+    assert first is not second
+
+
+def test_collections_of_collections_are_read_in_one_go(built):
+    inner = collect(built["_auto_list_node"], Node(1, [3], {}), {3: pack(5)})
+    outer = collect(built["_auto_list_node"], Node(2, [1, 1], {}), {1: inner})
+    assert [[5], [5]] == read(outer)
+
+
+def test_a_collections_archive_is_one_that_covalent_reads(ct, built):
+    transportable = pytest.importorskip("covalent._workflow.transportable_object")
+    made = collect(built["_auto_list_node"], Node(1, [3, 4], {}), {3: pack(5), 4: pack("a")})
+    archived = transportable.TransportableObject.deserialize(made)
+    assert [5, "a"] == archived.get_deserialized()
+    assert "[5, a]" == archived.object_string
+    assert made == archived.serialize()
+
+
+def test_nothing_is_unpickled_to_make_a_collection(built):
+    made = collect(built["_auto_list_node"], Node(1, [3], {}), {3: pack(Trap())})
+    with pytest.raises(pytest.fail.Exception):
+        read(made)
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def write(folder, content):
+    files = {}
+    for (number, asset), data in content.items():
+        files[number, asset] = folder / f"{number}-{asset}"
+        files[number, asset].write_bytes(data)
+    return files
+
+
+def test_a_group_is_read_from_covalents_files(tmp_path):
+    large = pack(os.urandom(200_000))
+    files = write(
+        tmp_path,
+        {
+            (1, "function"): pack(abs),
+            (1, "hooks"): b"{}",
+            (2, "function"): pack(len),
+            (2, "hooks"): b"null",
+            (5, "output"): large,
+        },
+    )
+    files[2, "hooks"] = tmp_path / "missing"
+    nodes = [Node(1, [5], {}), Node(2, [1], {"more": 5})]
+    group = assets.read_group(nodes, files)
+    assert ["abs", "len"] == [each.function.name for each in group.electrons]
+    assert "len" == group.name
+    assert [5] == [*group.inputs]
+    assert read(large) == pickle.loads(archive.decode(group.inputs[5].data))
+
+
+def test_a_group_whose_files_are_damaged_is_refused(tmp_path):
+    good = {(1, "function"): pack(abs), (1, "hooks"): b"{}"}
+    for asset, data in (("function", b""), ("function", b"x" * 100), ("hooks", b"{")):
+        files = write(tmp_path, {**good, (1, asset): data})
+        with pytest.raises(IntegrityError):
+            assets.read_group([Node(1, (), {})], files)
+
+
+def test_what_travels_is_what_came(tmp_path):
+    function, value = pack(abs), pack(-3)
+    group = assets.group_of(Node(4, [9], {}), function, {}, {9: value})
+    code, calls = group.pack()
+    run_group = pickles.load(envelope.unpack(memoryview(b"".join(code.pieces))))
+    ((args, kwargs),) = pickles.load(envelope.unpack(memoryview(b"".join(calls.pieces))))
+    ((nodes, inputs),) = (args,)
+    assert {} == kwargs
+    assert [(4, [9], {})] == [tuple(node) for node in nodes]
+    assert bytes(archive.parse(value).data) == bytes(inputs[9])
+    assert -3 == pickle.loads(archive.decode(inputs[9]))
+    made = run_group(nodes, inputs)
+    assert 3 == read(b"".join(made.parts[0]))
+
+
+def test_nothing_is_unpickled_to_pack_a_group():
+    hook = {
+        "apply_fn": {"attributes": {"_object": archived(Trap())}},
+        "apply_args": {"attributes": {"_object": archived(Trap())}},
+        "apply_kwargs": {"attributes": {"_object": archived(Trap())}},
+        "retval_keyword": "",
+    }
+    hooks = {"call_before": [{"attributes": hook}], "call_after": [{"attributes": hook}]}
+    assets.group_of(Node(1, [2], {}), pack(Trap()), hooks, {2: pack(Trap())}).pack()
+
+
+def archived(value):
+    return bytes(archive.parse(pack(value)).data).decode()
+
+
+def test_a_group_says_who_pickled_it():
+    header = {"py_version": "3.9.18", "cloudpickle_version": "2.2", "attrs": {"name": "work"}}
+    encoded = json.dumps(header).encode()
+    at = 16 + len(encoded)
+    data = at.to_bytes(8, "big") * 2 + encoded + b"gAROLg=="
+    code, calls = assets.group_of(Node(1, (), {}), data, {}, {}).pack()
+    for packed in (code, calls):
+        assert ("3.9.18", "2.2", (3, 9)) == (*packed.origin, packed.origin.minor)
+
+
+@pytest.mark.parametrize("version", ["", "three", "3", None, "3.x.1"])
+def test_a_group_that_does_not_say_who_pickled_it_is_refused(version):
+    header = {"py_version": version, "cloudpickle_version": "3", "attrs": {"name": "work"}}
+    encoded = json.dumps(header).encode()
+    data = (16 + len(encoded)).to_bytes(8, "big") * 2 + encoded + b"gAROLg=="
+    with pytest.raises(IntegrityError, match="Python"):
+        assets.group_of(Node(1, (), {}), data, {}, {}).pack()
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        {"deps": {"bash": {}}},
+        {"deps": {"pip": {"attributes": {}}}},
+        {"deps": ["bash"]},
+        {"call_before": [{}]},
+        {"call_before": [3]},
+        {"call_after": [{"attributes": {"apply_fn": {}}}]},
+        {"call_after": 3},
+    ],
+)
+def test_dependencies_that_are_stored_otherwise_are_refused(hooks):
+    with pytest.raises(IntegrityError, match=r"Covalent 0\.240"):
+        assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).pack()
+
+
+def test_dependencies_of_both_ways_are_the_same(ct):
+    bash, pip = ct.DepsBash(["true"]), ct.DepsPip(["numpy"])
+    first = ct.DepsCall(abs, [-1], retval_keyword="found")
+    after = ct.DepsCall(print, kwargs={"end": ""})
+    stored = {
+        "deps": {"bash": bash.to_dict(), "pip": pip.to_dict()},
+        "call_before": [first.to_dict()],
+        "call_after": [after.to_dict()],
+    }
+    applied = [
+        [
+            [part.get_serialized() for part in each.apply()[:3]] + [each.apply()[3]]
+            for each in hooks
+        ]
+        for hooks in ((bash, pip, first), (after,))
+    ]
+    assert assets._read_hooks(stored) == assets._read_hooks(assets.hooks_of(*applied))
+    before, behind = assets._read_hooks(stored)
+    assert ["bash", "pip", "call"] == [kind for kind, _ in before]
+    assert ["call"] == [kind for kind, _ in behind]

@@ -1,0 +1,256 @@
+"""A task group in the container: the order of its nodes and hooks, and how it ends."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import sys
+import threading
+
+import cloudpickle
+import pytest
+
+from farcall_runtime import archive, task
+from farcall_runtime.contract import CallStatus
+from farcall_runtime.electron import Code, Node, run_group
+
+
+@pytest.fixture(autouse=True)
+def streams(monkeypatch):
+    """How much each node has written, as the supervisor would say."""
+    sizes = iter(([10, 1], [20, 2], [30, 3]))
+    monkeypatch.setattr(task, "streams_so_far", lambda: next(sizes))
+
+
+def encode(value):
+    return base64.b64encode(cloudpickle.dumps(value))
+
+
+def call(function, *args, keyword="", **kwargs):
+    return "call", (encode(function), encode(args), encode(kwargs), keyword)
+
+
+def code(function, before=(), after=()):
+    return Code(function.__name__, encode(function), before, after)
+
+
+def run(function, *args, before=(), after=(), **kwargs):
+    """Run one node; return its record and its value."""
+    values = dict(enumerate([*args, *kwargs.values()]))
+    names = {name: len(args) + index for index, name in enumerate(kwargs)}
+    node = Node(9, range(len(args)), names)
+    inputs = {number: encode(value) for number, value in values.items()}
+    made = run_group([code(function, before, after)], [node], inputs)
+    (record,) = made.details["nodes"]
+    assert made.status == record["status"]
+    return record, *(read(part) for part in made.parts)
+
+
+def read(part):
+    return pickle.loads(archive.decode(archive.parse(b"".join(part)).data))
+
+
+def fail():
+    raise ValueError("no good")
+
+
+# --- one node ------------------------------------------------------------------------------------
+
+
+def test_a_nodes_value_is_an_archive():
+    record, value = run(lambda left, *, right: left + right, 1, right=2)
+    assert 3 == value
+    assert (CallStatus.RETURNED, 9, [0, 0]) == (
+        record["status"],
+        record["node"],
+        record["began"],
+    )
+
+
+def test_an_async_function_is_run_to_its_end():
+    async def work(value):
+        return value
+
+    assert 1 == run(work, 1)[1]
+
+
+def test_hooks_run_in_their_order_around_the_function(capfd):
+    def work():
+        print("function", flush=True)
+
+    def say(text):
+        print(text, flush=True)
+
+    hooks = [("bash", encode([["echo shell >&1"]])), call(say, "first"), call(say, text="second")]
+    assert CallStatus.RETURNED == run(work, before=hooks, after=[call(say, "after")])[0]["status"]
+    out, err = capfd.readouterr()
+    assert ("first\nsecond\nfunction\nafter\n", "shell\n") == (out, err)
+
+
+def test_values_of_hooks_are_injected_as_covalent_does():
+    hooks = [
+        call(lambda: 1, keyword="single"),
+        call(lambda: 2, keyword="several"),
+        call(lambda: "nowhere"),
+        call(lambda: 3, keyword="several"),
+        call(lambda: 4, keyword="files"),
+        call(lambda: 5, keyword="given"),
+    ]
+    value = run(lambda **found: found, given=0, before=hooks)[1]
+    assert {"single": 1, "several": [2, 3], "files": [4], "given": 5} == value
+
+
+def test_hooks_run_before_the_function_is_read():
+    def bring():
+        import types
+
+        sys.modules["brought_along"] = types.ModuleType("brought_along")
+
+    class Needy:
+        __name__ = "needy"
+
+        def __reduce__(self):
+            return __import__, ("brought_along",)
+
+    record, *_ = run(Needy(), before=[call(bring)])
+    del sys.modules["brought_along"]
+    assert "TypeError" == record["chain"][0]["type"]  # it was read, and a module is no function
+
+
+def test_a_shell_command_that_fails_ends_the_hooks(capfd):
+    hooks = [("bash", encode([["echo one", "exit 7", "echo three"]]))]
+    (record,) = run(fail, before=hooks)
+    assert CallStatus.RAISED == record["status"]
+    assert "'exit 7' returned non-zero exit status 7" in record["traceback"]
+    assert "one\n" == capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("no good")])
+def test_what_the_function_raises_is_told_from_its_first_frame(error):
+    def work():
+        raise error
+
+    (record,) = run(work)
+    assert (CallStatus.RAISED, type(error).__name__) == (
+        record["status"],
+        record["chain"][0]["type"],
+    )
+    assert "in work" in record["traceback"]
+    assert "farcall_runtime" not in record["traceback"]
+
+
+def test_a_value_that_cannot_be_pickled_is_named():
+    (record,) = run(threading.Lock)
+    assert (CallStatus.UNPICKLABLE, "lock") == (record["status"], record["value_type"])
+    assert "cannot pickle" in record["chain"][0]["message"]
+
+
+@pytest.mark.parametrize("data", [b"", b"not base64!", base64.b64encode(b"no pickle")])
+def test_what_cannot_be_read_is_told(data):
+    made = run_group([Code("work", data, (), ())], [Node(0, (), {})], {})
+    assert CallStatus.UNREADABLE == made.status
+    assert made.details["chain"]
+
+
+@pytest.mark.parametrize("name", ["covalent", "covalent._workflow.electron"])
+def test_an_image_without_covalent_is_told_the_build_argument(name):
+    def work():
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    (record,) = run(work)
+    assert record["chain"][0]["type"].endswith("CovalentMissingError")
+    assert "PIP_PACKAGES" in record["chain"][0]["message"]
+    assert name in record["traceback"]
+
+
+def test_a_package_that_begins_like_covalent_is_none_of_its():
+    def work():
+        raise ModuleNotFoundError("No module named 'covalently'", name="covalently")
+
+    assert "ModuleNotFoundError" == run(work)[0]["chain"][0]["type"]
+
+
+# --- several -------------------------------------------------------------------------------------
+
+
+def test_nodes_hand_their_values_on():
+    nodes = [Node(3, [0], {}), Node(1, [3, 0], {}), Node(2, [1], {"more": 3})]
+    codes = [
+        code(lambda value: value + 1),
+        code(lambda *values: [*values]),
+        code(lambda values, *, more: (values, more)),
+    ]
+    made = run_group(codes, nodes, {0: encode(1)})
+    assert CallStatus.RETURNED == made.status
+    assert [2, [2, 1], ([2, 1], 2)] == [read(part) for part in made.parts]
+    assert [(3, [0, 0]), (1, [10, 1]), (2, [20, 2])] == [
+        (record["node"], record["began"]) for record in made.details["nodes"]
+    ]
+
+
+def test_a_node_changes_no_other_nodes_argument():
+    def spoil(values):
+        values.append("spoiled")
+        return values
+
+    nodes = [Node(1, [0], {}), Node(2, [0], {}), Node(3, [1], {}), Node(4, [1], {})]
+    codes = [code(spoil)] * 4
+    made = run_group(codes, nodes, {0: encode([])})
+    assert [1, 1, 2, 2] == [len(read(part)) for part in made.parts]
+
+
+def test_only_what_needs_a_failed_nodes_value_is_not_run():
+    nodes = [Node(1, [], {}), Node(2, [1], {}), Node(3, [], {}), Node(4, [], {"value": 2})]
+    codes = [code(fail), code(abs), code(dict), code(abs)]
+    made = run_group(codes, nodes, {})
+    assert CallStatus.RAISED == made.status
+    failed, left_out, done, after = made.details["nodes"]
+    assert made.details["chain"] == failed["chain"]
+    assert CallStatus.RETURNED == done["status"]
+    assert [{}] == [read(part) for part in made.parts]
+    for record, number in (left_out, 1), (after, 2):
+        assert CallStatus.RAISED == record["status"]
+        assert record["chain"][0]["type"].endswith("NotRunError")
+        told = f"abs was not run: node {number}, whose value it takes, failed"
+        assert told == record["chain"][0]["message"]
+
+
+def test_after_the_jobs_end_was_asked_for_nothing_is_begun():
+    def stop():
+        raise task.TaskTerminated("AWS Batch is stopping this job")
+
+    made = run_group([code(stop), code(dict)], [Node(1, (), {}), Node(2, (), {})], {})
+    assert [] == made.parts
+    assert (
+        "dict was not run: the job was being stopped"
+        == (made.details["nodes"][1]["chain"][0]["message"])
+    )
+
+
+def test_what_cannot_be_read_counts_most_for_the_groups_end():
+    codes = [code(fail), Code("work", b"", (), ()), code(dict)]
+    made = run_group(codes, [Node(n, (), {}) for n in range(3)], {})
+    assert CallStatus.UNREADABLE == made.status
+    assert made.details["chain"] == made.details["nodes"][1]["chain"]
+
+
+def test_covalent_is_not_imported():
+    import subprocess
+
+    program = """if True:
+        import base64, sys
+        import cloudpickle
+        from farcall_runtime.electron import Code, Node, run_group
+        function = base64.b64encode(cloudpickle.dumps(len))
+        made = run_group([Code("len", function, (), ())], [Node(0, [1], {})],
+                         {1: base64.b64encode(cloudpickle.dumps("abc"))})
+        found = {name.partition(".")[0] for name in sys.modules}
+        print(sorted(found & {"covalent", "farcall", "pydantic", "asyncio", "subprocess"}))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "[]\n" == done.stdout
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
