@@ -150,7 +150,10 @@ def ended(job: About, detail: JobDetail, *, stuck: bool) -> errors.FarcallError:
             **job.fields(),
         )
     row = ending(detail)
-    return row.error(job.tell(row.sentence, row.remedy), **job.fields(detail.exit_code))
+    sentence = row.sentence
+    if row.error is errors.JobError and detail.exit_code is not None:
+        sentence += f" (exit code {detail.exit_code})"
+    return row.error(job.tell(sentence, row.remedy), **job.fields(detail.exit_code))
 
 
 def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Result:

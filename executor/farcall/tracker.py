@@ -112,6 +112,8 @@ class Tracker:
         self._asked: dict[str, asyncio.Future[JobDetail | None]] = {}
         self._answering: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
+        self._asking: asyncio.Future[int] | None = None
+        self._ask_batch_at = 0.0
 
     # --- what others ask for ------------------------------------------------------------------
 
@@ -175,16 +177,21 @@ class Tracker:
     # --- the loop -----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        ask_batch_at = time.monotonic() + _BATCH_SHORTEST_S
+        self._ask_batch_at = time.monotonic() + _BATCH_SHORTEST_S
+        try:
+            await self._look_again_and_again()
+        finally:
+            if self._asking is not None:
+                self._asking.cancel()
+                self._asking = None
+
+    async def _look_again_and_again(self) -> None:
         while self._watches:
             await self._pause()
             try:
                 await self._look_in_inboxes()
-                if time.monotonic() >= ask_batch_at:
-                    calls = await self._ask_batch()
-                    wait_s = self._interval(_BATCH_SHORTEST_S, _BATCH_SHARE_OF_WAIT)
-                    ask_batch_at = time.monotonic() + max(wait_s, calls / _BATCH_CALLS_PER_S)
-                self._failing_since = None
+                if await self._has_answer():
+                    self._failing_since = None
             except FarcallError as error:
                 self._endure(error)
             except Exception as error:  # nobody may wait for ever because of a bug
@@ -192,6 +199,24 @@ class Tracker:
                 told.__cause__ = error
                 self._endure(told)
             self._watches = {key: w for key, w in self._watches.items() if w.waiting}
+
+    async def _has_answer(self) -> bool:
+        """Ask Batch where it is time to; tell whether no answer of Batch's is waited for.
+
+        The inboxes are looked at meanwhile: Batch may be slow to answer, or refuse for minutes.
+        """
+        if self._asking is None and time.monotonic() >= self._ask_batch_at:
+            self._asking = asyncio.ensure_future(self._ask_batch())
+        if self._asking is None:
+            return True
+        await asyncio.wait([self._asking], timeout=_SHORTEST_S)
+        if not self._asking.done():
+            return False
+        asked, self._asking = self._asking, None
+        calls = asked.result()
+        wait_s = self._interval(_BATCH_SHORTEST_S, _BATCH_SHARE_OF_WAIT)
+        self._ask_batch_at = time.monotonic() + max(wait_s, calls / _BATCH_CALLS_PER_S)
+        return True
 
     def _interval(self, shortest: float, share: float) -> float:
         longest = min((w.settings.poll_freq for w in self._watches.values()), default=0)
