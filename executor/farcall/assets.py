@@ -25,9 +25,12 @@ _VERSION = re.compile(r"\d+\.\d+\.")
 _MAPPED_BYTES = 64 * 1024  # smaller files are read
 _ELECTRON = b"Electron.connect_node_with_others.<locals>."
 _LIST, _DICT = "_auto_list_node", "_auto_dict_node"
-_SUBLATTICE = "_build_sublattice_graph"
+_SERVER_FUNCTIONS = {
+    "_build_sublattice_graph": b"covalent._workflow.electron",
+    "_postprocess": b"covalent._workflow.postprocessing",
+    "_postprocess_recursively": b"covalent._workflow.postprocessing",
+}
 _INSTALLERS = {"bash": b"covalent._workflow.depsbash", "pip": b"covalent._workflow.depspip"}
-_COVALENT_ELECTRON = b"covalent._workflow.electron"
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,10 @@ class Electron:
         )
 
     @property
-    def is_sublattice(self) -> bool:
-        """Whether the node builds a sublattice's graph, which Covalent itself has to do."""
-        if self.function.name != _SUBLATTICE:
-            return False
-        return _COVALENT_ELECTRON in archive.decode(self.function.data)
+    def is_for_server(self) -> bool:
+        """Whether the node takes a lattice apart by a function of Covalent's own."""
+        module = _SERVER_FUNCTIONS.get(self.function.name)
+        return module is not None and module in archive.decode(self.function.data)
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,10 @@ def cancel_jobs(job_ids: tuple[str, ...], reason: str) -> None:
 
     Exits with 1 if one of them is unknown.
     """
-    for line, known in asyncio.run(_cancel(job_ids, reason)):
+    said = asyncio.run(_cancel(job_ids, reason))
+    for line, known in said:
         click.echo(line, err=not known)
-        if not known:
-            sys.exit(1)
+    sys.exit(not all(known for _, known in said))
 
 
 async def _cancel(job_ids: tuple[str, ...], reason: str) -> list[tuple[str, bool]]:

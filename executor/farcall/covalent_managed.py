@@ -67,7 +67,7 @@ class ManagedExecutor(ConfiguredExecutor):
         keys = _keys(task_group_metadata)
         group = await asyncio.to_thread(_read, keys[0][0], task_specs)
         electrons = group.electrons
-        if any(each.is_sublattice for each in electrons):
+        if any(each.is_for_server for each in electrons):
             return await _delegate(task_specs, resources, task_group_metadata)
         if len(electrons) == 1 and electrons[0].is_collection:
             value = await asyncio.to_thread(group.collect)
@@ -200,7 +200,7 @@ async def _delegate(
     resources: ResourceMap,
     task_group_metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Leave a sublattice's graph to Covalent's own executor beside the server."""
+    """Leave a task group to Covalent's own executor beside the server."""
     await _local_executor().send(task_specs, resources, task_group_metadata)
     return {_DELEGATED: True}
 

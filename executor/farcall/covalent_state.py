@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,14 +111,27 @@ class _HandleWriter:
         await asyncio.shield(self._writing)
 
     async def _write(self) -> None:
-        await asyncio.sleep(0)  # the tasks of an array learn of their job one after the other
-        handles, self._waiting, self._writing = self._waiting, [], None
+        try:
+            await asyncio.sleep(0)  # the tasks of an array learn of their job one by one
+        finally:
+            handles, self._waiting, self._writing = self._waiting, [], None
         await asyncio.to_thread(_write_handles, handles)
 
 
-_writer = _HandleWriter()
-store_job_handle = _writer.store
-"""Store the ID of a task group's job, given the dispatch and one of the group's nodes."""
+_writers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _HandleWriter]
+_writers = weakref.WeakKeyDictionary()
+
+
+async def store_job_handle(dispatch_id: str, node: int, job_id: str) -> None:
+    """Store the ID of a task group's job.
+
+    Args:
+        dispatch_id: The dispatch.
+        node: One of the group's nodes; they share Covalent's record of the job.
+        job_id: The ID.
+    """
+    writer = _writers.setdefault(asyncio.get_running_loop(), _HandleWriter())
+    await writer.store(dispatch_id, node, job_id)
 
 
 def _write_handles(handles: list[tuple[str, int, str]]) -> None:

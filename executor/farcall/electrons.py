@@ -189,11 +189,12 @@ class Desk:
             _remember(self._cancelled, key)
             return True
         if run is not None:
-            run.cancelled = True
+            again, run.cancelled = run.cancelled, True
             if run.submitting is not None and not run.submitting.done():
-                run.submitting.cancel()
+                if not again:  # which would stop the request that ends a job just accepted
+                    run.submitting.cancel()
                 return True
-            job = run.job or (run.submitting.result() if run.submitting else None)
+            job = run.job or _accepted(run.submitting)
             job_id = job.id if job else job_id
         if job_id is None:
             return False
@@ -212,8 +213,13 @@ class Desk:
         await self.gate.passing()
         submission, index = await submitter.submit(settings, group.name, function, arguments)
         session.note_submission(submission)
+        session.note_children(submission)
         job = _GroupJob(
-            submission.id_of(index), settings, lambda: session_for(settings), (submission, index)
+            submission.id_of(index),
+            settings,
+            lambda: session_for(settings),
+            (submission, index),
+            lambda _: session.note_end(submission, index),
         )
         job.watch(session, submission, index)
         return job
@@ -226,6 +232,13 @@ _kept: set[asyncio.Future[Any]] = set()
 def desk() -> Desk:
     """Return the running event loop's desk."""
     return _desks.setdefault(asyncio.get_running_loop(), Desk())
+
+
+def _accepted(submitting: asyncio.Task[_GroupJob] | None) -> _GroupJob | None:
+    """Return the job that was accepted a moment ago, so that nobody has been told yet."""
+    if submitting is None or submitting.cancelled() or submitting.exception() is not None:
+        return None
+    return submitting.result()
 
 
 def _remember(keys: dict[Key, None], key: Key) -> None:

@@ -68,7 +68,7 @@ class Session:
         self._stores: dict[str, Store] = {}
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._undelivered: dict[str, int] = {}
-        self._array_sizes: dict[str, int] = {}
+        self._unended: dict[str, set[int]] = {}  # children of arrays, for `terminate_soon`
         self._doomed: list[str] = []
         self._terminating: asyncio.Future[None] | None = None
         self._last_requests: set[asyncio.Future[None]] = set()
@@ -169,8 +169,6 @@ class Session:
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
         self._undelivered.setdefault(submission.where.bundle_key, submission.size)
-        if submission.size > 1:
-            self._array_sizes[submission.job_id] = submission.size
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function that takes long in one of the session's threads."""
@@ -198,10 +196,23 @@ class Session:
         await asyncio.shield(request)
         self.tracker.hurry()
 
+    def note_children(self, submission: Submission) -> None:
+        """Count the children of an array, so that `terminate_soon` knows when none is left out."""
+        if submission.size > 1:
+            self._unended.setdefault(submission.job_id, set(range(submission.size)))
+
+    def note_end(self, submission: Submission, index: int) -> None:
+        """Count a child out that has ended."""
+        left = self._unended.get(submission.job_id)
+        if left is not None:
+            left.discard(index)
+            if not left:
+                del self._unended[submission.job_id]
+
     def terminate_soon(self, job_id: str, reason: str) -> asyncio.Future[None]:
         """End a job together with others that are named within a moment; see `terminate`.
 
-        An array whose children are all named is ended as a whole.
+        An array is ended as a whole where all of its children that have not ended are named.
 
         Args:
             job_id: The job's ID.
@@ -226,9 +237,14 @@ class Session:
             children.setdefault(job_id.partition(":")[0], set()).add(job_id)
         wanted = []
         for parent, ids in children.items():
-            whole = self._array_sizes.get(parent) == len(ids)
+            left = self._unended.get(parent)
+            whole = left is not None and all(f"{parent}:{index}" in ids for index in left)
             wanted += [parent] if whole else sorted(ids)
-        await self.batch.terminate(wanted, reason)
+        try:
+            await self.batch.terminate(wanted, reason)
+        except asyncio.CancelledError:  # once; asking twice does no harm
+            await self.batch.terminate(wanted, reason)
+            raise
         self.tracker.hurry()
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import cloudpickle
 import pytest
 
 import farcall.local
@@ -84,6 +85,14 @@ def _import() -> CovalentServer | None:
 
 
 _COVALENT = _import()
+
+
+@pytest.fixture(autouse=True)
+def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have Covalent's client pickle a test module by value: the job has no tests to import."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture(autouse=True)

@@ -84,17 +84,17 @@ def electron(data, node=None, hooks=None):
 def test_covalents_collections_are_recognised(built):
     for name in ("_auto_list_node", "_auto_dict_node"):
         assert electron(built[name]).is_collection
-        assert not electron(built[name]).is_sublattice
+        assert not electron(built[name]).is_for_server
 
 
 def test_covalents_sublattices_are_recognised(built):
-    assert electron(built["_build_sublattice_graph"]).is_sublattice
+    assert electron(built["_build_sublattice_graph"]).is_for_server
     assert not electron(built["_build_sublattice_graph"]).is_collection
 
 
 def test_an_electron_of_the_users_is_neither(built):
     assert not electron(built["mine"]).is_collection
-    assert not electron(built["mine"]).is_sublattice
+    assert not electron(built["mine"]).is_for_server
 
 
 @pytest.mark.parametrize("name", ["_auto_list_node", "_auto_dict_node", "_build_sublattice_graph"])
@@ -107,7 +107,7 @@ def test_a_function_of_the_users_of_the_same_name_is_neither(name):
     mine = electron(pack(function))
     assert name == mine.function.name
     assert not mine.is_collection
-    assert not mine.is_sublattice
+    assert not mine.is_for_server
 
 
 def test_a_collection_with_dependencies_runs_as_a_job(built):

@@ -16,6 +16,14 @@ from farcall_runtime.electron import Code, Node, run_group
 
 
 @pytest.fixture(autouse=True)
+def _this_module_travels():
+    """The job has no tests to import."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True)
 def streams(monkeypatch):
     """How much each node has written, as the supervisor would say."""
     sizes = iter(([10, 1], [20, 2], [30, 3]))
@@ -251,6 +259,3 @@ def test_covalent_is_not_imported():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "[]\n" == done.stdout
-
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,0 +1,461 @@
+"""Every way an electron can fail, and what the user of Covalent gets."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import signal
+import sys
+import threading
+import time
+from typing import Any, NamedTuple
+
+import boto3
+import botocore.config
+import botocore.exceptions
+import cloudpickle
+import covalent as ct
+import pytest
+
+from plugin.counting import Counting
+
+NOBODY = "arn:aws:iam::123456789012:role/nobody"
+
+
+@pytest.fixture
+def batch(embedded, monkeypatch):
+    """Make an executor for small jobs: ``batch(**options)``."""
+    for name, value in embedded.environment.items():
+        monkeypatch.setenv(name, value)
+    return make_executor
+
+
+def make_executor(**options):
+    small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02, "poll_freq": 1}
+    return ct.executor.AWSBatchExecutor(**{**small, **options})
+
+
+@pytest.fixture
+def counting(embedded):
+    with Counting(embedded.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def faults(embedded, batch):
+    """Order faults: ``faults(operation, kind, count)``; those left over end with the test."""
+    ordered = set()
+
+    def order(operation, kind, count=1):
+        ordered.add(operation)
+        embedded.fault(operation, kind, count)
+
+    yield order
+    once = botocore.config.Config(retries={"total_max_attempts": 1})
+    client = boto3.client("batch", config=once)
+    for _ in range(40 if ordered else 0):
+        try:
+            client.describe_jobs(jobs=["none"])
+        except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError):
+            continue
+        break
+
+
+def only(function, *args):
+    """Return a lattice of one electron."""
+
+    @ct.lattice
+    def flow():
+        return function(*args)
+
+    return flow
+
+
+def until(condition, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def is_told(error):
+    """Say whether an error is a sentence of ours, not a bare one of somebody below us."""
+    bare = re.match(r"An error occurred|\('|Node|list index", error)
+    return bool(error) and not bare and "(404)" not in error and "HeadObject" not in error
+
+
+# --- one lattice of everything that goes wrong by itself -----------------------------------------
+
+
+class OddError(Exception):
+    def __init__(self, code, where):
+        super().__init__(f"code {code}")
+        self.where = where
+
+
+def raise_value_error():
+    print("before")
+    print("beware", file=sys.stderr)
+    raise ValueError("no good")
+
+
+def raise_own_error():
+    raise OddError(3, "here")
+
+
+def raise_from_another():
+    try:
+        {}["key"]
+    except KeyError as error:
+        raise RuntimeError("could not be found") from error
+
+
+def return_a_lock():
+    print("locked")
+    return threading.Lock()
+
+
+def be_killed():
+    print("last words", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash():
+    ctypes.string_at(0)
+
+
+def leave_at_once():
+    print("last words", flush=True)
+    os._exit(3)
+
+
+def leave():
+    print("last words")
+    sys.exit(3)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def miss_a_package():
+    import a_package_nobody_has  # noqa: F401
+
+
+def nothing():
+    return 1
+
+
+class Row(NamedTuple):
+    """A function, options, patterns of its error, and its output."""
+
+    function: Any
+    error: tuple[str, ...]
+    stdout: str = ""
+    stderr: str = ""
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+
+def starting(*command):
+    return {"job_definition_extra": {"containerProperties": {"command": list(command)}}}
+
+
+ROWS = {
+    "an exception": Row(
+        raise_value_error,
+        (
+            "^Traceback",
+            'raise ValueError\\("no good"\\)',
+            "^ValueError: no good$",
+            "Raised in AWS",
+        ),
+        "before\n",
+        "beware\n",
+    ),
+    "an exception of the user's": Row(raise_own_error, ("OddError: code 3$", "Raised in AWS")),
+    "a chain of exceptions": Row(
+        raise_from_another,
+        ("KeyError: 'key'", "direct cause", "^RuntimeError: could not be found"),
+    ),
+    "a value that cannot be pickled": Row(
+        return_a_lock,
+        ("^ResultNotPicklableError: .* a lock, which cannot be pickled",),
+        "locked\n",
+    ),
+    "a kill": Row(be_killed, ("^ChildKilledError: .* killed by SIGKILL",), "last words\n"),
+    "a crash": Row(crash, ("^ChildKilledError: .* SIGSEGV",), "", "Segmentation fault"),
+    "os._exit": Row(leave_at_once, ("^ChildKilledError: .* exit code 3 ",), "last words\n"),
+    "sys.exit": Row(leave, ("^Traceback", "^SystemExit: 3$"), "last words\n"),
+    "Ctrl-C": Row(interrupt, ("^Traceback", "^KeyboardInterrupt$")),
+    "a package the image lacks": Row(
+        miss_a_package, ("^ModuleNotFoundError: No module named 'a_package_nobody_has'",)
+    ),
+    "a program that is not in the image": Row(
+        nothing,
+        ("^ImageError: the container could not be started", "/not/there"),
+        "",
+        "",
+        starting("/not/there"),
+    ),
+    "an image that is not farcall's": Row(
+        nothing, ("^OutcomeMissingError: .*",), "", "", starting("true")
+    ),
+    "an image that fails": Row(
+        nothing, ("Error: .*exit code 5",), "", "", starting("sh", "-c", "exit 5")
+    ),
+    "a role that cannot be assumed": Row(
+        nothing,
+        ("^ImageError: the job's role cannot be assumed",),
+        "",
+        "",
+        {"batch_job_role_name": NOBODY},
+    ),
+    "an execution role that cannot be assumed": Row(
+        nothing,
+        ("^ImageError: the job's role cannot be assumed",),
+        "",
+        "",
+        {"batch_execution_role_name": NOBODY},
+    ),
+    "no such queue": Row(
+        nothing,
+        ("batch_queue is 'nowhere'.*list-?job-?queues|batch_queue is 'nowhere'",),
+        "",
+        "",
+        {"batch_queue": "nowhere"},
+    ),
+    "no such bucket": Row(
+        nothing, ("s3_bucket_name is 'nowhere'.*create it",), "", "", {"s3_bucket_name": "nowhere"}
+    ),
+    "no such role": Row(
+        nothing, ("batch_job_role_name is 'nobody'",), "", "", {"batch_job_role_name": "nobody"}
+    ),
+    "no such log group": Row(
+        nothing,
+        ("batch_job_log_group_name is 'nowhere'",),
+        "",
+        "",
+        {"batch_job_log_group_name": "nowhere"},
+    ),
+    "no image": Row(
+        nothing, ("container_image_uri is empty",), "", "", {"container_image_uri": ""}
+    ),
+    "no such profile": Row(nothing, ("profile is 'nobodys'",), "", "", {"profile": "nobodys"}),
+    "no such file of credentials": Row(
+        nothing, ("credentials is '/not/there'",), "", "", {"credentials": "/not/there"}
+    ),
+    "half a vCPU on EC2": Row(nothing, ("vcpu is 0.5.*whole number",), "", "", {"vcpu": 0.5}),
+    "nobody listening": Row(
+        nothing, ("^.*127.0.0.1:9",), "", "", {"endpoint_url": "http://127.0.0.1:9"}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(embedded, server):
+    """What became of every row, by its name."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name, value in embedded.environment.items():
+            monkeypatch.setenv(name, value)
+        electrons = [
+            ct.electron(row.function, executor=make_executor(**row.options))
+            for row in ROWS.values()
+        ]
+
+    @ct.lattice
+    def flow():
+        return [function() for function in electrons]
+
+    dispatch_id = ct.dispatch(flow, dispatcher_addr=server.address)()
+    address = {"dispatcher_addr": server.address}
+
+    def has_ended():
+        answer = ct.get_result(dispatch_id, status_only=True, **address)
+        return str(answer["status"]) not in ("NEW_OBJECT", "RUNNING", "STARTING")
+
+    until(has_ended, 90)
+    result = ct.get_result(dispatch_id, **address)
+    return {name: result.get_node_result(number) for number, name in enumerate(ROWS)}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_failure_is_told(ended, name):
+    row, found = ROWS[name], ended[name]
+    assert "FAILED" == str(found["status"])
+    assert row.function.__name__ == found["node_name"]
+    error = found["error"]
+    assert is_told(error), error
+    for pattern in row.error:
+        assert re.search(pattern, error, re.MULTILINE), error
+    if name != "a crash":  # what faulthandler writes is part of stderr, and is quoted
+        assert "farcall_runtime" not in error
+    assert row.stdout == (found["stdout"] or "")
+    assert row.stderr in (found["stderr"] or "")
+
+
+# --- what happens to a job -----------------------------------------------------------------------
+
+
+def test_a_job_whose_host_was_taken_away_says_so(embedded, dispatch, wait, node, batch, tmp_path):
+    started = tmp_path / "job"
+
+    @ct.electron(executor=batch())
+    def work():
+        print("started", flush=True)
+        started.write_text(os.environ["AWS_BATCH_JOB_ID"])
+        time.sleep(600)
+
+    running = dispatch(only(work))
+    embedded.reclaim(until(lambda: started.exists() and started.read_text()))
+    failed = node(wait(running), 0)
+    assert "FAILED" == failed.status
+    assert "HostLostError: the instance under the job was terminated" in failed.error
+    assert "Host EC2" in failed.error
+    assert "retry_attempts" in failed.error
+
+
+def test_a_job_whose_host_was_taken_away_is_tried_again(embedded, dispatch, wait, batch, tmp_path):
+    started = tmp_path / "job"
+
+    @ct.electron(executor=batch(retry_attempts=2, retry_on="infrastructure"))
+    def work():
+        attempt = int(os.environ["AWS_BATCH_JOB_ATTEMPT"])
+        if attempt == 1:
+            started.write_text(os.environ["AWS_BATCH_JOB_ID"])
+            time.sleep(600)
+        return attempt
+
+    running = dispatch(only(work))
+    embedded.reclaim(until(lambda: started.exists() and started.read_text()))
+    assert 2 == wait(running).result
+
+
+def test_a_job_that_takes_too_long_says_so_and_keeps_its_output(embedded, run, node, batch):
+    @ct.electron(executor=batch(time_limit=60))
+    def work():
+        print("started", flush=True)
+        time.sleep(600)
+
+    embedded.configure(timeout_scale=0.04)
+    try:
+        failed = node(run(only(work)), 0)
+    finally:
+        embedded.configure(timeout_scale=1)
+    assert "FAILED" == failed.status
+    assert "JobTimeoutError: the job ran longer than time_limit" in failed.error
+    assert "raise time_limit" in failed.error
+
+
+def test_a_job_that_cannot_be_placed_fails_with_batchs_reason(
+    embedded, run, node, batch, counting
+):
+    reason = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - the job asks for too much"
+
+    def say_why(answer):
+        for job in answer["jobs"]:
+            if job["status"] == "RUNNABLE":
+                job["statusReason"] = reason
+
+    counting.changes["describejobs"] = say_why
+
+    @ct.electron(executor=batch(endpoint_url=counting.url, stuck_timeout_s=0))
+    def work():
+        return 1
+
+    embedded.configure(delays={"RUNNABLE": 600})
+    try:
+        failed = node(run(only(work)), 0)
+    finally:
+        embedded.configure(delays={})
+    assert "FAILED" == failed.status
+    assert "JobStuckError: the job could not be placed for stuck_timeout_s" in failed.error
+    assert reason in failed.error
+
+
+# --- attempts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "attempts"),
+    [({}, 3), ({"retry_attempts": 2}, 2), ({"retry_on": "infrastructure"}, 1)],
+)
+def test_an_exception_is_tried_again_as_the_options_say(run, node, batch, options, attempts):
+    @ct.electron(executor=batch(**{"retry_attempts": 3, **options}))
+    def work():
+        print(os.environ["AWS_BATCH_JOB_ATTEMPT"])
+        raise ValueError("no good")
+
+    failed = node(run(only(work)), 0)
+    assert "ValueError: no good" in failed.error
+    assert f"attempt {attempts}." in failed.error
+    assert f"{attempts}\n" == failed.stdout
+
+
+def test_retry_attempts_are_three_at_first(batch):
+    executor = ct.executor.AWSBatchExecutor()
+    assert (3, "failure") == (executor.retry_attempts, executor.retry_on)
+
+
+# --- requests that fail --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "count"), [("throttle", 6), ("error", 1), ("lost", 1)])
+def test_a_submission_that_fails_for_a_while_is_one_job(run, batch, faults, kind, count):
+    @ct.electron(executor=batch())
+    def work():
+        return os.environ["AWS_BATCH_JOB_ID"]
+
+    faults("SubmitJob", kind, count)
+    job_id = run(only(work)).result
+    client = boto3.client("batch")
+    (job,) = client.describe_jobs(jobs=[job_id])["jobs"]
+    alike = client.list_jobs(
+        jobQueue="farcall-local", filters=[{"name": "JOB_NAME", "values": [job["jobName"]]}]
+    )
+    assert [job_id] == [each["jobId"] for each in alike["jobSummaryList"]]
+
+
+@pytest.mark.parametrize("kind", ["throttle", "error"])
+def test_a_stored_value_does_not_wait_for_requests_that_fail(dispatch, wait, batch, faults, kind):
+    @ct.electron(executor=batch(poll_freq=0))
+    def work():
+        time.sleep(2)
+        return 1
+
+    faults("DescribeJobs", kind, 30)
+    assert 1 == wait(dispatch(only(work)), timeout_s=15).result
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def test_another_python_in_the_image_is_named_before_anything_is_unpickled(
+    run, node, batch, monkeypatch
+):
+    @ct.electron(executor=batch())
+    def work():
+        return 1
+
+    here = ".".join(platform.python_version_tuple()[:2])
+    monkeypatch.setattr(platform, "python_version", lambda: "3.9.18")
+    failed = node(run(only(work)), 0)
+    assert "FAILED" == failed.status
+    assert "VersionMismatchError: workflow and image run different versions" in failed.error
+    assert "3.9" in failed.error
+    assert here in failed.error
+
+
+def test_another_cloudpickle_in_the_image_is_named(run, node, batch, monkeypatch):
+    @ct.electron(executor=batch())
+    def work():
+        return 1
+
+    here = cloudpickle.__version__
+    monkeypatch.setattr(cloudpickle, "__version__", "2.9.1")
+    failed = node(run(only(work)), 0)
+    assert "FAILED" == failed.status
+    assert "VersionMismatchError: " in failed.error
+    assert f"pickled by cloudpickle 2.9.1 and this image has {here}" in failed.error

@@ -1,0 +1,137 @@
+"""In virtual time: which tasks wait for others, and how long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.gate import Gate
+
+
+class Tasks:
+    """Tasks on their way through a gate, with the moments at which they were let through."""
+
+    def __init__(self, clock):
+        self.gate = Gate()
+        self.through = []
+        self._begin = clock.now()
+        self._now = clock.now
+        self.waits = []
+
+    def come(self):
+        async def one():
+            came = self.now()
+            await self.gate.passing()
+            self.through.append((came, self.now()))
+
+        self.waits.append(asyncio.ensure_future(one()))
+        return self.waits[-1]
+
+    async def stream(self, count, apart_s):
+        """Have tasks come one after the other; wait until all are through."""
+        for _ in range(count):
+            self.come()
+            await asyncio.sleep(apart_s)
+        await asyncio.gather(*self.waits)
+
+    def now(self):
+        return round(self._now() - self._begin, 6)
+
+    @property
+    def moments(self):
+        """When something was let through, in order."""
+        return sorted({passed for _, passed in self.through})
+
+
+@pytest.fixture
+async def tasks(clock):
+    return Tasks(clock)
+
+
+async def test_a_task_on_its_own_passes_at_once(tasks):
+    await tasks.come()
+    assert [(0, 0)] == tasks.through
+
+
+async def test_an_announcement_alone_holds_nobody(tasks):
+    tasks.gate.announce()
+    await tasks.come()
+    assert [(0, 0)] == tasks.through
+
+
+async def test_tasks_with_a_pause_between_them_pass_at_once(tasks):
+    await tasks.stream(5, apart_s=1.5)
+    assert all(came == passed for came, passed in tasks.through)
+
+
+async def test_the_second_of_two_is_held_for_a_moment(tasks):
+    await tasks.stream(2, apart_s=0.1)
+    assert [(0, 0), (0.1, pytest.approx(0.3))] == tasks.through
+
+
+async def test_those_that_come_while_one_is_held_pass_with_it(tasks):
+    await tasks.come()
+    for _ in range(3):
+        await asyncio.sleep(0.05)
+        tasks.come()
+    await asyncio.gather(*tasks.waits)
+    assert 1 == len({passed for _, passed in tasks.through[1:]})
+
+
+async def test_tasks_that_come_together_pass_together(tasks):
+    """The first of them does not wait, the others go on as one."""
+    await asyncio.gather(*(tasks.come() for _ in range(50)))
+    assert [0, pytest.approx(0.2)] == tasks.moments
+    assert 49 == [passed for _, passed in tasks.through].count(tasks.moments[1])
+
+
+async def test_holds_become_longer_while_tasks_keep_coming_up_to_two_seconds(tasks):
+    await tasks.stream(120, apart_s=0.1)
+    gaps = [
+        after - before for before, after in zip(tasks.moments, tasks.moments[1:], strict=False)
+    ]
+    # A hold begins with the first task after the last one.
+    assert [0.3, 0.5, 0.9, 1.7] == pytest.approx(gaps[:4], abs=0.11)
+    assert all(gap <= 2.2 for gap in gaps)
+    assert max(passed - came for came, passed in tasks.through) <= 2.001
+    assert len(tasks.moments) <= 10
+
+
+async def test_a_hold_ends_soon_after_the_last_task(tasks):
+    await tasks.stream(30, apart_s=0.1)
+    last, passed = tasks.through[-1]
+    assert passed - last <= 0.301
+
+
+async def test_what_is_announced_is_waited_for(tasks):
+    await tasks.stream(8, apart_s=0.1)  # the next hold may take longer than 0.3 s
+    await asyncio.sleep(0.2)
+    held = tasks.come()
+    for _ in range(4):
+        await asyncio.sleep(0.2)
+        tasks.gate.announce()
+    announced = tasks.come()
+    await asyncio.gather(held, announced)
+    assert tasks.through[-1][1] == tasks.through[-2][1]
+
+
+async def test_after_a_pause_the_first_one_passes_and_holds_are_short_again(tasks):
+    await tasks.stream(60, apart_s=0.1)
+    await asyncio.sleep(5)
+    tasks.through.clear()
+    await tasks.stream(2, apart_s=0.1)
+    (came, passed), (second, after) = tasks.through
+    assert came == passed
+    assert pytest.approx(0.2) == after - second
+
+
+async def test_one_that_no_longer_waits_holds_up_nobody(tasks):
+    await tasks.come()
+    first, second = tasks.come(), tasks.come()
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert first.cancelled()
+    await tasks.come()
+    assert 3 == len(tasks.through)
