@@ -9,7 +9,7 @@ from __future__ import annotations
 from farcall import (
     covalent_first,  # noqa: F401  # before whatever imports Covalent
     covalent_options,
-    covalent_state,
+    covalent_restart,
 )
 from farcall.covalent_direct import DirectExecutor
 from farcall.covalent_managed import ManagedExecutor
@@ -17,7 +17,7 @@ from farcall.settings import Settings
 
 EXECUTOR_PLUGIN_NAME = covalent_options.CONSTRUCTOR
 _EXECUTOR_PLUGIN_DEFAULTS = covalent_options.plugin_defaults()
-covalent_state.keep_state_over_restarts()
+covalent_restart.keep_state_over_restarts()
 
 
 class AWSBatchExecutor(ManagedExecutor, DirectExecutor):

@@ -124,7 +124,7 @@ class DirectExecutor(ConfiguredExecutor):
                 self.task_stderr.write(f"{stderr}{end.error}\n")
             raise TaskRuntimeError(end.error)
         value = TransportableObject.deserialize(bytes(end.value))
-        run.take(key)
+        run.take(key[1])
         return value, stdout, stderr
 
     async def get_status(self, job_id: str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from covalent._shared_files.exceptions import TaskCancelledError
 from covalent._shared_files.util_classes import RESULT_STATUS
 from covalent.executor.schemas import ResourceMap, TaskSpec, TaskUpdate
 
-from farcall import assets, covalent_state
+from farcall import assets, covalent_restart, covalent_state
 from farcall.assets import TaskGroup
 from farcall.covalent_options import ConfiguredExecutor
 from farcall.electrons import CancelledGroupError, Key, Run, desk
@@ -137,7 +137,7 @@ class ManagedExecutor(ConfiguredExecutor):
                 updates.append(await _tell(key, end))
             finally:  # what is raised here ends the node for Covalent too
                 desk().forget([key])
-            run.take(key)
+            run.take(key[1])
         return updates
 
     async def cancel(self, task_metadata: Mapping[str, Any], job_handle: str | None) -> bool:
@@ -169,10 +169,11 @@ class ManagedExecutor(ConfiguredExecutor):
         """Join a node's job again, or have a node without one started again."""
         if desk().find(key) is not None:
             return None
+        await covalent_restart.look_for_orphans(key[0])
         job_id = await asyncio.to_thread(covalent_state.read_job_handle, *key)
         if job_id is not None:
             return desk().adopt(self.settings, key, job_id)
-        await covalent_state.start_again(key[0], group, key[1])
+        await covalent_restart.start_again(key[0], group)
         return None
 
     async def _append_logs(self, dispatch_id: str, end: NodeEnd) -> None:

@@ -1,43 +1,20 @@
-"""What the Covalent door asks of Covalent's server beyond the plugin interface.
+"""What Covalent's server keeps of a task: the files of its assets, and the ID of its job.
 
-Covalent keeps assets and job handles, and starts nothing again after a restart. All of it is
-reached by the functions its own dispatcher uses (covalent_dispatcher, 0.240), inside the server's
-process.
+It is read and written where Covalent's own dispatcher does it (covalent_dispatcher, 0.240), inside
+the server's process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from covalent._shared_files.config import get_config
-
 from farcall.errors import FarcallError
 from farcall_runtime.envelope import Buffer
-
-_STATE_VARIABLE = "COVALENT_CACHE_DB_URL"
-
-
-def keep_state_over_restarts() -> None:
-    """Have the server keep the state of running dispatches in its database.
-
-    By default it lies in a temporary file (covalent_dispatcher/_core/dispatcher_modules/caches.py,
-    0.240), and a dispatch that was running when the server was killed can never be finished. The
-    plugin is loaded before Covalent reads the variable.
-    """
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    if main is None or Path(main).resolve().parts[-2:] != ("covalent_ui", "app.py"):
-        return  # not the server; a client's children must not inherit the variable
-    database = os.environ.get("COVALENT_DATABASE_URL")
-    url = database or "sqlite+pysqlite:///" + get_config("dispatcher.db_path")
-    os.environ.setdefault(_STATE_VARIABLE, url)
-
 
 # --- assets -----------------------------------------------------------------------------------
 
@@ -160,29 +137,3 @@ def read_job_handle(dispatch_id: str, node: int) -> str | None:
     (record,) = jobdb.get_job_records(jobdb.to_job_ids(dispatch_id, [node]))
     handle: Any = json.loads(record["job_handle"])
     return handle if isinstance(handle, str) else None
-
-
-async def start_again(dispatch_id: str, group: int, node: int) -> None:
-    """Have Covalent start a task group that has no job, if its turn has come.
-
-    Args:
-        dispatch_id: The dispatch.
-        group: Number of the task group.
-        node: The node that was asked for; a group is started for its first one.
-
-    Raises:
-        FarcallError: The server does not know how far the dispatch had come.
-    """
-    from covalent_dispatcher._core import dispatcher
-    from covalent_dispatcher._core.dispatcher_modules.caches import _task_group_cache
-
-    try:
-        pending = await _task_group_cache.get_pending(dispatch_id, group)
-        nodes = await _task_group_cache.get_task_group(dispatch_id, group)
-    except IndexError as error:
-        raise FarcallError(
-            "Covalent's server has lost the state of this dispatch, so it cannot go on; run it "
-            f"again with ct.redispatch({dispatch_id!r}, reuse_previous_results=True)"
-        ) from error
-    if pending < 1 and nodes[0] == node:
-        await dispatcher._submit_task_group(dispatch_id, nodes, group)

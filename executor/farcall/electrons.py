@@ -74,8 +74,9 @@ class Run:
         self.keys = keys
         self.job = job
         self.cancelled = False
-        self.left = set(keys)
         self.settings = settings
+        self._numbers: set[int] = set()
+        self._taken: set[int] = set()
         self.submitting: asyncio.Task[_GroupJob] | None = None
 
     async def was_cancelled(self) -> bool:
@@ -88,12 +89,13 @@ class Run:
         delivered = await self._delivered()
         numbers = [number for _, number in self.keys]
         found = nodes.ends(delivered.results[0], numbers, delivered.stdout, delivered.stderr)
+        self._numbers = {end.node for end in found}
         return {end.node: end for end in found}
 
-    def take(self, key: Key) -> None:
+    def take(self, node: int) -> None:
         """Note that Covalent has a node's value; after the last one the objects are deleted."""
-        self.left.discard(key)
-        if not self.left and self.job is not None:
+        self._taken.add(node)
+        if self._taken >= self._numbers and self.job is not None:
             _keep(asyncio.ensure_future(self.job.discard()))
 
     async def _delivered(self) -> Delivered:
@@ -157,7 +159,6 @@ class Desk:
         for run in self._runs.values():
             if run.job is not None and run.job.id == job_id:
                 run.keys = [*run.keys, key]
-                run.left.add(key)
                 break
         else:
             job = _GroupJob(job_id, settings, lambda: session_for(settings))
