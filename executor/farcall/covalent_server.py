@@ -112,8 +112,6 @@ class CovalentServer:
         python: Interpreter of the environment in which Covalent is installed.
         cluster: Whether to start a Dask cluster, which takes some seconds more. Without it, an
             electron that names no executor runs on Covalent's ``local``.
-        durable: Keep the state of running dispatches in the database. Covalent itself keeps it
-            in a temporary file, so that no dispatch survives its server.
 
     Attributes:
         home: As an absolute path.
@@ -131,7 +129,6 @@ class CovalentServer:
         *,
         python: str = sys.executable,
         cluster: bool = False,
-        durable: bool = False,
     ) -> None:
         self.home = home.absolute()
         self.port = _configured_port(self.home) or _free_port()
@@ -140,7 +137,6 @@ class CovalentServer:
         self._given = dict(environment or {})
         self._python = python
         self._cluster = cluster
-        self._durable = durable
         self._log = self.home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -241,7 +237,6 @@ class CovalentServer:
             **{k: v for k, v in os.environ.items() if not k.startswith("COVALENT_")},
             **self.environment,
             "TMPDIR": str(temporary),
-            **({"COVALENT_CACHE_DB_URL": _database_url(self.home)} if self._durable else {}),
             **self._given,
         }
         with self._log.open("ab") as log:
@@ -298,11 +293,6 @@ def _client_environment(home: Path, port: int, *, cluster: bool) -> dict[str, st
 
 def _database(home: Path) -> Path:
     return home / "data" / "dispatcher.sqlite"
-
-
-def _database_url(home: Path) -> str:
-    # Covalent compares the whole text with its own to see whether the two are one.
-    return f"sqlite+pysqlite:///{_database(home)}"
 
 
 def _configured_port(home: Path) -> int | None:

@@ -139,7 +139,7 @@ def test_it_is_the_one_that_a_client_process_finds(server):
 
 
 def test_a_finished_dispatch_survives_kill(new_server, dispatch, wait):
-    server = new_server(durable=True)
+    server = new_server()
     former = server.pid
     finished = dispatch(three, 1, server=server)
     assert 3 == wait(finished, server=server).result
