@@ -1,10 +1,11 @@
-"""An S3 in memory, as much of it as farcall, obstore and boto3 use for small objects."""
+"""An S3 in memory, as much of it as farcall, obstore and boto3 use."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import time
+import uuid
 from collections.abc import Mapping
 from email.utils import formatdate
 from xml.sax.saxutils import escape, unescape
@@ -28,11 +29,13 @@ class Buckets:
     def __init__(self) -> None:
         self.stored: dict[str, float] = {}
         self._objects: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self._uploads: dict[str, dict[int, bytes]] = {}
 
     def clear(self) -> None:
         """Delete everything."""
         self.stored.clear()
         self._objects.clear()
+        self._uploads.clear()
 
     def fill(self, name: str, count: int, data: bytes) -> None:
         """Store equal objects, ``<name>/0`` and so on."""
@@ -53,6 +56,8 @@ class Buckets:
             return "DeleteObjects", self._delete(bucket, body.decode())
         if method == "GET" and not key:
             return "ListObjectsV2", self._list(bucket, query)
+        if "uploads" in query or "uploadId" in query:
+            return self._answer_parts(method, name, query, body)
         if method == "PUT":
             return "PutObject", self._put(name, headers, body)
         if method in ("GET", "HEAD"):
@@ -70,6 +75,26 @@ class Buckets:
         if headers.get("If-None-Match") == "*" and name in self._objects:
             return _refuse(412, "PreconditionFailed")
         return 200, self._store(name, body), b""
+
+    def _answer_parts(
+        self, method: str, name: str, query: Mapping[str, str], body: bytes
+    ) -> tuple[str, Answer]:
+        """Answer a request of an upload in parts."""
+        if "uploads" in query:
+            upload = uuid.uuid4().hex
+            self._uploads[upload] = {}
+            document = f"<UploadId>{upload}</UploadId>"
+            return "CreateMultipartUpload", _reply("InitiateMultipartUploadResult", document)
+        upload = query["uploadId"]
+        if method == "PUT":
+            self._uploads[upload][int(query["partNumber"])] = body
+            return "UploadPart", (200, {"ETag": f'"{query["partNumber"]}"'}, b"")
+        parts = self._uploads.pop(upload)
+        if method == "DELETE":
+            return "AbortMultipartUpload", (204, {}, b"")
+        headers = self._store(name, b"".join(parts[number] for number in sorted(parts)))
+        document = f"<ETag>{escape(headers['ETag'])}</ETag>"
+        return "CompleteMultipartUpload", _reply("CompleteMultipartUploadResult", document)
 
     def _get(self, name: str, headers: Mapping[str, str]) -> Answer:
         if name not in self._objects:

@@ -60,7 +60,7 @@ class Cloud:
             request.method, place, request.query, request.headers, body
         )
         self._counts[side][f"s3 {name}"] += 1
-        if name == "PutObject":
+        if name in ("PutObject", "CompleteMultipartUpload"):
             self._queue.note_stored(place)
         return web.Response(status=status, headers=headers, body=content)
 

@@ -26,7 +26,7 @@ from benchmarks.cloud import CONTROL
 from farcall_runtime import contract, envelope, task
 from farcall_runtime.bundle import Assignment
 from farcall_runtime.envelope import Buffer, Index
-from farcall_runtime.storage import Storage
+from farcall_runtime.storage import SINGLE_PUT_BYTES, Storage
 
 _THREADS = 4
 _STREAM = {"chunks": 0, "stored": 0, "dropped": 0}
@@ -81,10 +81,16 @@ def _play(
             parts.append(bundle[part.offset : part.offset + part.length])
             part.check(parts[-1])
         key = assignment.where.outcome_key(assignment.array_index)
-        yield key, _run(assignment, key, *parts)
+        yield key, _run(assignment, key, *parts, storage)
 
 
-def _run(assignment: Assignment, key: str, function: Buffer, arguments: Buffer) -> list[Buffer]:
+def _run(
+    assignment: Assignment,
+    key: str,
+    function: Buffer,
+    arguments: Buffer,
+    storage: Storage | None = None,
+) -> list[Buffer]:
     started, cpu = time.monotonic(), time.process_time()
     records, results = task._run(function, arguments, (cloudpickle.__version__,) * 2)
     meta = {
@@ -105,6 +111,12 @@ def _run(assignment: Assignment, key: str, function: Buffer, arguments: Buffer) 
         "results": records,
     }
     value = b"".join(envelope.pack(results))
+    if storage is not None and len(value) > SINGLE_PUT_BYTES:
+        meta["value"] = {"size": len(value), "sha256": hashlib.sha256(value).hexdigest()}
+        storage.put(
+            assignment.where.value_key(assignment.array_index, assignment.attempt), [value]
+        )
+        value = b""
     return envelope.seal_outcome(assignment.key, key, meta, b"", b"", value)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -68,6 +69,7 @@ class Row:
         return self.what, f"{self.wanted:g}{unit}", f"{self.found:.3g}{unit}", reached
 
 
+TITLE = "# What farcall costs"
 HEADINGS = ("what", "at most", "measured", "reached")
 COST_HEADINGS = (
     "client",
@@ -98,25 +100,41 @@ def rows(sweep: Cost, singles: Cost, starts: Starts, latencies: list[float]) -> 
 
 def show(found: Sequence[Row], costs: Sequence[Cost]) -> None:
     """Print both tables."""
-    console = Console(width=max(Console().width, 140))
-    for title, headings, lines in (
-        ("Figures", HEADINGS, [row.cells for row in found]),
-        ("What tasks cost their client", COST_HEADINGS, [_cells(cost) for cost in costs]),
-    ):
-        table = Table(*headings, title=title)
-        for line in lines:
-            table.add_row(*(cell.replace("**", "").replace("`", "") for cell in line))
-        console.print(table)
+    show_table("Figures", HEADINGS, [row.cells for row in found])
+    cells = [_cells(cost) for cost in costs]
+    show_table("What tasks cost their client", COST_HEADINGS, cells)
 
 
-def write(
-    path: Path,
+def show_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    shown = Table(*headings, title=title)
+    for line in lines:
+        shown.add_row(*(cell.replace("**", "").replace("`", "") for cell in line))
+    Console(width=max(Console().width, 140)).print(shown)
+
+
+def write(path: Path, parts: Mapping[str, str]) -> None:
+    """Write parts of the page, each by its title, and leave the others as they are.
+
+    Args:
+        path: The page.
+        parts: For each title, in the order of the page, its part; empty where it was not measured.
+    """
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    kept = {
+        piece.partition("\n")[0]: piece.strip() for piece in re.split(r"^(?=# )", text, flags=re.M)
+    }
+    whole = [part.strip() or kept.get(title, "") for title, part in parts.items()]
+    path.write_text("\n\n".join(filter(None, whole)) + "\n", encoding="utf-8")
+
+
+def page(
     found: Sequence[Row],
     costs: Sequence[Cost],
     starts: Starts,
     latencies: list[float],
-) -> None:
-    """Write the page."""
+) -> str:
+    """Return the part of the page."""
     supervisor, child, floor = map(
         statistics.median, (starts.supervisor, starts.child, starts.floor)
     )
@@ -126,7 +144,6 @@ def write(
         (cost.name, ", ".join(f"{name} {n}" for name, n in sorted(cost.requests.items())))
         for cost in costs
     ]
-    today = datetime.now(timezone.utc).date()
     details = (
         f"The container's CPU is {supervisor:.3f} s of the supervisor and {child:.3f} s of the "
         f"child, median of {len(starts.sums)} starts, of which the least took "
@@ -137,18 +154,18 @@ def write(
         f"ten within {ninth:.2f} s, all within {max(latencies):.2f} s."
     )
     parts = [
-        "# What farcall costs",
-        f"Written by `python -m benchmarks` on {today}. {_machine()}",
-        _table(HEADINGS, [row.cells for row in found]),
+        TITLE,
+        f"Written by `python -m benchmarks` on {today()}. {machine()}",
+        table(HEADINGS, [row.cells for row in found]),
         details,
         "## What tasks cost their client",
-        _table(COST_HEADINGS, [_cells(cost) for cost in costs]),
+        table(COST_HEADINGS, [_cells(cost) for cost in costs]),
         *_ratios(costs),
-        _table(("client", "requests in all"), operations),
+        table(("client", "requests in all"), operations),
         "## How it was measured",
         _METHOD,
     ]
-    path.write_text("\n\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    return "\n\n".join(parts).rstrip() + "\n"
 
 
 def _ratios(costs: Sequence[Cost]) -> list[str]:
@@ -186,14 +203,21 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table of the page."""
     bars = ["| " + " | ".join(line) + " |" for line in (headings, ["---"] * len(headings), *lines)]
     return "\n".join(bars)
 
 
-def _machine() -> str:
+def today() -> str:
+    """Return the date."""
+    return str(datetime.now(timezone.utc).date())
+
+
+def machine(more: Sequence[str] = ()) -> str:
+    """Say what it was measured on and with."""
     versions = []
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *more):
         try:
             versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:  # a checkout on the path is not an installed distribution

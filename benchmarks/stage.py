@@ -50,14 +50,16 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage() -> Iterator[Stage]:
-    """Start cloud and fleet, and end them."""
+def stage(more: Mapping[str, str] | None = None) -> Iterator[Stage]:
+    """Start cloud and fleet, and end them; ``more`` goes into every process's environment."""
+    more = more or {}
     with contextlib.ExitStack() as stack:
-        cloud = stack.enter_context(_process(environment(""), "benchmarks.cloud"))
+        cloud = stack.enter_context(_process(environment("") | more, "benchmarks.cloud"))
         urls = json.loads(cloud.stdout.readline())
         stack.callback(cloud.stdin.close)
-        stack.enter_context(_process(environment(urls["jobs"]), "benchmarks.fleet", urls["jobs"]))
-        yield Stage(urls["client"], environment(urls["client"]))
+        fleet = environment(urls["jobs"]) | more
+        stack.enter_context(_process(fleet, "benchmarks.fleet", urls["jobs"]))
+        yield Stage(urls["client"], environment(urls["client"]) | more)
 
 
 @contextlib.contextmanager

@@ -216,8 +216,12 @@ def _local_executor() -> Any:
 
 async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
     """Give Covalent what came of a node."""
-    found: dict[str, Buffer] = {"stdout": end.stdout, "stderr": end.stderr}
-    found["error"] = end.error.encode(errors="replace")
+    # Covalent's client cannot read a result with other bytes than UTF-8 in one of these.
+    found: dict[str, Buffer] = {
+        "stdout": end.stdout.decode(errors="replace").encode(),
+        "stderr": end.stderr.decode(errors="replace").encode(),
+        "error": end.error.encode(errors="replace"),
+    }
     status = RESULT_STATUS.CANCELLED if end.cancelled else RESULT_STATUS.FAILED
     if end.value is not None:
         status = RESULT_STATUS.COMPLETED

@@ -14,6 +14,7 @@ import binascii
 import json
 import platform
 import struct
+from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
 from farcall_runtime.envelope import Buffer, IntegrityError
@@ -121,8 +122,8 @@ class Encoder:
         self._rest = b""
 
     def write(self, data: Buffer) -> int:
-        """Take in bytes."""
-        view = memoryview(data)
+        """Take in bytes; the pickler hands over an array as it is, of any shape and type."""
+        view = PickleBuffer(data).raw()
         size = len(view)
         if self._rest:
             missing = 3 - len(self._rest)

@@ -119,8 +119,9 @@ class _Sink:
         self.pieces: Pieces = []
 
     def write(self, data: Buffer) -> int:
-        self.pieces.append(data)
-        return len(data)
+        # An array comes as it is, of any shape and type.
+        self.pieces.append(data if isinstance(data, bytes) else pickle.PickleBuffer(data).raw())
+        return len(self.pieces[-1])
 
 
 class _Source:

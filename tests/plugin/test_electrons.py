@@ -11,6 +11,7 @@ import sys
 
 import boto3
 import covalent as ct
+import numpy as np
 import pytest
 
 from plugin.counting import Counting
@@ -573,3 +574,33 @@ def test_large_values_travel(run, batch):
 
     result = run(flow)
     assert (52 * MIB, result.get_node_result(0)["stdout"].strip()) == result.result
+
+
+def test_arrays_travel(run, batch):
+    @ct.electron(executor=batch())
+    def make(rows):
+        return np.arange(100.0 * rows).reshape(rows, 100)
+
+    @ct.electron(executor=batch())
+    def turn(array):
+        return array.T, "\udce4"
+
+    @ct.lattice(executor="local", workflow_executor="local")
+    def flow(rows):
+        return turn(make(rows))
+
+    turned, text = run(flow, 300).result
+    np.testing.assert_array_equal(np.arange(30_000.0).reshape(300, 100).T, turned)
+    assert text == "\udce4"
+
+
+def test_output_that_is_no_text_can_be_read(run, batch, node):
+    @ct.electron(executor=batch())
+    def bark():
+        os.write(1, b"\xff woof \xc3\xa4\n")
+
+    @ct.lattice(executor="local", workflow_executor="local")
+    def flow():
+        return bark()
+
+    assert "\ufffd woof \u00e4\n" == node(run(flow), 0).stdout

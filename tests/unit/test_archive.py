@@ -8,6 +8,7 @@ import pickle
 import struct
 
 import cloudpickle
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -174,3 +175,24 @@ def test_a_value_that_refuses_to_be_shown_travels_all_the_same():
 @pytest.mark.parametrize("value", ["x" * 3_000_000, b"x" * 3_000_000, list(range(1_000_000))])
 def test_the_text_of_a_large_value_is_cut(value):
     assert len(archive.parse(archive.head(value, "3")).text) <= archive._MOST_TEXT + 10
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ones(10_000),
+        np.arange(60_000.0).reshape(200, 300),
+        np.asfortranarray(np.arange(60_000.0).reshape(200, 300)),
+        np.ones((300, 400), np.uint8),
+        np.arange(30_000, dtype=">i4"),
+        np.arange(60_000)[::3],
+        np.zeros(0),
+    ],
+    ids=["long", "rows", "columns", "bytes", "foreign", "gaps", "empty"],
+)
+def test_arrays_of_any_shape_and_type_are_encoded(array):
+    encoder = archive.Encoder()
+    dump_to([array, b"x" * 200_000], encoder)
+    back, rest = pickle.loads(archive.decode(b"".join(encoder.close())))
+    assert (array.dtype, rest) == (back.dtype, b"x" * 200_000)
+    np.testing.assert_array_equal(array, back)
