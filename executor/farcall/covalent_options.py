@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from covalent._shared_files.config import get_config
@@ -14,6 +16,8 @@ from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.errors import SettingsError
 from farcall.settings import ENVIRONMENT_PREFIX, Place, Settings
+
+_log = logging.getLogger("farcall")
 
 CONSTRUCTOR = "AWSBatchExecutor"
 
@@ -39,9 +43,30 @@ def plugin_defaults() -> dict[str, Any]:
         section = get_config(_SECTION)
     except KeyError:
         return defaults
+    _warn_of_unknown(section, known=defaults)
     # Covalent takes "" for a gap to be filled (covalent/_shared_files/config.py); here it says
     # that there is no role, or no log group of one's own.
     return {**defaults, **{name: "" for name, value in section.items() if value == ""}}
+
+
+def _warn_of_unknown(section: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Tell which options of the section have no effect.
+
+    They are not refused: a running server of Covalent's writes whatever it once read back into the
+    file, so that nobody could correct a misspelled one without stopping it.
+    """
+    names = {*known, *Settings.model_fields}
+    for name in section:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            _log.warning(
+                "%s, section [%s] has an unknown option %r, which has no effect%s",
+                _place().file,
+                _SECTION,
+                name,
+                hint,
+            )
 
 
 def register(name: str) -> None:
@@ -76,7 +101,8 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
             if logs.get(name) is None:
                 logs[name] = configured
         left = [name for name in _LEFT_TO_AWS if section.get(name) == ""]
-        section = {name: value for name, value in section.items() if name not in left}
+        known = Settings.model_fields.keys() - left
+        section = {name: value for name, value in section.items() if name in known}
         settings = _resolve(section, given)
         _refuse_foreign_image(settings)
         super().__init__(**logs)

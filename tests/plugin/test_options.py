@@ -158,15 +158,36 @@ def test_a_region_left_open_is_that_of_the_environment(client):
     assert ["us-west-2"] == client(code, AWS_REGION="us-west-2")
 
 
+def test_an_unknown_key_in_the_configuration_is_told_and_harms_nobody(client):
+    code = """
+        import json
+        import logging
+
+        told = []
+        logging.getLogger("farcall").addHandler(logging.NullHandler())
+        logging.getLogger("farcall").handlers[0].handle = lambda r: told.append(r.getMessage())
+
+        import covalent as ct
+
+        found = ct.executor._executor_manager.get_executor("awsbatch")
+        print(json.dumps([told, ct.executor.AWSBatchExecutor().vcpu, found.vcpu]))
+    """
+    (told,), *options = client(code, "[executors.awsbatch]\nvcpus = 2\nvcpu = 4\n")
+    assert [4, 4] == options
+    assert told == (
+        f"{client.file}, section [executors.awsbatch] has an unknown option 'vcpus', which has no "
+        "effect; did you mean vcpu?"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "problem", "place"),
     [
-        ("vcpus = 2", "unknown option 'vcpus'; did you mean vcpu?", "{}, section [{}]"),
         ('memory = "much"', "memory is 'much'", "in [{1}] of {0} or in FARCALL_MEMORY"),
         ("retry_attempts = 0", "retry_attempts is 0", "in [{1}] of {0} or in FARCALL_RETRY_"),
     ],
 )
-def test_a_wrong_key_or_value_in_the_configuration_is_named(client, line, problem, place):
+def test_a_wrong_value_in_the_configuration_is_named(client, line, problem, place):
     code = """
         import json
         import covalent as ct
