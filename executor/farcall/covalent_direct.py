@@ -113,8 +113,10 @@ class DirectExecutor(ConfiguredExecutor):
         run = desk().find(key)
         if run is None:
             raise FarcallError(f"no job of node {key[1]} of dispatch {key[0]} is under way here")
-        end = (await run.ends())[key[1]]
-        desk().forget([key])
+        try:
+            end = (await run.ends())[key[1]]
+        finally:
+            desk().forget([key])
         stdout, stderr = (each.decode(errors="replace") for each in (end.stdout, end.stderr))
         if end.cancelled:
             raise TaskCancelledError(end.error)

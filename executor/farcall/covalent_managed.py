@@ -62,6 +62,8 @@ class ManagedExecutor(ConfiguredExecutor):
             SettingsError: An option is wrong, or names what does not exist.
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
+            IntegrityError: An asset is not what Covalent 0.240 writes.
+            OSError: An asset cannot be read.
         """
         settings = self.settings
         keys = _keys(task_group_metadata)
@@ -94,11 +96,18 @@ class ManagedExecutor(ConfiguredExecutor):
             TaskCancelledError: Its job was terminated, from wherever.
             NotImplementedError: Covalent's own executor runs it and will tell by itself.
             ServiceError: AWS refused a call.
+            FarcallError: There is no room for a large value in ``cache_dir``.
         """
         if _DELEGATED in data:
             raise NotImplementedError
-        run = desk().find(_keys(task_group_metadata)[0])
-        if run is not None and await run.was_cancelled():
+        keys = _keys(task_group_metadata)
+        run = desk().find(keys[0])
+        try:
+            cancelled = run is not None and await run.was_cancelled()
+        except Exception:  # Covalent ends the nodes, and does not ask for them again
+            desk().forget(keys, ended=False)
+            raise
+        if cancelled:
             raise TaskCancelledError
         return data
 
@@ -114,6 +123,7 @@ class ManagedExecutor(ConfiguredExecutor):
 
         Raises:
             ServiceError: AWS refused a call.
+            FarcallError: There is no room for what came, or the dispatch's state is lost.
         """
         if isinstance(data, dict) and _STATUS in data:
             return list(await _local_executor().receive(task_group_metadata, data))
@@ -135,8 +145,10 @@ class ManagedExecutor(ConfiguredExecutor):
                 end = (await run.ends())[key[1]]
                 await self._append_logs(key[0], end)
                 updates.append(await _tell(key, end))
-            finally:  # what is raised here ends the node for Covalent too
-                desk().forget([key])
+            except BaseException:  # Covalent ends the node, or may be asked to look again
+                desk().forget([key], ended=False)
+                raise
+            desk().forget([key])
             run.take(key[1])
         return updates
 
@@ -154,7 +166,9 @@ class ManagedExecutor(ConfiguredExecutor):
             Whether something is being ended, or will not be begun.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
-        return await desk().cancel(self.settings, key, job_handle)
+        run = desk().find(key)
+        settings = run.settings if run else self.settings
+        return await desk().cancel(settings, key, job_handle)
 
     async def _store_handle(self, run: Run) -> None:
         """Tell Covalent the job's ID, for a cancel or a restart; the job goes on without, too."""
@@ -226,7 +240,7 @@ async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
     if end.value is not None:
         status = RESULT_STATUS.COMPLETED
         found["output"] = end.value
-    return await _update(key, status, {name: data for name, data in found.items() if len(data)})
+    return await _update(key, status, found)
 
 
 async def _update(key: Key, status: Any, found: Mapping[str, Buffer]) -> TaskUpdate:

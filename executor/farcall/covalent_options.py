@@ -25,6 +25,7 @@ _SECTION = "executors.awsbatch"
 _LEFT_TO_AWS = ("profile", "region", "credentials")
 """Options that AWS's own configuration decides where the section has them empty."""
 
+_WRONG = "wrong"
 _LOG_OPTIONS = ("log_stdout", "log_stderr")
 _VARIABLES = (
     *(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields),
@@ -93,7 +94,8 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
     ) -> None:
         section = dict(get_config(_SECTION))
         logs = {"log_stdout": log_stdout, "log_stderr": log_stderr}
-        if {**options, **logs} == section:  # made by Covalent, for its name alone
+        by_name = {**options, **logs} == section
+        if by_name:  # made by Covalent
             options, logs = {}, {}
         given = {name: value for name, value in options.items() if value is not None}
         for name in _LOG_OPTIONS:
@@ -103,9 +105,17 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         left = [name for name in _LEFT_TO_AWS if section.get(name) == ""]
         known = Settings.model_fields.keys() - left
         section = {name: value for name, value in section.items() if name in known}
-        settings = _resolve(section, given)
-        _refuse_foreign_image(settings)
         super().__init__(**logs)
+        try:
+            settings = _resolve(section, given)
+            _refuse_foreign_image(settings)
+        except SettingsError as error:
+            if not by_name:
+                raise
+            # Covalent makes an executor of the section before it gives it a task's own options,
+            # and to cancel one: what is wrong there must not stop these.
+            self.__dict__[_WRONG] = str(error)
+            return
         self.__dict__.update(settings.model_dump(mode="json"))
 
     @property
@@ -115,6 +125,8 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         Raises:
             SettingsError: An attribute was given a wrong value, or is not there.
         """
+        if _WRONG in self.__dict__:
+            raise SettingsError(self.__dict__[_WRONG])
         values = {name: self.__dict__.get(name) for name in Settings.model_fields}
         if any(name not in self.__dict__ for name in values):
             raise SettingsError(

@@ -45,10 +45,11 @@ async def look_for_orphans(dispatch_id: str) -> None:
 
     Once a task has been received, Covalent itself starts those that waited for it.
     """
-    if dispatch_id not in _orphans:
-        looking = asyncio.to_thread(_find_orphans, dispatch_id)
-        _orphans[dispatch_id] = asyncio.ensure_future(looking)
-    await asyncio.wait([_orphans[dispatch_id]])
+    looking = _orphans.get(dispatch_id)
+    if looking is None or (looking.done() and (looking.cancelled() or looking.exception())):
+        found = asyncio.to_thread(_find_orphans, dispatch_id)
+        looking = _orphans[dispatch_id] = asyncio.ensure_future(found)
+    await asyncio.wait([looking])
 
 
 async def start_again(dispatch_id: str, group: int) -> None:

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -131,6 +132,11 @@ class CovalentServer:
         cluster: bool = False,
     ) -> None:
         self.home = home.absolute()
+        if urllib.parse.quote(str(self.home)) != str(self.home):
+            raise FarcallError(
+                f"home is {str(self.home)!r}; Covalent's client cannot read results below a path "
+                "with blanks or letters beyond ASCII: choose another one"
+            )
         self.port = _configured_port(self.home) or _free_port()
         self.address = f"http://{_LOOPBACK}:{self.port}"
         self.environment = _client_environment(self.home, self.port, cluster=cluster)

@@ -7,6 +7,7 @@ the server's process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import weakref
 from collections.abc import Iterable, Mapping
@@ -49,23 +50,63 @@ def asset_files(dispatch_id: str, nodes: Iterable[int]) -> dict[tuple[int, str],
 def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict[str, Any]:
     """Write assets of a node into Covalent's store.
 
+    Args:
+        dispatch_id: The dispatch.
+        node: The node's number.
+        found: The assets; empty ones are written only over what is not.
+
     Returns:
         What a `TaskUpdate` says of them.
 
     Raises:
         FarcallError: They could not be written.
     """
-    files = asset_files(dispatch_id, [node])
-    for key, data in found.items():
-        path = files[node, key]
+    written = {}
+    for key, path in _own_files(dispatch_id, node, found).items():
+        data = found[key]
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                path.write_bytes(b"")  # Covalent needs room to say so
             raise FarcallError(
                 f"{len(data)} bytes could not be written to {path} ({error}); make room on the "
                 "disk of Covalent's server. What the job stored is still in the bucket"
             ) from error
-    return {key: {"size": len(data)} for key, data in found.items()}
+        written[key] = {"size": len(data)}
+    return written
+
+
+def _own_files(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict[str, Path]:
+    """Return where assets are to be written.
+
+    In a redispatch, Covalent has a new node's assets point to those of the old one, which are left
+    as they are (covalent_dispatcher/_dal/tg_ops.py).
+    """
+    from covalent_dispatcher._db.datastore import workflow_db
+    from covalent_dispatcher._db.models import Asset, Electron, ElectronAsset, Lattice
+    from covalent_dispatcher._object_store.local import local_store
+    from sqlalchemy import select
+
+    statement = (
+        select(ElectronAsset.key, Asset)
+        .join(Asset, ElectronAsset.asset_id == Asset.id)
+        .join(Electron, ElectronAsset.meta_id == Electron.id)
+        .join(Lattice, Electron.parent_lattice_id == Lattice.id)
+        .where(Lattice.dispatch_id == dispatch_id)
+        .where(Electron.transport_graph_node_id == node)
+        .where(ElectronAsset.key.in_(list(found)))
+    )
+    files = {}
+    with workflow_db.session() as session:
+        for key, asset in session.execute(statement):
+            if len(found[key]) or asset.size:
+                where = local_store.get_uri_components(dispatch_id, node, key)
+                if (asset.storage_path, asset.object_key) != where:
+                    asset.storage_path, asset.object_key = where
+                files[key] = Path(*where)
+    return files
 
 
 # --- jobs -------------------------------------------------------------------------------------

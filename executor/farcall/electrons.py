@@ -53,10 +53,10 @@ class _GroupJob(Job[Any]):
         """Wait for the end, and return what came of the group."""
         return await self._delivered()
 
-    async def discard(self) -> None:
-        """Have the job's objects deleted where all went well."""
+    async def discard(self, *, keep: bool) -> None:
+        """Have the job's objects deleted, or let go of them where they are to be kept."""
         session, submission, _ = await self._find()
-        session.discard(self._settings, submission, await self._delivered())
+        session.discard(self._settings, submission, await self._delivered(), keep=keep)
 
 
 class Run:
@@ -77,6 +77,7 @@ class Run:
         self.settings = settings
         self._numbers: set[int] = set()
         self._taken: set[int] = set()
+        self._succeeded = False
         self.submitting: asyncio.Task[_GroupJob] | None = None
 
     async def was_cancelled(self) -> bool:
@@ -90,13 +91,17 @@ class Run:
         numbers = [number for _, number in self.keys]
         found = nodes.ends(delivered.results[0], numbers, delivered.stdout, delivered.stderr)
         self._numbers = {end.node for end in found}
+        self._succeeded = all(end.value is not None for end in found)
         return {end.node: end for end in found}
 
     def take(self, node: int) -> None:
-        """Note that Covalent has a node's value; after the last one the objects are deleted."""
+        """Note that Covalent has been told of a node's end.
+
+        After the last one the objects are deleted, if all went well.
+        """
         self._taken.add(node)
         if self._taken >= self._numbers and self.job is not None:
-            _keep(asyncio.ensure_future(self.job.discard()))
+            _keep(asyncio.ensure_future(self.job.discard(keep=not self._succeeded)))
 
     async def _delivered(self) -> Delivered:
         if self.job is None:
@@ -166,11 +171,17 @@ class Desk:
         self._runs[key] = run
         return run
 
-    def forget(self, keys: Sequence[Key]) -> None:
-        """Let go of nodes that have ended."""
+    def forget(self, keys: Sequence[Key], *, ended: bool = True) -> None:
+        """Let go of nodes.
+
+        Args:
+            keys: The nodes.
+            ended: Whether Covalent has been told of their end.
+        """
         for key in keys:
             self._runs.pop(key, None)
-            _remember(self._ended, key)
+            if ended:
+                _remember(self._ended, key)
 
     async def cancel(self, settings: Settings, key: Key, job_id: str | None) -> bool:
         """End what a node is part of, whatever state it is in.

@@ -67,7 +67,7 @@ class Session:
         self._courier = Courier(access, self.tracker.detail, self._threads)
         self._stores: dict[str, Store] = {}
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
-        self._undelivered: dict[str, int] = {}
+        self._undelivered: dict[str, tuple[int, bool]] = {}
         self._unended: dict[str, set[int]] = {}  # children of arrays, for `terminate_soon`
         self._doomed: list[str] = []
         self._terminating: asyncio.Future[None] | None = None
@@ -144,17 +144,34 @@ class Session:
             store, submission, index, arrival, read=read, spool=spool
         )
 
-    def discard(self, settings: Settings, submission: Submission, delivered: Delivered) -> None:
-        """Have the objects of a delivered task deleted where all went well."""
+    def discard(
+        self,
+        settings: Settings,
+        submission: Submission,
+        delivered: Delivered,
+        *,
+        keep: bool = False,
+    ) -> None:
+        """Have the objects of a delivered task deleted where all went well.
+
+        Args:
+            settings: The options it was made with.
+            submission: Its job.
+            delivered: What came of it.
+            keep: Whether something went wrong that the outcome does not call an error.
+        """
+        bundle = submission.where.bundle_key
         store = self.store(submission.where.bucket)
-        if delivered.spent and not settings.keep_artifacts:
-            store.delete_later(delivered.spent)
-            bundle = submission.where.bundle_key
-            if bundle in self._undelivered:
-                self._undelivered[bundle] -= 1
-                if not self._undelivered[bundle]:
-                    del self._undelivered[bundle]
-                    store.delete_later([bundle])
+        spent = [] if keep or settings.keep_artifacts else delivered.spent
+        if spent:
+            store.delete_later(spent)
+        if bundle in self._undelivered:
+            left, well = self._undelivered.pop(bundle)
+            left, well = left - 1, well and bool(spent)
+            if left:
+                self._undelivered[bundle] = left, well
+            elif well:
+                store.delete_later([bundle])
 
     async def output(self, submission: Submission, index: int) -> tuple[bytes, bytes] | None:
         """Return what an ended task wrote, without taking its outcome; None if there is none.
@@ -168,7 +185,7 @@ class Session:
 
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
-        self._undelivered.setdefault(submission.where.bundle_key, submission.size)
+        self._undelivered.setdefault(submission.where.bundle_key, (submission.size, True))
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function that takes long in one of the session's threads."""

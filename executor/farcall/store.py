@@ -145,15 +145,16 @@ class Store:
         try:
             await asyncio.to_thread(Path(folder).mkdir, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as file:
-                reply = await self._call("GetObject", key, obstore.get_async(self._store, key))
+                try:
+                    reply = await self._call("GetObject", key, obstore.get_async(self._store, key))
+                except FileNotFoundError:  # the object; below it is the folder
+                    return None
                 if reply.meta["size"] != size:
                     return None
                 async for piece in reply.stream(min_chunk_size=_STREAM_BYTES):
                     await asyncio.to_thread(file.write, piece)
                 file.flush()
                 return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
-        except FileNotFoundError:
-            return None
         except BaseError as error:
             raise self._refused("GetObject", key, error) from error
         except OSError as error:

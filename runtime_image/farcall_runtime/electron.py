@@ -100,10 +100,10 @@ def run_group(
         clock = time.perf_counter()
         try:
             made = _run_node(code, node, values, stopped=stopped)
-            record: dict[str, Any] = {"status": CallStatus.RETURNED}
-            parts.append(made)
             if node is not nodes[-1]:
                 values[node.number] = archive.parse(b"".join(made)).data
+            record: dict[str, Any] = {"status": CallStatus.RETURNED}
+            parts.append(made)  # last: what fails here is a record without a part
         except BaseException as error:  # sys.exit and Ctrl-C are the function's too
             stopped = stopped or isinstance(error, task.TaskTerminated)
             record = _describe(error)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import pathlib
 import random
 import re
 import sys
+import time
 
 import boto3
 import covalent as ct
@@ -604,3 +606,74 @@ def test_output_that_is_no_text_can_be_read(run, batch, node):
         return bark()
 
     assert "\ufffd woof \u00e4\n" == node(run(flow), 0).stdout
+
+
+def test_what_failed_stays_in_the_bucket(run, batch, counting):
+    @ct.electron(executor=batch(prefix="failed-here"))
+    def work(value):
+        return 1 // value
+
+    @ct.lattice(executor="local", workflow_executor="local")
+    def flow(value):
+        return work(value)
+
+    s3 = boto3.client("s3")
+
+    def stored():
+        found = s3.list_objects_v2(Bucket="farcall-local", Prefix="failed-here/")
+        return [each["Key"].split("/")[3] for each in found.get("Contents", ())]
+
+    run(flow, 1)
+    deadline = time.monotonic() + 20
+    while stored() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [] == stored()
+    run(flow, 0)
+    time.sleep(2)  # by when the objects of the one before were gone
+    assert ["bundles", "outcomes"] == sorted(stored())
+
+
+def test_a_redispatch_writes_over_nothing(run, wait, server, batch, node, tmp_path):
+    @ct.electron(executor=batch())
+    def work(path):
+        if not pathlib.Path(path).exists():
+            print("first output")
+            raise ValueError("not yet")
+        return "done"
+
+    @ct.lattice(executor="local", workflow_executor="local")
+    def flow(path):
+        return work(path)
+
+    first = run(flow, str(tmp_path / "now"))
+    assert "FAILED" == node(first, 0).status
+    (tmp_path / "now").touch()
+    again = ct.redispatch(first.dispatch_id, dispatcher_addr=server.address)
+    second = wait(again(str(tmp_path / "now")))
+    assert ("COMPLETED", "", "") == (
+        node(second, 0).status,
+        node(second, 0).stdout,
+        node(second, 0).error,
+    )
+    seen = node(wait(first.dispatch_id), 0)
+    assert ("FAILED", "first output\n") == (seen.status, seen.stdout)
+    assert "ValueError: not yet" in seen.error
+
+
+def test_a_key_added_while_the_server_runs_harms_no_task(dispatch, wait, server, batch):
+    @ct.electron(executor=batch())
+    def work():
+        time.sleep(2)
+        return 1
+
+    @ct.lattice(executor="local", workflow_executor="local")
+    def flow():
+        return work()
+
+    file = server.home / "config" / "covalent.conf"
+    begun = dispatch(flow)
+    text = file.read_text()
+    changed = text.replace("[executors.awsbatch]", "[executors.awsbatch]\nmemori = 3", 1)
+    assert changed != text
+    file.write_text(changed)
+    assert 1 == wait(begun).result

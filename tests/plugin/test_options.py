@@ -193,7 +193,7 @@ def test_a_wrong_value_in_the_configuration_is_named(client, line, problem, plac
         import covalent as ct
 
         found = []
-        by_name = lambda: ct.executor._executor_manager.get_executor("awsbatch")
+        by_name = lambda: ct.executor._executor_manager.get_executor("awsbatch").settings
         for make in (ct.executor.AWSBatchExecutor, by_name):
             try:
                 make()
