@@ -205,6 +205,14 @@ class Batch:
             ServiceError: Batch refused a call.
         """
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
+        try:
+            await self._terminate(job_ids, reason)
+        except asyncio.CancelledError:
+            # The event loop's end cancels each task once; asking twice does no harm.
+            await self._terminate(job_ids, reason)
+            raise
+
+    async def _terminate(self, job_ids: Sequence[str], reason: str) -> None:
         if hasattr(self._aws.batch, "terminate_jobs"):  # from botocore 1.43.93 on
             for ids in _groups(job_ids, _TERMINATE_IDS):
                 await self._terminate_together(ids, reason)

@@ -257,11 +257,7 @@ class Session:
             left = self._unended.get(parent)
             whole = left is not None and all(f"{parent}:{index}" in ids for index in left)
             wanted += [parent] if whole else sorted(ids)
-        try:
-            await self.batch.terminate(wanted, reason)
-        except asyncio.CancelledError:  # once; asking twice does no harm
-            await self.batch.terminate(wanted, reason)
-            raise
+        await self.batch.terminate(wanted, reason)
         self.tracker.hurry()
 
     async def close(self) -> None:
