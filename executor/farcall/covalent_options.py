@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from covalent._shared_files.config import get_config
+from covalent._shared_files.config import _config_manager, get_config
 from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.errors import SettingsError
@@ -155,11 +155,8 @@ def _resolve_again(options: str) -> Settings:
     return Settings.within(section, _place(), **given)
 
 
-@functools.cache
 def _place() -> Place:
-    from covalent._shared_files.defaults import get_default_sdk_config
-
-    return Place(CONSTRUCTOR, get_default_sdk_config()["config_file"])
+    return Place(CONSTRUCTOR, _config_manager.config_file)
 
 
 def _refuse_foreign_image(settings: Settings) -> None:

@@ -87,7 +87,7 @@ def _import() -> CovalentServer | None:
 _COVALENT = _import()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Have Covalent's client pickle a test module by value: the job has no tests to import."""
     cloudpickle.register_pickle_by_value(request.module)

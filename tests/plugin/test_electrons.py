@@ -660,7 +660,11 @@ def test_a_redispatch_writes_over_nothing(run, wait, server, batch, node, tmp_pa
     assert "ValueError: not yet" in seen.error
 
 
-def test_a_key_added_while_the_server_runs_harms_no_task(dispatch, wait, server, batch):
+def test_a_key_added_while_the_server_runs_harms_no_task(
+    dispatch, wait, new_server, embedded, batch
+):
+    server = new_server(environment=embedded.environment)
+
     @ct.electron(executor=batch())
     def work():
         time.sleep(2)
@@ -671,9 +675,9 @@ def test_a_key_added_while_the_server_runs_harms_no_task(dispatch, wait, server,
         return work()
 
     file = server.home / "config" / "covalent.conf"
-    begun = dispatch(flow)
+    begun = dispatch(flow, server=server)
     text = file.read_text()
     changed = text.replace("[executors.awsbatch]", "[executors.awsbatch]\nmemori = 3", 1)
     assert changed != text
     file.write_text(changed)
-    assert 1 == wait(begun).result
+    assert 1 == wait(begun, server=server).result
