@@ -95,7 +95,9 @@ def score(shown):
 
 
 def test_it_trains_scores_and_ends_without_a_trace(start, place):
-    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 48008)):
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # somebody has the port already, which does as well
+            stack.enter_context(socket.create_server(("127.0.0.1", 48008)))
         demo = start()
         shown, complaints = demo.communicate()
 
