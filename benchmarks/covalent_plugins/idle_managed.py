@@ -77,7 +77,7 @@ class IdleManagedExecutor(AsyncBaseExecutor):
         ]
 
     async def run(self, *_: Any) -> Any:
-        """Refuse the older way."""
+        """Refuse the older way, which Covalent does not go where the managed one is offered."""
         raise NotImplementedError
 
 

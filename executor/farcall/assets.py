@@ -111,16 +111,14 @@ class TaskGroup:
         Its pickle calls ``pickle.loads`` for each of its elements where it is read.
         """
         (only,) = self.electrons
-        inputs = [self.inputs[n] for n in (*only.node.args, *only.node.kwargs.values())]
+        named = [only.node.kwargs[name] for name in ("keys", "values") if name in only.node.kwargs]
+        inputs = [self.inputs[number] for number in (*only.node.args, *named)]
         value: Any
         if only.function.name == _LIST:
             value = [_Pickled(each) for each in inputs]
             text = f"[{', '.join(each.text for each in inputs)}]"
             kind: type = list
         else:
-            keys, values = only.node.kwargs.get("keys"), only.node.kwargs.get("values")
-            if keys is not None and values is not None:
-                inputs = [self.inputs[keys], self.inputs[values]]
             value = _Call(dict, _Call(zip, *(_Pickled(each) for each in inputs)))
             text = f"dict(zip({', '.join(each.text for each in inputs)}))"
             kind = dict

@@ -11,7 +11,7 @@ from covalent._shared_files import TaskRuntimeError
 from covalent._shared_files.exceptions import TaskCancelledError
 from covalent._workflow.transportable_object import TransportableObject
 
-from farcall import assets
+from farcall import assets, covalent_state
 from farcall.assets import TaskGroup
 from farcall.covalent_options import ConfiguredExecutor
 from farcall.electrons import CancelledGroupError, Key, Run, desk
@@ -53,8 +53,9 @@ class DirectExecutor(ConfiguredExecutor):
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
         _prepared[key] = await asyncio.to_thread(_from_objects, function, args, kwargs, key[1])
-        run = await self._submit(key)
-        await self._store_handle(run)
+        job_id = await self.submit_task(task_metadata, {})
+        if "_send_queue" in self.__dict__:  # called by Covalent's server
+            await covalent_state.note_job(*key, job_id)
         value, stdout, stderr = await self.query_result(task_metadata)
         for text, stream in ((stdout, self.task_stdout), (stderr, self.task_stderr)):
             if stream is not None:
@@ -92,7 +93,7 @@ class DirectExecutor(ConfiguredExecutor):
             ServiceError: AWS refused a call.
         """
         run = await self._submit((task_metadata["dispatch_id"], task_metadata["node_id"]))
-        return run.job.id if run.job else ""
+        return run.job_id
 
     async def query_result(self, task_metadata: Mapping[str, Any]) -> tuple[Any, str, str]:
         """Wait for a task's end.

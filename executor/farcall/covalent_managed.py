@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,9 +19,7 @@ from farcall.nodes import NodeEnd
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer
 
-_log = logging.getLogger("farcall")
-
-_COLLECTED, _DELEGATED, _STATUS = "collected", "delegated", "status"
+_JOB_ID, _COLLECTED, _DELEGATED, _STATUS = "job_id", "collected", "delegated", "status"
 
 _collections: dict[Key, bytes] = {}
 """Values of nodes that were no job."""
@@ -79,8 +76,9 @@ class ManagedExecutor(ConfiguredExecutor):
             run = await desk().submit(settings, keys, group)
         except CancelledGroupError:
             raise TaskCancelledError from None
-        await self._store_handle(run)
-        return {"job_id": run.job.id if run.job else None}
+        job_id = run.job_id
+        await covalent_state.note_job(*keys[0], job_id)
+        return {_JOB_ID: job_id}
 
     async def poll(self, task_group_metadata: Mapping[str, Any], data: Any) -> Any:
         """Wait for the end of a task group.
@@ -96,10 +94,9 @@ class ManagedExecutor(ConfiguredExecutor):
             TaskCancelledError: Its job was terminated, from wherever.
             NotImplementedError: Covalent's own executor runs it and will tell by itself.
             ServiceError: AWS refused a call.
-            FarcallError: There is no room for a large value in ``cache_dir``.
         """
         if _DELEGATED in data:
-            raise NotImplementedError
+            raise NotImplementedError  # by which Covalent means: you will be told
         keys = _keys(task_group_metadata)
         run = desk().find(keys[0])
         try:
@@ -127,30 +124,9 @@ class ManagedExecutor(ConfiguredExecutor):
         """
         if isinstance(data, dict) and _STATUS in data:
             return list(await _local_executor().receive(task_group_metadata, data))
-        updates = []
-        for key in _keys(task_group_metadata):
-            if key in _collections:
-                output = {"output": _collections.pop(key)}
-                updates.append(await _update(key, RESULT_STATUS.COMPLETED, output))
-                continue
-            run = desk().find(key)
-            if data is not None and "job_id" not in data:
-                run = await self._rejoin(key, task_group_metadata["task_group_id"])
-                if run is None:
-                    continue
-            if run is None:
-                updates.append(await _update(key, RESULT_STATUS.CANCELLED, {}))
-                continue
-            try:
-                end = (await run.ends())[key[1]]
-                await self._append_logs(key[0], end)
-                updates.append(await _tell(key, end))
-            except BaseException:  # Covalent ends the node, or may be asked to look again
-                desk().forget([key], ended=False)
-                raise
-            desk().forget([key])
-            run.take(key[1])
-        return updates
+        group = task_group_metadata["task_group_id"]
+        updates = [await self._receive(key, group, data) for key in _keys(task_group_metadata)]
+        return [update for update in updates if update is not None]
 
     async def cancel(self, task_metadata: Mapping[str, Any], job_handle: str | None) -> bool:
         """End a task, whatever state it is in.
@@ -170,19 +146,32 @@ class ManagedExecutor(ConfiguredExecutor):
         settings = run.settings if run else self.settings
         return await desk().cancel(settings, key, job_handle)
 
-    async def _store_handle(self, run: Run) -> None:
-        """Tell Covalent the job's ID, for a cancel or a restart; the job goes on without, too."""
-        if run.job is None or "_send_queue" not in self.__dict__:  # not called by Covalent
-            return
+    async def _receive(self, key: Key, group: int, data: Any) -> TaskUpdate | None:
+        """Return how one node ended; None where others will tell, or it begins anew."""
+        if key in _collections:
+            return await _update(key, RESULT_STATUS.COMPLETED, {"output": _collections.pop(key)})
+        run = desk().find(key)
+        if run is None and data is None:
+            return await _update(key, RESULT_STATUS.CANCELLED, {})
+        if run is None:
+            run = await self._rejoin(key, group)
+        elif data is not None and not (isinstance(data, dict) and _JOB_ID in data):
+            return None  # it is under way, and `poll` will tell
+        if run is None:
+            return None
         try:
-            await covalent_state.store_job_handle(*run.keys[0], run.job.id)
-        except Exception as error:  # Covalent's database may be locked, or its disk full
-            _log.warning("job %s could not be noted in Covalent: %r", run.job.id, error)
+            end = (await run.ends())[key[1]]
+            await self._append_logs(key[0], end)
+            update = await _tell(key, end)
+        except BaseException:  # Covalent ends the node, or may be asked to look again
+            desk().forget([key], ended=False)
+            raise
+        desk().forget([key])
+        run.take(key[1])
+        return update
 
     async def _rejoin(self, key: Key, group: int) -> Run | None:
         """Join a node's job again, or have a node without one started again."""
-        if desk().find(key) is not None:
-            return None
         await covalent_restart.look_for_orphans(key[0])
         job_id = await asyncio.to_thread(covalent_state.read_job_handle, *key)
         if job_id is not None:

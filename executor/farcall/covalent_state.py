@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 from farcall.errors import FarcallError
 from farcall_runtime.envelope import Buffer
+
+_log = logging.getLogger("farcall")
 
 # --- assets -----------------------------------------------------------------------------------
 
@@ -27,24 +30,25 @@ def asset_files(dispatch_id: str, nodes: Iterable[int]) -> dict[tuple[int, str],
     in the folder of another dispatch.
     """
     from covalent_dispatcher._db.datastore import workflow_db
+
+    with workflow_db.session() as session:
+        found = session.execute(_assets_of(dispatch_id, nodes))
+        return {(n, key): Path(asset.storage_path, asset.object_key) for n, key, asset in found}
+
+
+def _assets_of(dispatch_id: str, nodes: Iterable[int]) -> Any:
+    """Return the question for the assets of nodes: number, name and record of each."""
     from covalent_dispatcher._db.models import Asset, Electron, ElectronAsset, Lattice
     from sqlalchemy import select
 
-    statement = (
-        select(
-            Electron.transport_graph_node_id,
-            ElectronAsset.key,
-            Asset.storage_path,
-            Asset.object_key,
-        )
+    return (
+        select(Electron.transport_graph_node_id, ElectronAsset.key, Asset)
         .join(Lattice, Electron.parent_lattice_id == Lattice.id)
         .join(ElectronAsset, ElectronAsset.meta_id == Electron.id)
         .join(Asset, ElectronAsset.asset_id == Asset.id)
         .where(Lattice.dispatch_id == dispatch_id)
         .where(Electron.transport_graph_node_id.in_(list(nodes)))
     )
-    with workflow_db.session() as session:
-        return {(n, key): Path(*where) for n, key, *where in session.execute(statement)}
 
 
 def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict[str, Any]:
@@ -85,23 +89,12 @@ def _own_files(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict
     as they are (covalent_dispatcher/_dal/tg_ops.py).
     """
     from covalent_dispatcher._db.datastore import workflow_db
-    from covalent_dispatcher._db.models import Asset, Electron, ElectronAsset, Lattice
     from covalent_dispatcher._object_store.local import local_store
-    from sqlalchemy import select
 
-    statement = (
-        select(ElectronAsset.key, Asset)
-        .join(Asset, ElectronAsset.asset_id == Asset.id)
-        .join(Electron, ElectronAsset.meta_id == Electron.id)
-        .join(Lattice, Electron.parent_lattice_id == Lattice.id)
-        .where(Lattice.dispatch_id == dispatch_id)
-        .where(Electron.transport_graph_node_id == node)
-        .where(ElectronAsset.key.in_(list(found)))
-    )
     files = {}
     with workflow_db.session() as session:
-        for key, asset in session.execute(statement):
-            if len(found[key]) or asset.size:
+        for _, key, asset in session.execute(_assets_of(dispatch_id, [node])):
+            if key in found and (len(found[key]) or asset.size):
                 where = local_store.get_uri_components(dispatch_id, node, key)
                 if (asset.storage_path, asset.object_key) != where:
                     asset.storage_path, asset.object_key = where
@@ -140,16 +133,21 @@ _writers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _HandleWriter]
 _writers = weakref.WeakKeyDictionary()
 
 
-async def store_job_handle(dispatch_id: str, node: int, job_id: str) -> None:
-    """Store the ID of a task group's job.
+async def note_job(dispatch_id: str, node: int, job_id: str) -> None:
+    """Store the ID of a task group's job, for a cancel or a restart; the job goes on without, too.
 
     Args:
         dispatch_id: The dispatch.
         node: One of the group's nodes; they share Covalent's record of the job.
         job_id: The ID.
     """
-    writer = _writers.setdefault(asyncio.get_running_loop(), _HandleWriter())
-    await writer.store(dispatch_id, node, job_id)
+    loop = asyncio.get_running_loop()
+    if loop not in _writers:
+        _writers[loop] = _HandleWriter()
+    try:
+        await _writers[loop].store(dispatch_id, node, job_id)
+    except Exception as error:  # Covalent's database may be locked, or its disk full
+        _log.warning("job %s could not be noted in Covalent: %r", job_id, error)
 
 
 def _write_handles(handles: list[tuple[str, int, str]]) -> None:

@@ -15,7 +15,7 @@ from farcall.aws import Aws
 from farcall.errors import FarcallError, IntegrityError
 from farcall.results import Result
 from farcall.states import JobDetail
-from farcall.store import Arrived, Store
+from farcall.store import Arrived, NoRoomError, Store
 from farcall.submission import Submission
 from farcall.tracker import Arrival, Ended
 from farcall_runtime import envelope
@@ -115,7 +115,6 @@ class Courier:
 
         Raises:
             ServiceError: S3 refused.
-            FarcallError: There is no room in the folder.
         """
         job = results.About(submission.id_of(index), submission.name)
         try:
@@ -124,8 +123,7 @@ class Courier:
             outcome = await self._open(store, submission, index, arrival)
             if outcome is None:
                 return Delivered([Result(error=results.taken(job))] * calls)
-            value = await self._fetch_value(store, submission, index, outcome, spool)
-            return await self._unpack(store, submission, index, outcome, value, calls, job, read)
+            return await self._unpack(store, submission, index, outcome, calls, job, read, spool)
         except envelope.EnvelopeError as error:
             return Delivered([Result(error=results.unusable(error, job))] * calls)
         except IntegrityError as error:  # a chunk of its output
@@ -171,16 +169,21 @@ class Courier:
         submission: Submission,
         index: int,
         outcome: Outcome,
-        value: envelope.Buffer,
         calls: int,
         job: results.About,
         read: Reader,
+        spool: str | None,
     ) -> Delivered:
         meta = outcome.meta
         attempt = int(meta["attempt"])
         where = submission.where
         stdout = await self._join(store, submission, index, outcome, STDOUT)
         stderr = await self._join(store, submission, index, outcome, STDERR)
+        usage = Usage(**meta["usage"])
+        try:
+            value = await self._fetch_value(store, submission, index, outcome, spool)
+        except NoRoomError as error:  # which takes nothing from what the task has written
+            return Delivered([Result(error=error)] * calls, stdout, stderr, usage, attempt)
         job = await self._complete(job, meta, stdout, stderr)
         found = await self._in_thread(read, meta, value, job)
         found = (found * calls)[:calls] if len(found) == 1 else found
@@ -191,7 +194,6 @@ class Courier:
             for stream in (STDOUT, STDERR):
                 count = meta[stream]["chunks"]
                 spent += [where.chunk_key(index, attempt, stream, n) for n in range(count)]
-        usage = Usage(**meta["usage"])
         return Delivered(found, stdout, stderr, usage, attempt, spent)
 
     async def _fetch_value(

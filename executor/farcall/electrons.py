@@ -80,6 +80,13 @@ class Run:
         self._succeeded = False
         self.submitting: asyncio.Task[_GroupJob] | None = None
 
+    @property
+    def job_id(self) -> str:
+        """ID of its job, once Batch has accepted it."""
+        if self.job is None:
+            raise CancelledGroupError
+        return self.job.id
+
     async def was_cancelled(self) -> bool:
         """Wait for the end, and tell whether the job was terminated, here or elsewhere."""
         result = (await self._delivered()).results[0]
@@ -212,7 +219,7 @@ class Desk:
             return False
         try:
             session = await session_for(settings)
-            await session.terminate_soon(job_id, _REASON)
+            await session.terminations.soon(job_id, _REASON)
         except FarcallError as error:
             _log.warning("job %s may still run: %s", job_id, error)
             return False
@@ -225,13 +232,13 @@ class Desk:
         await self.gate.passing()
         submission, index = await submitter.submit(settings, group.name, function, arguments)
         session.note_submission(submission)
-        session.note_children(submission)
+        session.terminations.note_children(submission)
         job = _GroupJob(
             submission.id_of(index),
             settings,
             lambda: session_for(settings),
             (submission, index),
-            lambda _: session.note_end(submission, index),
+            lambda _: session.terminations.note_end(submission, index),
         )
         job.watch(session, submission, index)
         return job
@@ -243,7 +250,10 @@ _kept: set[asyncio.Future[Any]] = set()
 
 def desk() -> Desk:
     """Return the running event loop's desk."""
-    return _desks.setdefault(asyncio.get_running_loop(), Desk())
+    loop = asyncio.get_running_loop()
+    if loop not in _desks:
+        _desks[loop] = Desk()
+    return _desks[loop]
 
 
 def _accepted(submitting: asyncio.Task[_GroupJob] | None) -> _GroupJob | None:

@@ -152,7 +152,7 @@ class BatchExecutor:
         if unfinished and error is not None:
             _log.warning("terminating %d unfinished jobs: %s", len(unfinished), named)
             try:
-                await session.terminate(unfinished, f"left by {type(error).__name__}")
+                await session.terminations.now(unfinished, f"left by {type(error).__name__}")
             except FarcallError as trouble:  # the error on its way matters more
                 _log.warning("they may still run: %s", trouble)
         elif unfinished:

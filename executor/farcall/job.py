@@ -177,7 +177,7 @@ class Job(Generic[R]):
             ServiceError: Batch refused the call.
         """
         session = await self._session()
-        await session.terminate([self.id], reason)
+        await session.terminations.now([self.id], reason)
 
     # --- how it is found ----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from farcall_runtime.contract import CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 
 _TAIL_LINES = 20
+_IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "AttributeError", "MissingError")
 _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
 
@@ -185,11 +186,11 @@ def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
     if first["type"].endswith("envelope.VersionMismatchError"):
         remedy = "build the image with the same versions as here"
         return errors.VersionMismatchError(job.tell(first["message"], remedy), **job.fields())
+    remedy = "install what they import in the image, in the same version as here"
+    if not first["type"].endswith(_IMPORT_ERRORS):
+        remedy = "see the traceback: their own code fails where they are read"
     return errors.TaskError(
-        job.tell(
-            f"the image cannot read the function or its arguments ({why})",
-            "install what they import in the image, in the same version as here",
-        )
+        job.tell(f"the image cannot read the function or its arguments ({why})", remedy)
         + f"\n{record['traceback']}",
         **job.fields(),
     )

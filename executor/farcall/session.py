@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from farcall.states import JobDetail
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall.submitter import Submitter
+from farcall.terminations import Terminations
 from farcall.tracker import Arrival, Tracker
 from farcall_runtime.contract import run_root
 
@@ -30,7 +31,6 @@ _log = logging.getLogger("farcall")
 
 _THREADS = 4
 _LAST_REQUESTS_S = 0.05
-_TERMINATE_TOGETHER_S = 0.05
 _CONNECTION_OPTIONS = ("profile", "region", "credentials", "endpoint_url")
 _PLACE_OPTIONS = (
     "s3_bucket_name",
@@ -53,6 +53,7 @@ class Session:
         aws: The open clients.
         batch: Batch.
         tracker: Follows every task.
+        terminations: Ends jobs.
         run: This process's name in the bucket.
         users: Blocks (``async with``) that are inside; the last to leave closes the session.
     """
@@ -68,10 +69,7 @@ class Session:
         self._stores: dict[str, Store] = {}
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._undelivered: dict[str, tuple[int, bool]] = {}
-        self._unended: dict[str, set[int]] = {}  # children of arrays, for `terminate_soon`
-        self._doomed: list[str] = []
-        self._terminating: asyncio.Future[None] | None = None
-        self._last_requests: set[asyncio.Future[None]] = set()
+        self.terminations = Terminations(self.batch, self.tracker)
         self._keeper = asyncio.ensure_future(self._keep())
         self.users = 0
 
@@ -137,7 +135,6 @@ class Session:
 
         Raises:
             ServiceError: S3 refused.
-            FarcallError: There is no room in the folder.
         """
         store = self.store(submission.where.bucket)
         return await self._courier.deliver(
@@ -199,67 +196,6 @@ class Session:
         """
         return await self.tracker.detail(job_id)
 
-    async def terminate(self, job_ids: Sequence[str], reason: str) -> None:
-        """End jobs, and look soon at what came of it.
-
-        The request goes on when the wait for it is cancelled.
-
-        Raises:
-            ServiceError: Batch refused a call.
-        """
-        request = asyncio.ensure_future(self.batch.terminate(job_ids, reason))
-        self._last_requests.add(request)
-        request.add_done_callback(self._last_requests.discard)
-        await asyncio.shield(request)
-        self.tracker.hurry()
-
-    def note_children(self, submission: Submission) -> None:
-        """Count the children of an array, so that `terminate_soon` knows when none is left out."""
-        if submission.size > 1:
-            self._unended.setdefault(submission.job_id, set(range(submission.size)))
-
-    def note_end(self, submission: Submission, index: int) -> None:
-        """Count a child out that has ended."""
-        left = self._unended.get(submission.job_id)
-        if left is not None:
-            left.discard(index)
-            if not left:
-                del self._unended[submission.job_id]
-
-    def terminate_soon(self, job_id: str, reason: str) -> asyncio.Future[None]:
-        """End a job together with others that are named within a moment; see `terminate`.
-
-        An array is ended as a whole where all of its children that have not ended are named.
-
-        Args:
-            job_id: The job's ID.
-            reason: Kept by Batch; the first one of the moment is used.
-        """
-        self._doomed.append(job_id)
-        if self._terminating is None:
-            self._terminating = asyncio.ensure_future(self._terminate_doomed(reason))
-            self._last_requests.add(self._terminating)
-            self._terminating.add_done_callback(self._last_requests.discard)
-        return asyncio.shield(self._terminating)
-
-    async def _terminate_doomed(self, reason: str) -> None:
-        # The loop's end cancels this; the jobs are to be ended all the same.
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(_TERMINATE_TOGETHER_S)
-        self._terminating = None
-        children: dict[str, set[str]] = {}
-        job_ids = list(dict.fromkeys(self._doomed))
-        self._doomed.clear()
-        for job_id in job_ids:
-            children.setdefault(job_id.partition(":")[0], set()).add(job_id)
-        wanted = []
-        for parent, ids in children.items():
-            left = self._unended.get(parent)
-            whole = left is not None and all(f"{parent}:{index}" in ids for index in left)
-            wanted += [parent] if whole else sorted(ids)
-        await self.batch.terminate(wanted, reason)
-        self.tracker.hurry()
-
     async def close(self) -> None:
         """Finish what is on its way, and close the clients. Jobs go on."""
         self._keeper.cancel()
@@ -273,13 +209,13 @@ class Session:
             # When the event loop ends, every task is cancelled at once: let those that own jobs
             # ask for their end before the clients close.
             await asyncio.sleep(_LAST_REQUESTS_S)
-            await asyncio.gather(*self._last_requests, return_exceptions=True)
+            await self.terminations.settle()
             for future in self._submitters.values():
                 if _is_good(future):
                     await future.result().close()
             await self.tracker.close()
             await asyncio.sleep(_LAST_REQUESTS_S)  # those it told may end their jobs too
-            await asyncio.gather(*self._last_requests, return_exceptions=True)
+            await self.terminations.settle()
             for store in self._stores.values():
                 with contextlib.suppress(Exception):  # what stays there harms nobody
                     await store.flush()

@@ -36,6 +36,10 @@ _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
 T = TypeVar("T")
 
 
+class NoRoomError(FarcallError):
+    """A large value came, and the folder it was to lie in has no room for it."""
+
+
 @dataclass(frozen=True)
 class Arrived:
     """An outcome in the inbox.
@@ -138,7 +142,7 @@ class Store:
             The bytes, or None if there is no such object or it has another size.
 
         Raises:
-            FarcallError: The folder has no room for it.
+            NoRoomError: The folder has no room for it.
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
@@ -158,7 +162,7 @@ class Store:
         except BaseError as error:
             raise self._refused("GetObject", key, error) from error
         except OSError as error:
-            raise FarcallError(
+            raise NoRoomError(
                 f"cache_dir is {folder!r}, where a value of {size} bytes was to lie for a moment: "
                 f"{error}; make room there, or set cache_dir to a folder that has it (s3://"
                 f"{self.bucket}/{key} is still there)"

@@ -108,7 +108,9 @@ class Sweep(Generic[R]):
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             if self._unfinished:
-                await session.terminate(list(self._unfinished), "nobody waits for it any more")
+                await session.terminations.now(
+                    list(self._unfinished), "nobody waits for it any more"
+                )
 
     async def _submit(self, session: Session, results: asyncio.Queue[Any]) -> None:
         """Submit the calls, one array after the other."""

@@ -321,7 +321,7 @@ def test_a_function_that_goes_on_cleaning_up_is_waited_for(dispatch, wait, node,
     def save():
         try:
             begun.touch()
-            time.sleep(600)
+            time.sleep(600)  # until the test ends it
         except KeyboardInterrupt:
             for number in range(4):
                 print("saved", number, flush=True)

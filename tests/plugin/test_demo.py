@@ -24,6 +24,7 @@ COMMAND = [sys.executable, "-m", "farcall", "covalent", "demo"]
 
 pytestmark = [
     pytest.mark.timeout(300),
+    # The demo itself refuses to run there, as `farcall.covalent_demo` says.
     pytest.mark.skipif(sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"),
 ]
 

@@ -8,7 +8,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -70,12 +69,6 @@ def make_wheel(folder, name, version="1.0"):
         for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(path, text)
     return wheel
-
-
-needs_uv = pytest.mark.skipif(
-    shutil.which("uv") is None and importlib.util.find_spec("uv") is None,
-    reason="uv is not installed: pip install uv",
-)
 
 
 def only(function):
@@ -297,7 +290,6 @@ def test_a_shell_command_that_fails_is_named(run, node, batch):
 # --- pip -----------------------------------------------------------------------------------------
 
 
-@needs_uv
 def test_packages_are_installed_by_uv_where_it_is(run, node, batch, tmp_path):
     first, second = make_wheel(tmp_path, "firstly"), make_wheel(tmp_path, "secondly", "2.0")
 
@@ -335,7 +327,6 @@ def test_packages_are_installed_by_pip_where_there_is_no_uv(run, node, batch, im
     assert "Requirement already satisfied: cloudpickle" in done.stderr
 
 
-@needs_uv
 def test_a_requirements_file_is_installed(run, batch, tmp_path):
     wheel = make_wheel(tmp_path, "requiredly")
     requirements = tmp_path / "requirements.txt"
@@ -351,7 +342,6 @@ def test_a_requirements_file_is_installed(run, batch, tmp_path):
     assert "1.0" == run(only(work)).result
 
 
-@needs_uv
 def test_packages_that_are_there_are_left_as_they_are(run, batch):
     @ct.electron(executor=batch(), deps_pip=["cloudpickle", "pip; python_version < '3'"])
     def work():
@@ -362,7 +352,6 @@ def test_packages_that_are_there_are_left_as_they_are(run, batch):
     assert (cloudpickle.__file__, []) == run(only(work)).result
 
 
-@needs_uv
 def test_a_package_is_newer_than_the_images(run, batch, tmp_path):
     wheel = make_wheel(tmp_path, "cloudpickle", "99.0")
 
@@ -373,7 +362,6 @@ def test_a_package_is_newer_than_the_images(run, batch, tmp_path):
     assert "99.0" == run(only(work)).result
 
 
-@needs_uv
 def test_packages_that_cannot_be_installed_are_named(run, node, batch, tmp_path):
     missing = f"{tmp_path}/missingly-1.0-py3-none-any.whl"
 

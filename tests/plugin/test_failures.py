@@ -306,7 +306,7 @@ def test_a_job_whose_host_was_taken_away_says_so(embedded, dispatch, wait, node,
     def work():
         print("started", flush=True)
         started.write_text(os.environ["AWS_BATCH_JOB_ID"])
-        time.sleep(600)
+        time.sleep(600)  # until the test ends it
 
     running = dispatch(only(work))
     embedded.reclaim(until(lambda: started.exists() and started.read_text()))
@@ -325,7 +325,7 @@ def test_a_job_whose_host_was_taken_away_is_tried_again(embedded, dispatch, wait
         attempt = int(os.environ["AWS_BATCH_JOB_ATTEMPT"])
         if attempt == 1:
             started.write_text(os.environ["AWS_BATCH_JOB_ID"])
-            time.sleep(600)
+            time.sleep(600)  # until the test ends it
         return attempt
 
     running = dispatch(only(work))
@@ -337,7 +337,7 @@ def test_a_job_that_takes_too_long_says_so_and_keeps_its_output(embedded, run, n
     @ct.electron(executor=batch(time_limit=60))
     def work():
         print("started", flush=True)
-        time.sleep(600)
+        time.sleep(600)  # until the test ends it
 
     embedded.configure(timeout_scale=0.04)
     try:

@@ -344,7 +344,7 @@ class Direct:
         self.folder = folder
         self.handles = []
         self.dispatch_id = str(uuid.uuid4())
-        monkeypatch.setattr(covalent_state, "store_job_handle", self._store)
+        monkeypatch.setattr(covalent_state, "note_job", self._store)
 
     async def call(self, function, *args, before=(), after=(), **kwargs):
         calls = [
@@ -412,7 +412,7 @@ async def test_a_task_that_is_run_directly_and_cancelled_is_cancelled(direct):
     def work():
         import time
 
-        time.sleep(600)
+        time.sleep(600)  # until the test ends it
 
     one = direct()
     running = asyncio.ensure_future(one.call(work))
@@ -420,6 +420,7 @@ async def test_a_task_that_is_run_directly_and_cancelled_is_cancelled(direct):
         await asyncio.sleep(0.02)
         assert not running.done()
     metadata = {"dispatch_id": one.dispatch_id, "node_id": 3}
+    # Covalent takes nothing but True for a success.
     assert True is await one.executor.cancel(metadata, one.handles[0])
     value, _, _, status = await running
     assert (None, ct.status.CANCELLED) == (value, status)

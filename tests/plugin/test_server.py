@@ -40,7 +40,7 @@ def fail():
 @ct.electron
 def sleep(path):
     Path(path).write_text(str(os.getpid()))
-    time.sleep(600)
+    time.sleep(600)  # until the test ends it
 
 
 @ct.lattice
@@ -183,7 +183,7 @@ def test_it_dies_with_its_parent(tmp_path):
         server = CovalentServer(Path(sys.argv[1]))
         server.start()
         print(server.pid, flush=True)
-        time.sleep(600)
+        time.sleep(600)  # until the test ends it
     """
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "server")],

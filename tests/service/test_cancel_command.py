@@ -27,7 +27,7 @@ async def cancel(*arguments):
 def sleep(begun):
     print("asleep", flush=True)
     Path(begun).touch()
-    time.sleep(600)
+    time.sleep(600)  # until the test ends it
 
 
 async def until(condition):
