@@ -33,7 +33,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farcall import covalent_experiment as experiment
-from farcall import local
+from farcall import local, showing
 from farcall.covalent_server import CovalentServer
 from farcall.errors import FarcallError
 from farcall.local import names
@@ -98,7 +98,7 @@ def run(*, keep: bool = False) -> None:
         if keep:
             _serve(console, aws, server)
     if not keep:
-        console.print(_next_panel())
+        console.print(showing.next_steps(_NEXT))
 
 
 def _check() -> None:
@@ -254,7 +254,7 @@ def _nodes_table(server: CovalentServer, title: str) -> Table:
             known["name"],
             known["executor"],
             _colored(known["status"]),
-            _seconds(*(_time(known[name]) for name in ("start_time", "end_time"))),
+            showing.seconds(*(_time(known[name]) for name in ("start_time", "end_time"))),
         )
     return table
 
@@ -305,13 +305,6 @@ def _page_panel(server: CovalentServer, *, keep: bool) -> Panel:
     return Panel(text, title="What to look at", border_style="green")
 
 
-def _next_panel() -> Panel:
-    following = Table.grid(padding=(0, 3))
-    for command, purpose in _NEXT:
-        following.add_row(f"[bold]{command}[/]", purpose)
-    return Panel(following, title="What to type next", border_style="green")
-
-
 def _colored(status: str) -> str:
     color = "green" if status in ("COMPLETED", "SUCCEEDED") else "red"
     return f"[{color}]{status}[/]"
@@ -319,10 +312,6 @@ def _colored(status: str) -> str:
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
-
-
-def _seconds(start: datetime | None, end: datetime | None) -> str:
-    return f"{(end - start).total_seconds():.1f} s" if start and end else "-"
 
 
 # --- the server's own API, so that Covalent need not be imported here --------------------------

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from farcall import local
+from farcall import local, showing
 from farcall.executor import BatchExecutor
 from farcall.job import Job
 from farcall.states import JobDetail, JobStatus
@@ -67,10 +66,7 @@ async def run(tasks: int) -> None:
             ]
         console.print(_table(rows))
     console.print(f"All of it took {time.monotonic() - began:.1f} s.\n")
-    following = Table.grid(padding=(0, 3))
-    for command, purpose in _NEXT:
-        following.add_row(f"[bold]{command}[/]", purpose)
-    console.print(Panel(following, title="What to type next", border_style="green"))
+    console.print(showing.next_steps(_NEXT))
 
 
 async def _train(executor: BatchExecutor, console: Console) -> JobDetail:
@@ -173,14 +169,10 @@ def _table(rows: list[JobDetail]) -> Table:
             f"[green]{row.status}[/]"
             if row.status is JobStatus.SUCCEEDED
             else f"[red]{row.status}[/]",
-            _seconds(row.created_at, row.started_at),
-            _seconds(row.started_at or row.created_at, row.stopped_at),
+            showing.seconds(row.created_at, row.started_at),
+            showing.seconds(row.started_at or row.created_at, row.stopped_at),
         )
     return table
-
-
-def _seconds(start: datetime | None, end: datetime | None) -> str:
-    return f"{(end - start).total_seconds():.1f} s" if start and end else "-"
 
 
 @contextmanager
