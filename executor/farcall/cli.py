@@ -21,17 +21,24 @@ def cli() -> None:
 @cli.command("local", context_settings={"ignore_unknown_options": True})
 @click.option("--cpus", type=click.IntRange(min=1), help="Processors the jobs share.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free one.")
+@click.option("--docker", is_flag=True, help="Run jobs as containers of their image.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run_local(cpus: int | None, port: int, command: tuple[str, ...]) -> None:
+def run_local(cpus: int | None, port: int, *, docker: bool, command: tuple[str, ...]) -> None:
     """Run COMMAND against an embedded AWS, or serve one until Ctrl-C.
 
     \b
     farcall local -- python my_workflow.py     a fresh AWS for one command
     farcall local                              prints the export lines, then serves
+
+    With --docker a job runs in a container of the image that container_image_uri names, with a
+    docker engine of this machine.
     """  # noqa: D301  # click's mark for lines to be left as they are
-    if command:
-        sys.exit(local.run_command(command, cpus=cpus, port=port))
-    local.serve(cpus=cpus, port=port)
+    try:
+        if command:
+            sys.exit(local.run_command(command, cpus=cpus, port=port, docker=docker))
+        local.serve(cpus=cpus, port=port, docker=docker)
+    except RuntimeError as error:
+        raise FarcallError(str(error)) from error
 
 
 @cli.command("demo")

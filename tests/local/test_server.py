@@ -17,7 +17,7 @@ from moto.s3.models import S3Backend
 from obstore.store import S3Store
 
 from farcall.local import LocalServer
-from farcall.local.runner import StartError
+from farcall.local.runner import Exit, StartError
 from local.account import Account
 
 
@@ -146,14 +146,18 @@ def gone(pid):
 class ScriptedRunner:
     """A runner without processes: the image says how it ends."""
 
-    def __init__(self, endpoint_url):
+    def __init__(self, endpoint_url, credentials):
         self.endpoint_url = endpoint_url
 
+    async def close(self):
+        pass
+
     async def start(self, spec):
-        if spec.image == "missing":
+        image = spec.container["image"]
+        if image == "missing":
             raise StartError("CannotPullContainerError: pull access denied")
         spec.output(f"{self.endpoint_url} {spec.resources.memory_mib}\n".encode())
-        return ScriptedContainer(int(spec.image))
+        return ScriptedContainer(int(image))
 
 
 class ScriptedContainer:
@@ -164,8 +168,8 @@ class ScriptedContainer:
     async def wait(self):
         if self.code == 99:
             await self.killed.wait()
-            return 137
-        return self.code
+            return Exit(137)
+        return Exit(self.code)
 
     def terminate(self):
         pass

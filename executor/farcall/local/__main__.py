@@ -1,12 +1,14 @@
 """The process behind `farcall.local.start`.
 
-It takes its options as JSON in its first argument, writes the environment as one line of JSON
-when its port is open, and ends when its standard input ends or SIGTERM comes. The process that
-started it holds the other end of that input, so it ends with that process, even a killed one.
+It takes its options as JSON in its first argument, writes one line of JSON, and ends when its
+standard input ends or SIGTERM comes. The process that started it holds the other end of that
+input, so it ends with that process, even a killed one. The line is the environment, written when
+the port is open, or ``{"error": ...}`` with a sentence for the user.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -18,23 +20,44 @@ from typing import Any
 from farcall.local import names
 
 
-def main(cpus: int | None, host: str, port: int) -> None:
+def main(cpus: int | None, host: str, port: int, *, docker: bool) -> None:
     """Serve until nobody needs it any more."""
     logging.basicConfig(level=logging.WARNING)
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_input, daemon=True).start()
+    if docker:
+        _check_engine()
     listener = names.listen(host, port)
-    environment = names.client_environment(*listener.getsockname()[:2])
-    sys.stdout.write(json.dumps(environment) + "\n")
-    sys.stdout.flush()
+    _tell(names.client_environment(*listener.getsockname()[:2], docker=docker))
     # Importing moto takes about a second, in which the caller can import what it needs itself;
     # its first request waits in the open port.
     from farcall.local.server import LocalServer
 
+    options: dict[str, Any] = {}
+    if docker:
+        from farcall.local.docker import DockerRunner
+
+        options["runner"] = DockerRunner
     # The threads of moto keep the interpreter busy; Batch's loop should not wait 5 ms for it.
     sys.setswitchinterval(0.001)
-    with LocalServer(cpus=cpus, listener=listener):
+    with LocalServer(cpus=cpus, listener=listener, **options):
         threading.Event().wait()
+
+
+def _check_engine() -> None:
+    """End with a sentence where containers cannot be run."""
+    from farcall.local.docker import NoEngineError, check_engine
+
+    try:
+        asyncio.run(check_engine())
+    except NoEngineError as error:
+        _tell({"error": str(error)})
+        raise SystemExit(1) from None
+
+
+def _tell(document: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
 
 
 def _end_with_input() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from farcall.local.api import Response
+from farcall.local.credentials import RoleCredentials
 from farcall.local.engine import Engine
 from farcall.local.errors import ApiError, ClientError
 from farcall.local.execution import Timing
@@ -28,6 +29,7 @@ class Controls:
         delays: dict[str, float] | None = None,
         stop_grace_s: float | None = None,
         timeout_scale: float | None = None,
+        credential_lifetime_s: float | None = None,
         submit_rate: float | None = UNCHANGED,
         api_rate: float | None = UNCHANGED,
     ) -> None:
@@ -38,6 +40,8 @@ class Controls:
                 ``RUNNING`` they follow the end of its process. Replaces the former delays.
             stop_grace_s: Seconds from SIGTERM to SIGKILL; 30 at first, as on AWS.
             timeout_scale: Factor on the timeouts of jobs, whose least value is 60 s; 1 at first.
+            credential_lifetime_s: How long the keys are good for that containers get from now on;
+                6 hours at first.
             submit_rate: SubmitJob calls a second, None for no limit; 50 at first, as on AWS.
             api_rate: Calls a second of each other operation, likewise.
         """
@@ -45,6 +49,7 @@ class Controls:
             "delays": delays,
             "stop_grace_s": stop_grace_s,
             "timeout_scale": timeout_scale,
+            "credential_lifetime_s": credential_lifetime_s,
         }
         document = {name: value for name, value in document.items() if value is not None}
         rates = {"submit_rate": submit_rate, "api_rate": api_rate}
@@ -74,10 +79,13 @@ class Controls:
 class Control:
     """Carries the development calls out. To be called on the engine's event loop only."""
 
-    def __init__(self, engine: Engine, limits: Limits, timing: Timing) -> None:
+    def __init__(
+        self, engine: Engine, limits: Limits, timing: Timing, credentials: RoleCredentials
+    ) -> None:
         self._engine = engine
         self._limits = limits
         self._timing = timing
+        self._credentials = credentials
 
     def answer(self, name: str, document: dict[str, Any]) -> Response:
         """Carry out a call."""
@@ -98,6 +106,9 @@ class Control:
         self._timing.delays = delays
         self._timing.stop_grace_s = document.get("stop_grace_s", self._timing.stop_grace_s)
         self._timing.timeout_scale = document.get("timeout_scale", self._timing.timeout_scale)
+        self._credentials.lifetime_s = document.get(
+            "credential_lifetime_s", self._credentials.lifetime_s
+        )
         self._limits.set_rates(document)
 
     def _fault(self, document: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from farcall.local import names
 from farcall.local.jobs import Attempt, Job, Status
 from farcall.local.logs import CloudWatchLogs, LogStream
-from farcall.local.runner import AttemptSpec, Runner, Running, StartError
+from farcall.local.runner import AttemptSpec, Exit, Runner, Running, StartError
 
 #: Limit of the overrides of an ECS task, its JSON formatting included.
 MAX_OVERRIDES_LENGTH = 8192
@@ -160,7 +160,10 @@ class Execution:
     async def _start_and_wait(self) -> None:
         stream = self._open_resources()
         spec = AttemptSpec(
-            image=self._job.submission.container["image"],
+            job_id=self._job.id,
+            task_id=self.attempt.task_id,
+            container=self._job.submission.container,
+            fargate=self._job.submission.definition.fargate,
             command=_command(self._job),
             environment=self._environment(),
             resources=self._job.submission.resources,
@@ -169,13 +172,14 @@ class Execution:
         running = await self._world.runner.start(spec)
         self._enter_running(stream)
         try:
-            code = await self._wait(running)
+            exit_code, reason = await self._wait(running)
         finally:
             if stream is not None:
                 stream.close()
         await self._linger(Status.RUNNING)
         if self.ending is None or not self.ending.host_lost:
-            self.attempt.exit_code = code
+            self.attempt.exit_code = exit_code
+            self.attempt.reason = reason and reason[:MAX_REASON_LENGTH]
         self.attempt.status_reason = EXITED
 
     def _open_resources(self) -> LogStream | None:
@@ -199,7 +203,7 @@ class Execution:
         self.attempt.log_stream = stream.name if stream is not None else None
         self._job.enter(Status.RUNNING)
 
-    async def _wait(self, running: Running) -> int:
+    async def _wait(self, running: Running) -> Exit:
         loop = asyncio.get_running_loop()
         limit = self._job.submission.timeout_s
         if limit is not None:

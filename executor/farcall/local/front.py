@@ -21,7 +21,9 @@ from moto.moto_server import werkzeug_app
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler
 
+from farcall.local import credentials as role_credentials
 from farcall.local.api import Request, Response
+from farcall.local.credentials import RoleCredentials
 from farcall.local.errors import DropConnectionError
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
@@ -49,6 +51,7 @@ class Front:
     Args:
         batch: Answers a Batch request; called from many threads.
         control: Answers a development call, given its name and document.
+        credentials: The keys of the jobs' roles.
 
     Attributes:
         locks: A lock for each of `SERVICES`; ``""`` is for all others.
@@ -59,8 +62,10 @@ class Front:
         self,
         batch: Callable[[Request], Response],
         control: Callable[[str, dict[str, Any]], Response],
+        credentials: RoleCredentials,
     ) -> None:
         self._batch = batch
+        self._credentials = credentials
         self._control = control
         # moto's dispatcher lists its own directory for each request, a third of a small PUT.
         self._apps: dict[str, Application] = {name: create_backend_app(name) for name in SERVICES}
@@ -72,6 +77,12 @@ class Front:
         """Answer one request."""
         path = environ["PATH_INFO"]
         service = _service(environ)
+        authorization = environ.get("HTTP_AUTHORIZATION", "")
+        if path.startswith(role_credentials.PATH):
+            status, answer = self._credentials.answer(path, authorization)
+            return _send(Response(status, answer), start_response)
+        if self._credentials.expired(authorization):
+            return _send_expired(service, start_response)
         # A bucket's name has at least three letters, so /v1/ is no path of S3.
         if service == "batch" or (service is None and path.startswith("/v1/")):
             body = environ["wsgi.input"].read()
@@ -88,6 +99,20 @@ class Front:
 def _service(environ: dict[str, Any]) -> str | None:
     found = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
     return found[1] if found else None
+
+
+def _send_expired(service: str | None, start_response: StartResponse) -> list[bytes]:
+    """Refuse keys that have expired, as each service does in its own format."""
+    text = "The security token included in the request is expired"
+    if service not in ("s3", "sts", "iam"):
+        return _send(Response(403, {"message": text}, "ExpiredTokenException"), start_response)
+    error = f"<Error><Code>ExpiredToken</Code><Message>{text}</Message></Error>"
+    if service != "s3":
+        error = f"<ErrorResponse>{error}</ErrorResponse>"
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n{error}'.encode()
+    headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
+    start_response("400 -" if service == "s3" else "403 -", headers)
+    return [body]
 
 
 def _send(response: Response, start_response: StartResponse) -> list[bytes]:

@@ -98,7 +98,13 @@ class LocalAWS(Controls):
                 raise ValueError(json.load(error)["message"]) from None
 
 
-def start(*, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0) -> LocalAWS:
+def start(
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    docker: bool = False,
+) -> LocalAWS:
     """Start an embedded AWS.
 
     Its port is open on return; its first answer takes about a second more.
@@ -117,13 +123,15 @@ def start(*, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0) ->
             VCPU requirement says, but never more than there are.
         host: Address to listen on. Whoever can reach it can run commands as this user.
         port: Port to listen on, 0 for a free one.
+        docker: Whether jobs run as containers of their definition's image, with a docker engine
+            of this machine, and not as processes. Then no image is set in the environment.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.
-        RuntimeError: The server did not start; its standard error says why.
+        RuntimeError: The server did not start; the message or its standard error says why.
     """
     require_extra()
-    options = json.dumps({"cpus": cpus, "host": host, "port": port})
+    options = json.dumps({"cpus": cpus, "host": host, "port": port, "docker": docker})
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), options],
         stdin=subprocess.PIPE,
@@ -147,7 +155,11 @@ def start(*, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0) ->
             f"The embedded AWS did not start (exit code {process.returncode}); "
             "its standard error says why."
         )
-    return LocalAWS(process, json.loads(line))
+    told = json.loads(line)
+    if "error" in told:
+        process.communicate()
+        raise RuntimeError(f"The embedded AWS did not start: {told['error']}.")
+    return LocalAWS(process, told)
 
 
 def _own_environment() -> dict[str, str]:
@@ -160,7 +172,12 @@ def _own_environment() -> dict[str, str]:
 
 
 def run_command(
-    argv: Sequence[str], *, cpus: int | None = None, host: str = "127.0.0.1", port: int = 0
+    argv: Sequence[str],
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    docker: bool = False,
 ) -> int:
     """Run a command against a fresh embedded AWS, and end both.
 
@@ -172,12 +189,13 @@ def run_command(
         cpus: See `start`.
         host: See `start`.
         port: See `start`.
+        docker: See `start`.
 
     Returns:
         The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
         command and 126 if it cannot be run.
     """
-    with start(cpus=cpus, host=host, port=port) as aws:
+    with start(cpus=cpus, host=host, port=port, docker=docker) as aws:
         try:
             process = subprocess.Popen(argv, env={**_own_environment(), **aws.environment})  # noqa: S603
         except OSError as error:
@@ -193,6 +211,7 @@ def serve(
     cpus: int | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
+    docker: bool = False,
     out: TextIO | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
@@ -203,6 +222,7 @@ def serve(
         cpus: See `start`.
         host: See `start`.
         port: See `start`.
+        docker: See `start`.
         out: Where the lines go, standard output by default.
 
     Raises:
@@ -210,7 +230,10 @@ def serve(
     """
     out = out or sys.stdout
     stopped = threading.Event()
-    with start(cpus=cpus, host=host, port=port) as aws, _handling(lambda _: stopped.set()):
+    with (
+        start(cpus=cpus, host=host, port=port, docker=docker) as aws,
+        _handling(lambda _: stopped.set()),
+    ):
         for name, value in aws.environment.items():
             out.write(f"export {name}={shlex.quote(value)}\n")
         out.flush()
@@ -225,7 +248,7 @@ def require_extra() -> None:
     Raises:
         ModuleNotFoundError: It is not; the message says what to install.
     """
-    for module in ("moto", "flask", "flask_cors"):
+    for module in ("moto", "flask", "flask_cors", "aiodocker"):
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
                 f"The embedded AWS needs {module}: pip install 'farcall[local]'", name=module

@@ -20,7 +20,7 @@ EXECUTION_ROLE = "farcall-local-execution"
 LOG_GROUP = "farcall-local"
 #: Where Batch writes when a definition names no log group.
 DEFAULT_LOG_GROUP = "/aws/batch/job"
-#: Jobs are processes of this machine; no image is pulled.
+#: Where jobs are processes of this machine no image is pulled.
 IMAGE = "farcall-local-process"
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "farcall-local", "AWS_SECRET_ACCESS_KEY": "farcall-local"}
@@ -51,8 +51,12 @@ def _with_host(hosts: str, host: str) -> str:
     return ",".join(filter(None, (hosts, host)))
 
 
-def client_environment(host: str, port: int) -> dict[str, str]:
-    """Return the variables that point AWS clients and farcall at the embedded AWS."""
+def client_environment(host: str, port: int, *, docker: bool = False) -> dict[str, str]:
+    """Return the variables that point AWS clients and farcall at the embedded AWS.
+
+    Where jobs are containers, their image is for the user to name.
+    """
+    image = {} if docker else {"FARCALL_CONTAINER_IMAGE_URI": IMAGE}
     return {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         **CREDENTIALS,
@@ -65,5 +69,5 @@ def client_environment(host: str, port: int) -> dict[str, str]:
         "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
         "FARCALL_BATCH_EXECUTION_ROLE_NAME": EXECUTION_ROLE,
         "FARCALL_BATCH_JOB_LOG_GROUP_NAME": LOG_GROUP,
-        "FARCALL_CONTAINER_IMAGE_URI": IMAGE,
+        **image,
     }

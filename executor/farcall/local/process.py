@@ -24,7 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from farcall.local import names
-from farcall.local.runner import AttemptSpec, Running, StartError
+from farcall.local.credentials import RoleCredentials
+from farcall.local.runner import AttemptSpec, Exit, Running, StartError
 
 READ_BYTES = 64 * 1024
 #: How often a process is looked at where the kernel cannot tell of its end.
@@ -44,7 +45,7 @@ class ProcessRunner:
         endpoint_url: Of the embedded AWS, given to each job as ``AWS_ENDPOINT_URL``.
     """
 
-    def __init__(self, endpoint_url: str) -> None:
+    def __init__(self, endpoint_url: str, _credentials: RoleCredentials) -> None:
         self._environment = {
             "PATH": os.pathsep.join(
                 [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
@@ -86,6 +87,9 @@ class ProcessRunner:
             os.close(writer)
         return _Process(process, reader, directory, spec.output)
 
+    async def close(self) -> None:
+        """Do nothing: each process has let go of what was its own."""
+
 
 class _Process:
     """A running attempt: the process, its output and its directory."""
@@ -104,7 +108,7 @@ class _Process:
         os.set_blocking(reader, False)
         asyncio.get_running_loop().add_reader(reader, self._pump)
 
-    async def wait(self) -> int:
+    async def wait(self) -> Exit:
         try:
             await _exited(self._process)
         finally:
@@ -117,7 +121,7 @@ class _Process:
                 os.rmdir(self._directory)  # noqa: PTH106 - mostly empty, and then no thread
             except OSError:
                 await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
-        return 128 - code if code < 0 else code
+        return Exit(128 - code if code < 0 else code)
 
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):

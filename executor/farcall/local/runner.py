@@ -1,14 +1,15 @@
 """The seam between Batch's bookkeeping and whatever runs a container.
 
 Batch decides when an attempt starts and why it ends; a runner starts it, waits for it and
-signals it. `farcall.local.process` runs it as a process of this machine.
+signals it. `farcall.local.process` runs it as a process of this machine, `farcall.local.docker` as
+a container.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from farcall.local.resources import Resources
 
@@ -18,18 +19,42 @@ class AttemptSpec:
     """What a runner needs to know of an attempt.
 
     Attributes:
-        image: The image the definition names.
+        job_id: The job's ID.
+        task_id: Of the ECS task the attempt is.
+        container: containerProperties with the submission's overrides.
+        fargate: Whether the job is for Fargate.
         command: Argument vector; empty means the image's own command.
         environment: The job's variables and Batch's own, but none of the machine's.
         resources: What the attempt may use.
         output: Takes standard output and standard error, one stream, as they come.
     """
 
-    image: str
+    job_id: str
+    task_id: str
+    container: dict[str, Any]
+    fargate: bool
     command: tuple[str, ...]
     environment: dict[str, str]
     resources: Resources
     output: Callable[[bytes], None]
+
+    @property
+    def role_arn(self) -> str | None:
+        """ARN of the job role, None for none."""
+        return self.container.get("jobRoleArn")
+
+
+class Exit(NamedTuple):
+    """How a container ended.
+
+    Attributes:
+        code: The exit code; ``128 + N`` where signal N killed the main process; None if nobody
+            can tell.
+        reason: What the container's reason says, mostly nothing.
+    """
+
+    code: int | None
+    reason: str | None = None
 
 
 class StartError(Exception):
@@ -49,11 +74,8 @@ class StartError(Exception):
 class Running(Protocol):
     """A started container."""
 
-    async def wait(self) -> int:
-        """Wait for the end, pass on the rest of the output, and return the exit code.
-
-        A container whose main process was killed by signal N reports ``128 + N``.
-        """
+    async def wait(self) -> Exit:
+        """Wait for the end, and pass on the rest of the output."""
 
     def terminate(self) -> None:
         """Send SIGTERM to the main process alone, as ``docker stop`` does to PID 1."""
@@ -71,3 +93,6 @@ class Runner(Protocol):
         Raises:
             StartError: The command cannot be run.
         """
+
+    async def close(self) -> None:
+        """Let go of what the runner holds; nothing runs any more."""

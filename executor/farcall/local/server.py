@@ -25,6 +25,7 @@ from werkzeug.test import Client
 from farcall.local import names
 from farcall.local.api import BatchApi, Request, Response
 from farcall.local.control import Control, Controls
+from farcall.local.credentials import RoleCredentials
 from farcall.local.engine import Engine
 from farcall.local.execution import Timing, World
 from farcall.local.front import SERVICES, Front, Handler
@@ -63,7 +64,8 @@ class LocalServer(Controls):
     Args:
         cpus: Processors the jobs share; None for the machine's.
         listener: The socket to listen on; a free port of the loopback by default.
-        runner: Makes what runs the containers, given the endpoint's URL. Processes by default.
+        runner: Makes what runs the containers, given the endpoint's URL and what hands out the
+            credentials of job roles. Processes by default.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -75,7 +77,7 @@ class LocalServer(Controls):
         *,
         cpus: int | None = None,
         listener: socket.socket | None = None,
-        runner: Callable[[str], Runner] = ProcessRunner,
+        runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
     ) -> None:
         self._socket = listener or names.listen()
         if not _single.acquire(blocking=False):
@@ -84,15 +86,15 @@ class LocalServer(Controls):
         host, port = self._socket.getsockname()[:2]
         self.environment = names.client_environment(host, port)
         self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
-        self._front = Front(self._batch, self._answer_control)
+        self._credentials = RoleCredentials(self._assume)
+        self._front = Front(self._batch, self._answer_control, self._credentials)
         _create_resources(self._front)
         self._loop = asyncio.new_event_loop()
         self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
         self._threads[0].start()
         cpus = cpus or os.cpu_count() or 1
-        self._engine, self._api, self._control = self._on_loop(
-            lambda: self._make_batch(runner(self.endpoint_url), cpus)
-        )
+        self._runner = self._on_loop(lambda: runner(self.endpoint_url, self._credentials))
+        self._engine, self._api, self._control = self._on_loop(lambda: self._make_batch(cpus))
         self._http = make_server(
             host,
             port,
@@ -122,7 +124,11 @@ class LocalServer(Controls):
         if self._loop.is_closed():
             return
         self._http.shutdown()
-        for last in (self._engine.close(), self._loop.shutdown_default_executor()):
+        for last in (
+            self._engine.close(),
+            self._runner.close(),
+            self._loop.shutdown_default_executor(),
+        ):
             asyncio.run_coroutine_threadsafe(last, self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         for connection in list(self._front.connections):
@@ -134,7 +140,7 @@ class LocalServer(Controls):
         self._loop.close()
         _single.release()
 
-    def _make_batch(self, runner: Runner, cpus: int) -> tuple[Engine, BatchApi, Control]:
+    def _make_batch(self, cpus: int) -> tuple[Engine, BatchApi, Control]:
         queues, limits, timing = Queues(), Limits(), Timing()
         queues.create_environment(
             {
@@ -148,14 +154,15 @@ class LocalServer(Controls):
             {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
         )
         world = World(
-            runner=runner,
+            runner=self._runner,
             logs=CloudWatchLogs(_backend("logs", names.REGION), self._front.locks["logs"]),
             assumable=self._assumable,
             environment_name=lambda job: queues.environment_name(job.submission.queue),
             timing=timing,
         )
         engine = Engine(world, cpus)
-        return engine, BatchApi(engine, queues, limits), Control(engine, limits, timing)
+        control = Control(engine, limits, timing, self._credentials)
+        return engine, BatchApi(engine, queues, limits), control
 
     def _assumable(self, role_arn: str) -> bool:
         """Say whether moto's IAM has a role that trusts ECS tasks."""
@@ -166,6 +173,18 @@ class LocalServer(Controls):
             and "ecs-tasks.amazonaws.com" in str(role.assume_role_policy_document)
             for role in roles
         )
+
+    def _assume(self, role_arn: str, session: str, lifetime_s: int) -> Any:
+        """Assume a role in moto's STS."""
+        with self._front.locks["sts"]:
+            return _backend("sts", "aws").assume_role(
+                region_name=names.REGION,
+                role_session_name=session,
+                role_arn=role_arn,
+                policy=None,
+                duration=lifetime_s,
+                external_id=None,
+            )
 
     def _batch(self, request: Request) -> Response:
         return self._on_loop(lambda: self._api.answer(request))
