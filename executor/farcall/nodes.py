@@ -9,6 +9,7 @@ from typing import Any
 from farcall import results
 from farcall.errors import FarcallError, JobCancelledError
 from farcall.results import About, Result
+from farcall.tracebacks import with_source
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus
 from farcall_runtime.envelope import Buffer
@@ -102,7 +103,7 @@ def _tell(record: dict[str, Any], job: About) -> str:
     if first["type"].endswith("electron.NotRunError"):
         return str(first["message"])
     text = (
-        f"{record['traceback'].rstrip()}\n\n"
+        f"{with_source(record['traceback'])}\n\n"
         f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}."
     )
     return f"{text}\nIts log: {job.log_url}" if job.log_url else text

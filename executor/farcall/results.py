@@ -9,6 +9,7 @@ from typing import Any
 
 from farcall import errors, payload
 from farcall.states import JobDetail, JobStatus, ending
+from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
@@ -219,7 +220,7 @@ def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Base
             BaseException.__context__.__set__(behind, member)  # type: ignore[union-attr]
     note = (
         f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}:\n"
-        f"{record['traceback'].rstrip()}"
+        f"{with_source(record['traceback'])}"
     )
     if isinstance(members[0], _Unknown):
         text = f"the function raised {members[0]}\n{note}"

@@ -22,11 +22,13 @@ ORDER = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", *FINAL)
 class Account:
     """Batch clients and the few steps every test takes."""
 
-    def __init__(self, local):
+    def __init__(self, local, image=None):
         self.local = local
         env = local.environment if local else os.environ
         self.queue = env["FARCALL_BATCH_QUEUE" if local else "FARCALL_TEST_AWS_QUEUE"]
-        self.image = env["FARCALL_CONTAINER_IMAGE_URI" if local else "FARCALL_TEST_AWS_IMAGE"]
+        self.image = (
+            image or env["FARCALL_CONTAINER_IMAGE_URI" if local else "FARCALL_TEST_AWS_IMAGE"]
+        )
         self.patience_s = 20 if local else 900
         self.batch = self.client("batch")
         self.logs = self.client("logs")
@@ -64,6 +66,8 @@ class Account:
                         {"type": "VCPU", "value": vcpu},
                         {"type": "MEMORY", "value": "128"},
                     ],
+                    # PID 1 ignores SIGTERM unless it handles it, and cannot be killed from inside.
+                    "linuxParameters": {"initProcessEnabled": True},
                     **(container or {}),
                 },
                 **document,

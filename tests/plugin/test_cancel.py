@@ -17,7 +17,7 @@ import pytest
 
 import farcall.local
 from farcall.covalent_server import CovalentServer
-from plugin.counting import Counting
+from proxy import Proxy
 
 FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
@@ -42,7 +42,7 @@ def aws():
 
 @pytest.fixture(scope="module")
 def proxy(aws):
-    with Counting(aws.endpoint_url) as running:
+    with Proxy(aws.endpoint_url) as running:
         yield running
 
 
@@ -210,7 +210,7 @@ def test_a_task_that_waits_for_a_place_never_begins(
 
 @pytest.mark.parametrize("nodes", [None, [0]])
 def test_a_task_that_is_being_gathered_becomes_no_job(dispatch, wait, node, batch, aws, nodes):
-    with Counting(aws.endpoint_url) as counting:
+    with Proxy(aws.endpoint_url) as counting:
         # A session of its own, whose first request says that the task has come.
         @ct.electron(executor=batch(linger_s=60, endpoint_url=counting.url))
         def work():

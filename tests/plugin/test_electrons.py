@@ -16,7 +16,7 @@ import covalent as ct
 import numpy as np
 import pytest
 
-from plugin.counting import Counting
+from proxy import Proxy
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def batch(embedded, monkeypatch):
 
 @pytest.fixture
 def counting(embedded):
-    with Counting(embedded.endpoint_url) as proxy:
+    with Proxy(embedded.endpoint_url) as proxy:
         yield proxy
 
 

@@ -19,7 +19,7 @@ import cloudpickle
 import covalent as ct
 import pytest
 
-from plugin.counting import Counting
+from proxy import Proxy
 
 NOBODY = "arn:aws:iam::123456789012:role/nobody"
 
@@ -39,7 +39,7 @@ def make_executor(**options):
 
 @pytest.fixture
 def counting(embedded):
-    with Counting(embedded.endpoint_url) as proxy:
+    with Proxy(embedded.endpoint_url) as proxy:
         yield proxy
 
 

@@ -21,7 +21,7 @@ import farcall.awsbatch
 from farcall import JobLostError, Settings, SettingsError, covalent_state, tracker
 from farcall.covalent_server import CovalentServer
 from farcall.errors import FarcallError
-from plugin.counting import Counting
+from proxy import Proxy
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -444,7 +444,7 @@ async def test_only_covalents_wrapper_can_be_run_directly(small):
 async def test_a_job_that_batch_no_longer_knows_is_lost(direct, aws, monkeypatch):
     monkeypatch.setattr(tracker, "_LOST_AFTER_S", 0.2)
     command = {"containerProperties": {"command": ["true"]}}
-    with Counting(aws.endpoint_url) as proxy:
+    with Proxy(aws.endpoint_url) as proxy:
         proxy.changes["describejobs"] = lambda answer: answer["jobs"].clear()
         one = direct(endpoint_url=proxy.url, job_definition_extra=command)
         *_, stderr, status = await one.call(print)

@@ -17,7 +17,7 @@ import pytest
 import farcall.local
 from farcall import covalent_resume
 from farcall.covalent_server import CovalentServer
-from plugin.counting import Counting
+from proxy import Proxy
 
 FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
@@ -166,7 +166,7 @@ class Killed:
     def __init__(self, server, folder, aws):
         self.server = server
         self.aws = aws
-        with Counting(aws.endpoint_url) as self.early, Counting(aws.endpoint_url) as self.late:
+        with Proxy(aws.endpoint_url) as self.early, Proxy(aws.endpoint_url) as self.late:
             usual = executor(aws.endpoint_url)
             self.single = Work(folder / "single", usual)
             self.array = Work(folder / "array", executor(aws.endpoint_url, linger_s=2))
@@ -446,7 +446,7 @@ def test_what_runs_when_the_server_is_stopped_is_cancelled(
     server = new_server(here / "stopped", aws.environment)
     single = Work(here / "stop-single", executor(aws.endpoint_url))
     array = Work(here / "stop-array", executor(aws.endpoint_url, linger_s=2))
-    with Counting(aws.endpoint_url) as counting:
+    with Proxy(aws.endpoint_url) as counting:
         gathered = Work(here / "stop-gathered", executor(counting.url, linger_s=30))
         one, several, later = single.task(), array.task(), gathered.task()
 

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import linecache
+import traceback
+
+import pytest
+
+from farcall.tracebacks import with_source
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A file whose functions raise, and the traceback of one as it looks without the file."""
+    file = tmp_path / "script.py"
+    file.write_text("def inner():\n    raise KeyError('x')\n\n\ndef outer():\n    inner()\n")
+    names = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    return file, names["outer"]
+
+
+def remote(function):
+    """Return the traceback that a machine without the sources would give."""
+    try:
+        function()
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = ["Traceback (most recent call last):\n"]
+        lines += [f'  File "{f.filename}", line {f.lineno}, in {f.name}\n' for f in frames[1:]]
+        return "".join([*lines, *traceback.format_exception_only(error)])
+
+
+def test_lines_come_from_the_files_here(script):
+    file, outer = script
+    assert with_source(remote(outer)).splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{file}", line 6, in outer',
+        "    inner()",
+        f'  File "{file}", line 2, in inner',
+        "    raise KeyError('x')",
+        "KeyError: 'x'",
+    ]
+
+
+def test_what_has_its_source_stays_as_it_is(script):
+    whole = with_source(remote(script[1]))
+    assert with_source(whole) == whole
+
+
+def test_a_file_that_is_nowhere_gets_no_line(script):
+    file, outer = script
+    text = remote(outer)
+    file.unlink()
+    linecache.checkcache()
+    assert with_source(text) == text.rstrip("\n")
+
+
+def test_an_exception_groups_lines_are_drawn_on(script):
+    file, outer = script
+    text = "\n".join("  | " + line for line in remote(outer).splitlines())
+    assert f'  |   File "{file}", line 2, in inner\n  |     raise' in with_source(text)
