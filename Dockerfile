@@ -7,6 +7,8 @@ FROM ${BASE_IMAGE}
 
 # Packages the functions import, as pip writes them; empty for none.
 ARG PIP_PACKAGES=""
+# Package index in place of PyPI. Without a password: docker history shows it.
+ARG PIP_INDEX_URL
 
 RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.9" ${PIP_PACKAGES}
 COPY runtime_image/farcall_runtime /opt/farcall/farcall_runtime

@@ -2,17 +2,23 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Of make image.
+IMAGE ?= farcall
+BASE_IMAGE ?=
+PIP_PACKAGES ?=
 
-.PHONY: help demo demo-covalent test check bench image clean
+.PHONY: help demo demo-covalent test test-containers check bench image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
 	@echo "                     (KEEP=1 leaves Covalent's page open)"
 	@echo "make demo            the same from plain Python, and a sweep"
-	@echo "make test            the tests"
+	@echo "make test            the tests, but for those that need a docker engine"
+	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md"
-	@echo "make image           build the image of the jobs (needs docker)"
+	@echo "make image           build the image of the jobs (needs docker):"
+	@echo "                     IMAGE=name BASE_IMAGE=python:3.12-slim PIP_PACKAGES='numpy scikit-learn'"
 	@echo "make clean           remove what the targets made"
 
 demo: $(VENV)/demo
@@ -25,6 +31,9 @@ demo-covalent: $(VENV)/demo-covalent
 test: $(VENV)/test
 	$(BIN)/python -m pytest
 
+test-containers: $(VENV)/test
+	PYTHON="$(BIN)/python" .ci/with-engine $(BIN)/python -m pytest tests/containers
+
 check: $(VENV)/lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -35,7 +44,8 @@ bench: $(VENV)/test
 	$(BIN)/python -m benchmarks
 
 image:
-	docker build --tag farcall .
+	docker build --tag "$(IMAGE)" $(if $(BASE_IMAGE),--build-arg BASE_IMAGE="$(BASE_IMAGE)") \
+	    --build-arg PIP_PACKAGES="$(PIP_PACKAGES)" .
 
 clean:
 	rm -rf $(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

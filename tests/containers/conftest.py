@@ -7,7 +7,8 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
@@ -24,13 +25,29 @@ from containers.cloud import (  # noqa: F401
 )
 
 # Read here, because tests see nothing of this environment.
-_IMAGE = os.environ.get("FARCALL_TEST_IMAGE", "")
-_BASE_IMAGE = os.environ.get("FARCALL_TEST_BASE_IMAGE", "")
+_IMAGE = os.environ.get("TEST_IMAGE", "")
+_BASE_IMAGE = os.environ.get("TEST_BASE_IMAGE", "")
 
 #: Label of whatever is made in one run of the tests; containers have it from their image.
 RUN_LABEL = "farcall.test-run"
 _COMMAND_S = 90.0
 _PATIENCE_S = 60.0
+
+
+class _Missing(pytest.Module):
+    """A test module that cannot be run without the image."""
+
+    def collect(self) -> list[Any]:
+        reason = "There is no image to test: make test-containers"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{reason}; in CI this is an error")
+        pytest.skip(reason)
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    return None if _IMAGE else _Missing.from_parent(parent, path=module_path)
 
 
 class Docker(Protocol):
@@ -94,11 +111,6 @@ def run_label(_engine: str) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _engine() -> Iterator[str]:
     """The run's name; at the end nothing is left of its containers."""
-    if not _IMAGE:
-        reason = "There is no image to test: make test-containers"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; in CI this is an error")
-        pytest.skip(reason)
     labels = json.loads(_docker("image", "inspect", _IMAGE))[0]["Config"]["Labels"]
     run = labels.get(RUN_LABEL)
     assert run, f"{_IMAGE} lacks the label {RUN_LABEL}"

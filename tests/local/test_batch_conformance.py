@@ -122,9 +122,7 @@ def test_missing_command_fails_the_start(batch):
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
     """
     # An init process would be what is started, and would exit with 127.
-    job = batch.run(
-        "no-such-command-anywhere", document={"container": {"linuxParameters": {}}}
-    )
+    job = batch.run("no-such-command-anywhere", document={"container": {"linuxParameters": {}}})
     assert (job["status"], job["statusReason"]) == ("FAILED", "Task failed to start")
     assert job["container"]["reason"].startswith("CannotStartContainerError: ")
     assert "executable file not found" in job["container"]["reason"]
