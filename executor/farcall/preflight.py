@@ -28,7 +28,7 @@ class Resources:
     execution_role: str
 
 
-async def check(access: Aws, settings: Settings, store: Store) -> Resources:
+async def check(access: Aws, settings: Settings, store: Store, root: str) -> Resources:
     """Look up what the options name.
 
     Whoever may not look (IAM, logs) is not stopped: what is missing then shows when a job starts.
@@ -37,13 +37,14 @@ async def check(access: Aws, settings: Settings, store: Store) -> Resources:
         access: The open clients.
         settings: The options.
         store: The bucket's store.
+        root: Key prefix of the run.
 
     Raises:
         SettingsError: Something the options name does not exist, or cannot be used.
         ServiceError: S3 or Batch refused.
     """
     _, _, _, job_role, execution_role = await asyncio.gather(
-        store.check(),
+        store.check(root),
         _check_queue(access, settings),
         _check_log_group(access, settings),
         _find_role(access, settings, "batch_job_role_name"),

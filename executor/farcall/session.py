@@ -94,11 +94,12 @@ class Session:
 
     async def _open_submitter(self, settings: Settings) -> Submitter:
         store = self.store(settings.s3_bucket_name)
+        root = run_root(settings.prefix, self.run)
         return Submitter(
             self.batch,
             store,
-            run_root(settings.prefix, self.run),
-            await preflight.check(self.aws, settings, store),
+            root,
+            await preflight.check(self.aws, settings, store, root),
             region=self.aws.region,
             endpoint=self.aws.s3_endpoint,
         )

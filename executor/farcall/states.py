@@ -257,7 +257,8 @@ _TABLE: tuple[tuple[Callable[[JobDetail], bool], Ending], ...] = (
         Ending(
             errors.ImageError,
             "the job's surroundings could not be prepared",
-            "check batch_job_log_group_name, secrets, and the network of the subnet",
+            "check batch_job_log_group_name, the execution role's permissions, secrets, and the "
+            "network of the subnet",
         ),
     ),
     (
@@ -347,7 +348,8 @@ _TABLE: tuple[tuple[Callable[[JobDetail], bool], Ending], ...] = (
         Ending(
             errors.OutcomeMissingError,
             "the job could not reach the bucket",
-            "the job role needs s3:GetObject on the bucket, and the subnet a way to S3",
+            "the job role needs s3:GetObject and s3:ListBucket on the bucket, and the subnet a "
+            "way to S3",
         ),
     ),
     (

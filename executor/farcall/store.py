@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import logging
 import mmap
+import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +34,8 @@ _STREAM_BYTES = 4 * 1024 * 1024
 _PAGE = 1000
 _DELETE_WAIT_S = 1.0
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
+
+_SAID = re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>", re.DOTALL)
 
 T = TypeVar("T")
 
@@ -70,8 +74,11 @@ class Store:
         self._sweeping: asyncio.Future[None] | None = None
         self._may_delete = True
 
-    async def check(self) -> None:
-        """See that the bucket is there.
+    async def check(self, root: str) -> None:
+        """See that the bucket is there, and that a run's inbox can be looked into.
+
+        Args:
+            root: Key prefix of the run.
 
         Raises:
             SettingsError: There is no such bucket.
@@ -79,8 +86,9 @@ class Store:
         """
         # One GET tells a missing bucket from a missing object. Without s3:ListBucket S3 answers
         # both with 403, so this also finds a client that could not see its outcomes.
+        key = f"{contract.outcomes_prefix(root)}{_NO_KEY}"
         with contextlib.suppress(FileNotFoundError):
-            await self._call("GetObject", _NO_KEY, obstore.get_async(self._store, _NO_KEY))
+            await self._call("GetObject", key, obstore.get_async(self._store, key))
 
     async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         """Store an object, in parallel parts if it is large.
@@ -227,7 +235,7 @@ class Store:
                 _log.warning(
                     "delivered objects stay in s3://%s (%s); a lifecycle rule can delete them",
                     self.bucket,
-                    _first_line(error),
+                    _reason(error),
                 )
             del self._doomed[: len(keys)]  # only now: a sweep may be cancelled in its request
 
@@ -249,7 +257,7 @@ class Store:
                 "and region; create it, or set s3_bucket_name to one that exists",
                 option="s3_bucket_name",
             )
-        sentence = f"{operation} of s3://{self.bucket}/{key} failed: {_first_line(error)}"
+        sentence = f"{operation} of s3://{self.bucket}/{key} failed: {_reason(error)}"
         code = ""
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
             code = "AccessDenied"
@@ -257,5 +265,9 @@ class Store:
         return ServiceError(sentence, operation=operation, code=code)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+def _reason(error: BaseException) -> str:
+    """Return S3's own sentence where there is one; obstore shows the whole answer."""
+    said = _SAID.search(str(error))
+    if said is None:
+        return str(error).partition("\n")[0]
+    return f"{html.unescape(said[2])} ({said[1]})"

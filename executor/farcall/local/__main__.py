@@ -20,7 +20,7 @@ from typing import Any
 from farcall.local import names
 
 
-def main(cpus: int | None, host: str, port: int, *, docker: bool) -> None:
+def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: bool) -> None:
     """Serve until nobody needs it any more."""
     logging.basicConfig(level=logging.WARNING)
     signal.signal(signal.SIGTERM, _end)
@@ -33,7 +33,7 @@ def main(cpus: int | None, host: str, port: int, *, docker: bool) -> None:
     # its first request waits in the open port.
     from farcall.local.server import LocalServer
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"enforce_iam": enforce_iam}
     if docker:
         from farcall.local.docker import DockerRunner
 

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from farcall.local import names
+
 #: No bucket's name has only two letters, so this is no path of S3.
 PATH = "/v2/credentials/"
 
@@ -53,19 +55,38 @@ class RoleCredentials:
     Args:
         assume: Assumes a role of moto's STS, given ARN, session name and seconds; returns moto's
             ``AssumedRole``.
+        enforced: Whether permissions are, so that a job must not have the account's own keys.
 
     Attributes:
         token: What a request to the endpoint must carry in ``Authorization``.
         lifetime_s: Of the keys handed out from now on.
     """
 
-    def __init__(self, assume: Callable[[str, str, int], Any]) -> None:
+    def __init__(self, assume: Callable[[str, str, int], Any], *, enforced: bool = False) -> None:
+        self._enforced = enforced
         self.token = secrets.token_urlsafe()
         self.lifetime_s = DEFAULT_LIFETIME_S
         self._assume = assume
         self._grants: dict[str, _Grant] = {}
         self._expires: dict[str, float] = {}
         self._lock = threading.Lock()
+
+    def keys(self, role_arn: str | None, session: str) -> dict[str, str]:
+        """Return keys as environment variables, for a process, which has no endpoint.
+
+        Without permissions enforced they are the account's own; else the job role's, good for as
+        long as the process can live, and none where there is no role.
+        """
+        if not self._enforced:
+            return names.CREDENTIALS
+        if role_arn is None:
+            return {}
+        role = self._assume(role_arn, session, int(DEFAULT_LIFETIME_S))
+        return {
+            "AWS_ACCESS_KEY_ID": role.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": role.secret_access_key,
+            "AWS_SESSION_TOKEN": role.session_token,
+        }
 
     def grant(self, role_arn: str, session: str) -> str:
         """Let an attempt ask for keys of its role; return the path to ask at."""

@@ -196,6 +196,7 @@ class Execution:
             container.get("logConfiguration"),
             self._job.submission.definition.name,
             self.attempt.task_id,
+            container.get("executionRoleArn"),
         )
 
     def _enter_running(self, stream: LogStream | None) -> None:

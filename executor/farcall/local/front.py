@@ -1,7 +1,7 @@
 """One port for all services: the WSGI application and the HTTP handler under it.
 
 Batch is answered here, everything else by moto. The service is read from the credential scope of
-the signature, as moto does it; the signature itself is not checked.
+the signature, as moto does it; the signature itself is checked only where permissions are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from moto.moto_server import werkzeug_app
@@ -22,9 +22,13 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import WSGIRequestHandler
 
 from farcall.local import credentials as role_credentials
+from farcall.local import refusals
+from farcall.local.actions import Call, doomed_keys
 from farcall.local.api import Request, Response
 from farcall.local.credentials import RoleCredentials
 from farcall.local.errors import DropConnectionError
+from farcall.local.permissions import Guard
+from farcall.local.refusals import Reason, RefusedError
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
@@ -54,6 +58,7 @@ class Front:
         credentials: The keys of the jobs' roles.
 
     Attributes:
+        guard: Checks signatures and permissions; None lets everybody do everything.
         locks: A lock for each of `SERVICES`; ``""`` is for all others.
         connections: The sockets of the open connections.
     """
@@ -64,6 +69,7 @@ class Front:
         control: Callable[[str, dict[str, Any]], Response],
         credentials: RoleCredentials,
     ) -> None:
+        self.guard: Guard | None = None
         self._batch = batch
         self._credentials = credentials
         self._control = control
@@ -81,16 +87,47 @@ class Front:
         if path.startswith(role_credentials.PATH):
             status, answer = self._credentials.answer(path, authorization)
             return _send(Response(status, answer), start_response)
-        if self._credentials.expired(authorization):
-            return _send_expired(service, start_response)
-        # A bucket's name has at least three letters, so /v1/ is no path of S3.
-        if service == "batch" or (service is None and path.startswith("/v1/")):
-            body = environ["wsgi.input"].read()
-            request = Request(environ["REQUEST_METHOD"], path, environ["QUERY_STRING"], body)
-            return _send(self._batch(request), start_response)
         if path.startswith(CONTROL_PATH):
             document = json.loads(environ["wsgi.input"].read() or b"{}")
             return _send(self._control(path[len(CONTROL_PATH) :], document), start_response)
+        # A bucket's name has at least three letters, so /v1/ is no path of S3.
+        if service is None and path.startswith("/v1/"):
+            service = "batch"
+        if self._credentials.expired(authorization):
+            text = "The security token included in the request is expired"
+            return _refuse(service, RefusedError(Reason.EXPIRED, text), start_response)
+        if self.guard is not None:
+            return self._guarded(self.guard, service, environ, start_response)
+        return self._answer(service, environ, start_response)
+
+    def _guarded(
+        self,
+        guard: Guard,
+        service: str | None,
+        environ: dict[str, Any],
+        start_response: StartResponse,
+    ) -> Iterable[bytes]:
+        """Answer a request if its sender has the permissions for it."""
+        call = _call(service or "", environ)
+        answered: list[Any] = []
+        try:
+            hidden = guard.admit(call)
+        except RefusedError as error:
+            return _refuse(service, error, start_response, doomed_keys(call))
+        body = self._answer(service, environ, lambda *given: answered.extend(given))
+        if hidden is not None and answered[0].startswith("404"):
+            return _refuse(service, hidden, start_response)
+        start_response(*answered)
+        return body
+
+    def _answer(
+        self, service: str | None, environ: dict[str, Any], start_response: StartResponse
+    ) -> Iterable[bytes]:
+        if service == "batch":
+            body = environ["wsgi.input"].read()
+            method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+            request = Request(method, path, environ["QUERY_STRING"], body)
+            return _send(self._batch(request), start_response)
         app = self._apps.get(service or "", self._dispatcher)
         with self.locks.get(service or "s3", self.locks[""]):
             return list(app(environ, start_response))
@@ -101,17 +138,28 @@ def _service(environ: dict[str, Any]) -> str | None:
     return found[1] if found else None
 
 
-def _send_expired(service: str | None, start_response: StartResponse) -> list[bytes]:
-    """Refuse keys that have expired, as each service does in its own format."""
-    text = "The security token included in the request is expired"
-    if service not in ("s3", "sts", "iam"):
-        return _send(Response(403, {"message": text}, "ExpiredTokenException"), start_response)
-    error = f"<Error><Code>ExpiredToken</Code><Message>{text}</Message></Error>"
-    if service != "s3":
-        error = f"<ErrorResponse>{error}</ErrorResponse>"
-    body = f'<?xml version="1.0" encoding="UTF-8"?>\n{error}'.encode()
-    headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
-    start_response("400 -" if service == "s3" else "403 -", headers)
+def _call(service: str, environ: dict[str, Any]) -> Call:
+    """Return a request as its signature covers it."""
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").title(): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_") or name in ("CONTENT_TYPE", "CONTENT_LENGTH")
+    }
+    method, body = environ["REQUEST_METHOD"], b""
+    if service != "s3" or method == "POST":
+        body = environ["wsgi.input"].read()
+        environ["wsgi.input"].seek(0)
+    return Call(service, method, environ["RAW_URI"], headers, body)
+
+
+def _refuse(
+    service: str | None,
+    error: RefusedError,
+    start_response: StartResponse,
+    doomed: Sequence[str] = (),
+) -> list[bytes]:
+    status, headers, body = refusals.answer(service or "s3", error, doomed)
+    start_response(status, headers)
     return [body]
 
 

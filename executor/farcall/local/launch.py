@@ -104,6 +104,7 @@ def start(
     host: str = "127.0.0.1",
     port: int = 0,
     docker: bool = False,
+    enforce_iam: bool = False,
 ) -> LocalAWS:
     """Start an embedded AWS.
 
@@ -125,13 +126,17 @@ def start(
         port: Port to listen on, 0 for a free one.
         docker: Whether jobs run as containers of their definition's image, with a docker engine
             of this machine, and not as processes. Then no image is set in the environment.
+        enforce_iam: Whether signatures and permissions are checked. The keys in the environment
+            are then the root user's, who may do everything.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.
         RuntimeError: The server did not start; the message or its standard error says why.
     """
     require_extra()
-    options = json.dumps({"cpus": cpus, "host": host, "port": port, "docker": docker})
+    options = json.dumps(
+        {"cpus": cpus, "host": host, "port": port, "docker": docker, "enforce_iam": enforce_iam}
+    )
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), options],
         stdin=subprocess.PIPE,

@@ -15,6 +15,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from farcall.local import names
+from farcall.local.actions import log_arn
+from farcall.local.permissions import Guard
+from farcall.local.policies import Need
 from farcall.local.runner import StartError
 
 #: 256 KiB less the 26 bytes CloudWatch counts for each event.
@@ -68,14 +71,22 @@ class CloudWatchLogs:
     Args:
         backend: moto's backend of the service in one region.
         lock: Held for each call: moto's backends are not safe to use from several threads.
+        guard: Knows what an execution role may do; None if every role may do everything.
     """
 
-    def __init__(self, backend: Any, lock: AbstractContextManager[Any]) -> None:
+    def __init__(
+        self, backend: Any, lock: AbstractContextManager[Any], guard: Guard | None = None
+    ) -> None:
         self._backend = backend
         self._lock = lock
+        self._guard = guard
 
     def open(
-        self, configuration: dict[str, Any] | None, definition: str, task_id: str
+        self,
+        configuration: dict[str, Any] | None,
+        definition: str,
+        task_id: str,
+        role_arn: str | None = None,
     ) -> LogStream | None:
         """Make the stream of an attempt.
 
@@ -84,12 +95,14 @@ class CloudWatchLogs:
             definition: The definition's name, which the stream is named after unless
                 ``awslogs-stream-prefix`` says otherwise.
             task_id: Last part of the stream's name.
+            role_arn: The execution role. Without one it is the instance that writes.
 
         Returns:
             The stream, or None when the log driver is not awslogs.
 
         Raises:
-            StartError: The group does not exist and the options do not ask to create it.
+            StartError: The group does not exist and the options do not ask to create it, or the
+                role may not write there.
         """
         configuration = configuration or {}
         if configuration.get("logDriver", "awslogs") != "awslogs":
@@ -98,20 +111,41 @@ class CloudWatchLogs:
         group = options.get("awslogs-group", names.DEFAULT_LOG_GROUP)
         prefix = options.get("awslogs-stream-prefix", definition[:MAX_STREAM_PREFIX])
         stream = f"{prefix}/default/{task_id}"
+        creating = options.get("awslogs-create-group") == "true"
+        for action in ("CreateLogGroup", "CreateLogStream") if creating else ("CreateLogStream",):
+            objection = self._objection(role_arn, task_id, action, group)
+            if objection:
+                raise _no_stream(f"AccessDeniedException: {objection}")
         with self._lock:
-            if options.get("awslogs-create-group") == "true":
+            if creating:
                 self._backend.ensure_log_group(group)
             if group not in self._backend.groups:
-                raise StartError(
-                    "ResourceInitializationError: failed to validate logger args: create stream "
-                    "has been retried 1 times: failed to create Cloudwatch log stream: "
+                raise _no_stream(
                     "ResourceNotFoundException: The specified log group does not exist."
                 )
             self._backend.create_log_stream(group, stream)
+        if self._objection(role_arn, task_id, "PutLogEvents", group, stream):
+            return LogStream(stream, lambda _: None)  # as docker does, which notes it elsewhere
         return LogStream(stream, lambda events: self._store(group, stream, events))
+
+    def _objection(
+        self, role_arn: str | None, task_id: str, action: str, group: str, stream: str = ""
+    ) -> str | None:
+        if self._guard is None or role_arn is None:
+            return None
+        return self._guard.objection(
+            role_arn, task_id, Need(f"logs:{action}", log_arn(group, stream))
+        )
 
     def _store(self, group: str, stream: str, events: list[dict[str, Any]]) -> None:
         with self._lock:
             # Somebody may delete the group while the job runs; its output is then lost.
             if stream in getattr(self._backend.groups.get(group), "streams", ()):
                 self._backend.put_log_events(group, stream, events)
+
+
+def _no_stream(why: str) -> StartError:
+    return StartError(
+        "ResourceInitializationError: failed to validate logger args: create stream has been "
+        f"retried 1 times: failed to create Cloudwatch log stream: {why}"
+    )

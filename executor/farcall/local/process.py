@@ -43,16 +43,17 @@ class ProcessRunner:
 
     Args:
         endpoint_url: Of the embedded AWS, given to each job as ``AWS_ENDPOINT_URL``.
+        credentials: Gives a job its keys, in its environment.
     """
 
-    def __init__(self, endpoint_url: str, _credentials: RoleCredentials) -> None:
+    def __init__(self, endpoint_url: str, credentials: RoleCredentials) -> None:
+        self._credentials = credentials
         self._environment = {
             "PATH": os.pathsep.join(
                 [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
             ),
             "HOME": os.environ.get("HOME", "/"),
             "LANG": os.environ.get("LANG", "C.UTF-8"),
-            **names.CREDENTIALS,
             "AWS_ENDPOINT_URL": endpoint_url,
             "AWS_REGION": names.REGION,
             "AWS_DEFAULT_REGION": names.REGION,
@@ -64,7 +65,8 @@ class ProcessRunner:
     async def start(self, spec: AttemptSpec) -> Running:
         """Start the command, or farcall's runtime when there is none."""
         command = spec.command or self._command
-        environment = {**self._environment, **spec.environment}
+        keys = self._credentials.keys(spec.role_arn, spec.task_id)
+        environment = {**self._environment, **keys, **spec.environment}
         directory = tempfile.mkdtemp(prefix="farcall-job-")
         reader, writer = os.pipe()
         try:

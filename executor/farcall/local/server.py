@@ -31,6 +31,7 @@ from farcall.local.execution import Timing, World
 from farcall.local.front import SERVICES, Front, Handler
 from farcall.local.limits import Limits
 from farcall.local.logs import CloudWatchLogs
+from farcall.local.permissions import Guard
 from farcall.local.process import ProcessRunner
 from farcall.local.queues import Queues
 from farcall.local.runner import Runner
@@ -66,6 +67,9 @@ class LocalServer(Controls):
         listener: The socket to listen on; a free port of the loopback by default.
         runner: Makes what runs the containers, given the endpoint's URL and what hands out the
             credentials of job roles. Processes by default.
+        enforce_iam: Whether signatures and permissions are checked. The keys in ``environment``
+            are then the account's root user's, who may do everything; users, roles and policies
+            are made by IAM's API. `farcall.local.permissions` says what is not looked at.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -78,6 +82,7 @@ class LocalServer(Controls):
         cpus: int | None = None,
         listener: socket.socket | None = None,
         runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
+        enforce_iam: bool = False,
     ) -> None:
         self._socket = listener or names.listen()
         if not _single.acquire(blocking=False):
@@ -86,9 +91,11 @@ class LocalServer(Controls):
         host, port = self._socket.getsockname()[:2]
         self.environment = names.client_environment(host, port)
         self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
-        self._credentials = RoleCredentials(self._assume)
+        self._credentials = RoleCredentials(self._assume, enforced=enforce_iam)
         self._front = Front(self._batch, self._answer_control, self._credentials)
         _create_resources(self._front)
+        if enforce_iam:
+            self._front.guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
         self._loop = asyncio.new_event_loop()
         self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
         self._threads[0].start()
@@ -155,7 +162,9 @@ class LocalServer(Controls):
         )
         world = World(
             runner=self._runner,
-            logs=CloudWatchLogs(_backend("logs", names.REGION), self._front.locks["logs"]),
+            logs=CloudWatchLogs(
+                _backend("logs", names.REGION), self._front.locks["logs"], self._front.guard
+            ),
             assumable=self._assumable,
             environment_name=lambda job: queues.environment_name(job.submission.queue),
             timing=timing,

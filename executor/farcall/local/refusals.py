@@ -1,0 +1,91 @@
+"""How each service words a refusal that has to do with credentials and permissions.
+
+Sources:
+    https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+    https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from enum import Enum
+from xml.sax.saxutils import escape
+
+_XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_S3 = "s3"
+_QUERY = ("iam", "sts")
+
+
+class Reason(Enum):
+    """Why a request is refused; the error codes of S3, of IAM and STS, and of the others."""
+
+    DENIED = ("AccessDenied", "AccessDenied", "AccessDeniedException")
+    UNSIGNED = (
+        "AccessDenied",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+    )
+    UNKNOWN_KEY = ("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException")
+    BAD_SIGNATURE = (
+        "SignatureDoesNotMatch",
+        "SignatureDoesNotMatch",
+        "InvalidSignatureException",
+    )
+    EXPIRED = ("ExpiredToken", "ExpiredToken", "ExpiredTokenException")
+
+
+class RefusedError(Exception):
+    """A request is refused.
+
+    Attributes:
+        reason: Why, for programs.
+    """
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def answer(
+    service: str, error: RefusedError, doomed: Sequence[str] = ()
+) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Return status line, headers and body of a service's answer.
+
+    Args:
+        service: As in the credential scope.
+        error: Why the request is refused.
+        doomed: Keys of a DeleteObjects request. S3 answers it with 200 and deletes what may be
+            deleted; here one key that may not spares them all.
+
+    Source:
+        https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
+    """
+    s3_code, query_code, json_code = error.reason.value
+    text, request_id = escape(str(error)), str(uuid.uuid4())
+    headers = {"x-amzn-RequestId": request_id, "Content-Type": "application/xml"}
+    status = 403
+    if service == _S3:
+        headers["x-amz-request-id"] = request_id
+        why = f"<Code>{s3_code}</Code><Message>{text}</Message>"
+        body = f"{_XML}<Error>{why}</Error>"
+        if error.reason is Reason.EXPIRED:
+            status = 400
+        elif doomed and error.reason is Reason.DENIED:
+            status = 200
+            spared = (f"<Error><Key>{escape(key)}</Key>{why}</Error>" for key in doomed)
+            body = f"{_XML}<DeleteResult>{''.join(spared)}</DeleteResult>"
+    elif service in _QUERY:
+        why = f"<Type>Sender</Type><Code>{query_code}</Code><Message>{text}</Message>"
+        body = f"{_XML}<ErrorResponse><Error>{why}</Error></ErrorResponse>"
+    else:
+        # AWS's JSON protocol reads the code in the body, its REST one in the header.
+        headers["Content-Type"] = "application/json"
+        headers["x-amzn-ErrorType"] = json_code
+        body = json.dumps({"__type": json_code, "message": str(error)})
+        status = 403 if service == "batch" else 400
+    data = body.encode()
+    headers["Content-Length"] = str(len(data))
+    return f"{status} -", list(headers.items()), data

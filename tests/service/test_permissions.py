@@ -1,0 +1,477 @@
+"""The policies of docs/iam are enough, and no action in them is there for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, JobCancelledError, JobError, ServiceError, SettingsError
+from farcall.aws import Aws
+from farcall.settings import Settings
+from farcall.store import Store
+from farcall_runtime.storage import Storage, StorageError
+from iam import JOB_ROLE, VALUES, Enforced, actions, policy, without
+
+OPTIONS = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
+BUCKET = VALUES["BUCKET"]
+PATIENCE_S = 60
+#: Beyond what either side stores by one request.
+LARGE_BYTES = 70 * 1024 * 1024
+
+#: What the embedded AWS has no use for: images are not pulled from a registry.
+UNPROVEN = {
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:GetAuthorizationToken",
+    "ecr:GetDownloadUrlForLayer",
+}
+
+
+@pytest.fixture(scope="module")
+def account():
+    with farcall.local.start(enforce_iam=True) as aws:
+        yield Enforced(aws)
+
+
+@pytest.fixture
+def enforced(account, monkeypatch):
+    """The account with its documented policies, and the environment of its user."""
+    for name, value in {**account.aws.environment, **account.keys}.items():
+        monkeypatch.setenv(name, value)
+    account.restore()
+    return account
+
+
+def executor(**more):
+    """An executor whose job definition is not there yet."""
+    image = f"farcall-local-process:{uuid.uuid4().hex}"
+    return BatchExecutor(**{**OPTIONS, "container_image_uri": image, **more})
+
+
+def keys_below(account, prefix):
+    found = account.root("s3").list_objects_v2(Bucket=BUCKET, Prefix=prefix)
+    return {item["Key"] for item in found.get("Contents", [])}
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def size_of(data):
+    return data, len(data)
+
+
+def talk_until_stopped():
+    print("to stdout", flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+    time.sleep(PATIENCE_S)
+
+
+def fail():
+    print("before the error")
+    raise LookupError("on purpose")
+
+
+def fail_at_first(place):
+    try:
+        Path(place).mkdir()
+    except FileExistsError:
+        return "the second attempt"
+    raise LookupError("the first attempt")
+
+
+def die_with_the_container():
+    print("last words", flush=True)
+    time.sleep(0.5)
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+# --- the policies are enough --------------------------------------------------------------------
+
+
+async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog, tmp_path):
+    """Submit, map, retry, large values both ways, failure, streams, cancel and cleaning up."""
+    before = keys_below(enforced, "farcall/v1/")
+    async with executor() as opened:
+        assert await opened.task(abs)(-1) == 1
+        assert await opened.task(abs).map([-1, -2, -3]) == [1, 2, 3]
+        again = opened.with_options(retry_attempts=2)
+        assert await again.task(fail_at_first)(str(tmp_path / "there")) == "the second attempt"
+        data = os.urandom(LARGE_BYTES)
+        assert await opened.task(size_of)(data) == (data, LARGE_BYTES)
+    assert keys_below(enforced, "farcall/v1/") == before | {
+        key for key in keys_below(enforced, "farcall/v1/") if "/attempts/" in key
+    }
+    async with executor() as opened:
+        failing = await opened.submit(fail)
+        with pytest.raises(LookupError, match="on purpose"):
+            await failing.result()
+        assert await failing.stdout() == "before the error\n"
+        job = await opened.submit(talk_until_stopped)
+        lines = []
+        async for line in job.logs(follow=True):
+            lines.append(line)
+            if len(lines) == 2:
+                break
+        assert sorted(lines) == ["to stderr", "to stdout"]
+        assert (await opened.attach(job.id).status()).value == "RUNNING"
+        await job.cancel()
+        with pytest.raises(JobCancelledError):
+            await job.result()
+    assert not [r for r in caplog.records if "refused" in r.message or "stay in" in r.message]
+
+
+async def test_a_client_without_the_permissions_to_register_runs_what_was_run_before(enforced):
+    image = f"farcall-local-process:{uuid.uuid4().hex}"
+
+    async def session():
+        async with executor(container_image_uri=image) as opened:
+            assert await opened.task(abs)(-1) == 1
+
+    await session()
+    document = policy("client")
+    for action in ("batch:RegisterJobDefinition", "iam:PassRole", "iam:GetRole"):
+        document = without(document, action)
+    enforced.set_policy("client", document)
+    await session()
+    with pytest.raises(ServiceError, match="RegisterJobDefinition was refused"):
+        await run()
+
+
+# --- no action of the client is there for nothing -----------------------------------------------
+
+
+async def run():
+    async with executor() as opened:
+        await opened.task(abs)(-1)
+
+
+async def ask_for_the_status():
+    async with executor() as opened:
+        job = await opened.submit(abs, -1)
+        await job.result()
+        await opened.attach(job.id).status()
+
+
+async def cancel():
+    async with executor() as opened:
+        job = await opened.submit(talk_until_stopped)
+        await job.cancel()
+        with pytest.raises(JobCancelledError):
+            await job.result()
+
+
+async def submit_without_an_answer():
+    await asyncio.to_thread(submit_without_an_answer.account.aws.fault, "SubmitJob", "lost")
+    await run()
+
+
+#: Action, what needs it, and the error without it.
+REFUSED = [
+    ("batch:SubmitJob", run, "SubmitJob was refused: .*perform: batch:SubmitJob on resource"),
+    ("batch:RegisterJobDefinition", run, "perform: batch:RegisterJobDefinition on resource"),
+    ("iam:PassRole", run, "RegisterJobDefinition was refused: .*perform: iam:PassRole"),
+    ("batch:DescribeJobs", ask_for_the_status, "DescribeJobs was refused: .*batch:DescribeJobs"),
+    ("batch:ListJobs", submit_without_an_answer, "ListJobs was refused: .*batch:ListJobs"),
+    ("batch:TerminateJob", cancel, "TerminateJob was refused: .*batch:TerminateJob on resource"),
+    ("s3:PutObject", run, "PutObject of s3://.*/bundles/.*perform: s3:PutObject on resource"),
+    ("s3:GetObject", run, "GetObject of s3://.*/outcomes/.*perform: s3:GetObject on resource"),
+    ("s3:ListBucket", run, "GetObject of s3://.*/outcomes/.*perform: s3:ListBucket on resource"),
+]
+
+
+@pytest.mark.parametrize(("action", "scenario", "words"), REFUSED, ids=[r[0] for r in REFUSED])
+async def test_without_an_action_the_error_names_it(enforced, action, scenario, words):
+    submit_without_an_answer.account = enforced
+    await asyncio.wait_for(scenario(), PATIENCE_S)
+
+    enforced.take_away("client", action)
+    with pytest.raises(ServiceError, match=words):
+        await asyncio.wait_for(scenario(), PATIENCE_S)
+
+
+#: Action, an option that names nothing, and the error of a later moment without the look.
+LOOKS = [
+    ("batch:DescribeJobQueues", "batch_queue", ServiceError, "SubmitJob was refused"),
+    ("iam:GetRole", "batch_job_role_name", ServiceError, "RegisterJobDefinition was refused"),
+    ("logs:DescribeLogGroups", "batch_job_log_group_name", JobError, "could not be prepared"),
+]
+
+
+@pytest.mark.parametrize(("action", "option", "kind", "words"), LOOKS, ids=[r[0] for r in LOOKS])
+async def test_without_a_look_what_is_not_there_shows_later(enforced, action, option, kind, words):
+    async def run_on_nothing():
+        async with executor(**{option: "not-there"}) as opened:
+            await opened.task(abs)(-1)
+
+    # Names that are not there are none of the policy's either, so that looking is all it allows.
+    widened = policy("client")
+    for statement in widened["Statement"]:
+        if statement["Sid"] == "LookForTheRoles":
+            statement["Resource"] = "*"
+    enforced.set_policy("client", widened)
+    with pytest.raises(SettingsError, match=f"{option} is 'not-there'"):
+        await run_on_nothing()
+
+    enforced.take_away("client", action)
+    with pytest.raises(kind, match=words):
+        await asyncio.wait_for(run_on_nothing(), PATIENCE_S)
+
+
+async def test_without_describe_job_definitions_each_session_registers_a_revision(enforced):
+    image = f"farcall-local-process:{uuid.uuid4().hex}"
+
+    def revisions():
+        pages = enforced.root("batch").describe_job_definitions(status="ACTIVE")
+        containers = [item["containerProperties"] for item in pages["jobDefinitions"]]
+        return sum(container["image"] == image for container in containers)
+
+    async def session():
+        # In an event loop of its own, hence with no memory of what was registered before.
+        await asyncio.to_thread(asyncio.run, one_task())
+
+    async def one_task():
+        async with executor(container_image_uri=image) as opened:
+            await opened.task(abs)(-1)
+
+    await session()
+    await session()
+    assert revisions() == 1
+    enforced.take_away("client", "batch:DescribeJobDefinitions")
+    await session()
+    assert revisions() == 2
+
+
+async def test_without_delete_object_delivered_objects_stay(enforced, caplog):
+    enforced.take_away("client", "s3:DeleteObject")
+    before = keys_below(enforced, "farcall/v1/")
+    await run()
+    left = keys_below(enforced, "farcall/v1/") - before
+    assert {key.split("/")[3] for key in left} == {"bundles", "outcomes"}
+    assert re.search("stay in s3://farcall-local .*s3:DeleteObject on resource", caplog.text)
+
+
+async def test_without_get_log_events_last_words_are_lost(enforced):
+    async def words():
+        async with executor() as opened:
+            with pytest.raises(JobError) as caught:
+                await opened.task(die_with_the_container)()
+        return caught.value.stdout
+
+    # What was not uploaded when the container died is in CloudWatch only.
+    assert "last words" in await words()
+    enforced.take_away("client", "logs:GetLogEvents")
+    assert await words() == ""
+
+
+class Interrupted(list):
+    """Pieces of an object; something happens while they are sent, after they were counted."""
+
+    def __init__(self, pieces, happening):
+        super().__init__(pieces)
+        self._happening = happening
+        self._counted = False
+
+    def __iter__(self):
+        for number in range(len(self)):
+            if number == len(self) - 1 and self._counted:
+                self._happening()
+            yield self[number]
+        self._counted = True
+
+
+def losing(account, name, statement_id, *, may_abort):
+    """Return what takes the permission to upload away, and the one to abort if told so."""
+    left = policy(name)
+    for statement in left["Statement"]:
+        if statement["Sid"] == statement_id:
+            statement["Action"] = "s3:AbortMultipartUpload" if may_abort else "s3:PutObjectAcl"
+    return lambda: account.set_policy(name, left)
+
+
+def uploads(account):
+    return len(account.root("s3").list_multipart_uploads(Bucket=BUCKET).get("Uploads", []))
+
+
+#: Whether aborting is allowed, and what S3 refused last.
+ABORTS = [(True, "s3:PutObject on resource"), (False, "s3:AbortMultipartUpload on resource")]
+
+
+@pytest.mark.parametrize(("may_abort", "words"), ABORTS, ids=["with", "without"])
+async def test_the_client_aborts_a_broken_upload_where_it_may(enforced, may_abort, words):
+    before = uploads(enforced)
+    happening = losing(enforced, "client", "UploadBundles", may_abort=may_abort)
+    pieces = Interrupted([bytes(8 * 1024 * 1024)] * 6, happening)
+    access = await Aws.open(Settings())
+    store = Store(BUCKET, access.store(BUCKET))
+    with pytest.raises(ServiceError, match=words):
+        await store.put("farcall/v1/run/bundles/broken", pieces)
+    await access.close()
+    assert uploads(enforced) == before + (not may_abort)
+
+
+# --- nor of the job role ------------------------------------------------------------------------
+
+
+def assumed(account):
+    arn = f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{JOB_ROLE}"
+    role = account.root("sts").assume_role(RoleArn=arn, RoleSessionName="task")["Credentials"]
+    return {
+        "AWS_ACCESS_KEY_ID": role["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": role["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": role["SessionToken"],
+    }
+
+
+#: Action, attempts, and the error without it.
+JOB_REFUSED = [
+    ("s3:GetObject", 1, "could not reach the bucket.*the job role needs s3:GetObject"),
+    ("s3:PutObject", 1, "outcome could not be stored.*the job role needs s3:PutObject"),
+    # Without it S3 answers 403 where there is no outcome of an earlier attempt.
+    ("s3:ListBucket", 2, "could not reach the bucket.*s3:ListBucket"),
+]
+
+
+@pytest.mark.parametrize(
+    ("action", "attempts", "words"), JOB_REFUSED, ids=[r[0] for r in JOB_REFUSED]
+)
+async def test_without_an_action_of_the_job_role_the_error_says_what_was_denied(
+    enforced, action, attempts, words, tmp_path
+):
+    place = tmp_path / "there"
+
+    async def scenario():
+        async with executor(retry_attempts=attempts) as opened:
+            if attempts == 1:
+                await opened.task(abs)(-1)
+            else:
+                await opened.task(fail_at_first)(str(place))
+
+    await asyncio.wait_for(scenario(), PATIENCE_S)
+    if place.exists():
+        place.rmdir()
+    enforced.take_away("job-role", action)
+    with pytest.raises(farcall.FarcallError, match=words):
+        await asyncio.wait_for(scenario(), PATIENCE_S)
+
+
+@pytest.mark.parametrize("may_abort", [True, False], ids=["with", "without"])
+def test_the_job_aborts_a_broken_upload_where_it_may(enforced, may_abort, monkeypatch):
+    before = uploads(enforced)
+    for name, value in assumed(enforced).items():
+        monkeypatch.setenv(name, value)
+    happening = losing(enforced, "job-role", "StoreResults", may_abort=may_abort)
+    pieces = Interrupted([bytes(16 * 1024 * 1024)] * 6, happening)
+    storage = Storage(BUCKET, os.environ, retry_s=10)
+    with pytest.raises(StorageError, match="403"):
+        storage.put("farcall/v1/run/values/bundle/0/1", pieces)
+    assert uploads(enforced) == before + (not may_abort)
+
+
+# --- nor of the execution role ------------------------------------------------------------------
+
+
+async def test_without_create_log_stream_no_job_starts(enforced):
+    enforced.take_away("execution-role", "logs:CreateLogStream")
+    with pytest.raises(JobError, match=r"AccessDeniedException.*check .*execution role"):
+        await run()
+
+
+async def test_without_put_log_events_the_log_stays_empty(enforced):
+    def events():
+        logs = enforced.root("logs")
+        return len(logs.filter_log_events(logGroupName=VALUES["LOG-GROUP"])["events"])
+
+    async def write():
+        async with executor() as opened:
+            await opened.task(print)("a line")
+
+    before = events()
+    await write()
+    assert events() > before
+    before = events()
+    enforced.take_away("execution-role", "logs:PutLogEvents")
+    await write()
+    assert events() == before
+
+
+def test_every_action_is_proven_to_be_needed_or_named_as_unproven():
+    """A new action needs a new test here."""
+    client = {row[0] for row in (*REFUSED, *LOOKS)} | {
+        "batch:DescribeJobDefinitions",
+        "logs:GetLogEvents",
+        "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+    }
+    job = {row[0] for row in JOB_REFUSED} | {"s3:AbortMultipartUpload"}
+    execution = {"logs:CreateLogStream", "logs:PutLogEvents"} | UNPROVEN
+    assert set(actions(policy("client"))) == client
+    assert set(actions(policy("job-role"))) == job
+    assert set(actions(policy("execution-role"))) == execution
+
+
+# --- what the policies refuse -------------------------------------------------------------------
+
+
+REFUSALS = [
+    ("put_object", {"Key": "farcall/v1/run/bundles/new"}),
+    ("put_object", {"Key": "elsewhere/v1/run/outcomes/b/0"}),
+    ("delete_object", {"Key": "farcall/v1/run/outcomes/b/0"}),
+    ("get_object", {"Key": "farcall/v1/run/values/b/0/1"}),
+    ("list_objects_v2", {}),
+    ("list_objects_v2", {"Prefix": "farcall/v1/run/streams/"}),
+]
+
+
+@pytest.mark.parametrize(("operation", "request_"), REFUSALS)
+def test_the_job_role_may_not(enforced, operation, request_):
+    s3 = enforced.client("s3", assumed(enforced))
+    with pytest.raises(s3.exceptions.ClientError, match="AccessDenied"):
+        getattr(s3, operation)(Bucket=BUCKET, **request_)
+
+
+@pytest.mark.parametrize(
+    ("operation", "request_"),
+    [
+        ("get_object", {"Key": "farcall/v1/run/bundles/b"}),
+        ("put_object", {"Key": "farcall/v1/run/outcomes/b/0"}),
+        ("put_object", {"Key": "other/v1/run/bundles/b"}),
+        ("list_objects_v2", {}),
+        ("list_objects_v2", {"Prefix": "other/"}),
+    ],
+)
+def test_the_client_may_not_touch(enforced, operation, request_):
+    s3 = enforced.client("s3", enforced.keys)
+    with pytest.raises(s3.exceptions.ClientError, match="AccessDenied"):
+        getattr(s3, operation)(Bucket=BUCKET, **request_)
+
+
+def test_the_client_may_not_pass_another_role_nor_register_another_name(enforced):
+    batch = enforced.client("batch", enforced.keys)
+    container = {
+        "image": "any",
+        "resourceRequirements": [
+            {"type": "VCPU", "value": "1"},
+            {"type": "MEMORY", "value": "128"},
+        ],
+    }
+    admin = {**container, "jobRoleArn": f"arn:aws:iam::{VALUES['ACCOUNT']}:role/admin"}
+    for name, properties, words in (
+        ("farcall-any", admin, "iam:PassRole on resource: .*role/admin"),
+        ("other", container, "batch:RegisterJobDefinition on resource: .*job-definition/other"),
+    ):
+        with pytest.raises(batch.exceptions.ClientError, match=words) as caught:
+            batch.register_job_definition(
+                jobDefinitionName=name, type="container", containerProperties=properties
+            )
+        error = caught.value.response
+        assert error["Error"]["Code"] == "AccessDeniedException"
+        assert error["ResponseMetadata"]["HTTPStatusCode"] == 403
