@@ -98,7 +98,8 @@ class Settings(BaseSettings):
         memory: Memory of a task in GB (1 GB is 1024 MiB), at least 4 MiB.
         num_gpus: GPUs of a task.
         retry_attempts: Attempts in all, 1 to 10; 1 means that nothing is retried.
-        time_limit: Seconds an attempt may run, at least 60.
+        time_limit: Seconds an attempt may run, at least 60. The function is told a tenth of it
+            before, at most 30 s, and has half of that to clean up.
         poll_freq: The longest time in seconds between two looks at a job; they follow each other
             faster while something happens.
         cache_dir: Folder where a value of more than 64 MiB lies for a moment on its way into

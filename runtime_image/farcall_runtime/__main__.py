@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import signal
 import sys
-
-from farcall_runtime import contract, runner
+from typing import NoReturn
 
 
 def main() -> int:
     """Run the task, or print the contract with ``--contract``; return the exit code."""
+    # First of all: a container's first process does not get a signal it has no handler for.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    _open_standard()
+    from farcall_runtime import contract, runner
+
     if sys.argv[1:] == ["--contract"]:
+        import json
+
         print(json.dumps(contract.describe(), indent=2))  # noqa: T201
         return 0
     return runner.run(os.environ)
 
 
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code, whatever there is that would change it.
+
+    A request that was given up still has a thread, and an interpreter whose stdout is gone leaves
+    with a code of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _open_standard() -> None:
+    """Fill what of descriptors 0 to 2 is closed, before a pipe of ours gets the number."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -45,8 +45,6 @@ class Child:
         self._message = b""
         _process_control(_PR_SET_CHILD_SUBREAPER, 1)
         self.control, theirs = socket.socketpair()
-        sys.stdout.flush()
-        sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -123,13 +121,19 @@ class Child:
         return memoryview(mmap.mmap(self.result.fileno(), size, access=mmap.ACCESS_READ))
 
     def reap(self) -> bool:
-        """Collect the child, and whatever it left behind, if it has ended."""
-        if self.status is None:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-            if pid == 0:
-                return False
-            self.status, self.usage = os.waitstatus_to_exitcode(status), usage
-        return True
+        """Collect all the dead; tell whether the task's own process is among them by now.
+
+        What it started and left is this process's to collect: a zombie counts against the
+        container's limit of processes.
+        """
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid == self.pid and self.status is None:  # a later one may have its number
+                    self.status, self.usage = os.waitstatus_to_exitcode(status), usage
+        return self.status is not None
 
     def signal(self, number: int) -> None:
         """Send a signal to the task's own process."""
@@ -138,10 +142,7 @@ class Child:
                 os.kill(self.pid, number)
 
     def end(self) -> None:
-        """Kill what is left of the task's process group, and collect the dead.
-
-        A process that left the group (a daemon) ends with the container.
-        """
+        """Kill what is left of the task's processes, daemons too, and collect the dead."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         while not self.reap():
@@ -151,9 +152,7 @@ class Child:
             for pid in orphans:  # a new session is no way out of the task
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+            self.reap()
             if not orphans:
                 break
             time.sleep(0.005)

@@ -86,6 +86,7 @@ class ExitCode(enum.IntEnum):
     UNREADABLE = 69
     """The function or its arguments could not be unpickled: a package is missing, most likely."""
     OUTCOME_NOT_STORED = 70
+    """The function returned or raised, and nobody will know which: the bucket was not reached."""
     CHILD_KILLED = 71
     OUT_OF_MEMORY = 72
     STORAGE_UNREACHABLE = 73

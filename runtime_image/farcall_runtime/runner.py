@@ -8,6 +8,7 @@ Every failure becomes a stored outcome or, where nothing can be stored, a named 
 from __future__ import annotations
 
 import hashlib
+import math
 import selectors
 import signal
 import socket
@@ -22,16 +23,12 @@ from farcall_runtime.bundle import Assignment, RefusedError, fetch, stored_code
 from farcall_runtime.child import Child
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
-from farcall_runtime.storage import SINGLE_PUT_BYTES, DeniedError, Storage, StorageError
-from farcall_runtime.streams import Streams
+from farcall_runtime.storage import SINGLE_PUT_BYTES, Storage, StorageError
+from farcall_runtime.streams import Streams, say
+from farcall_runtime.times import Times
 
-_CLEAN_UP_S = 20.0
-"""From SIGTERM to the child's SIGKILL; Batch's own comes after 30 s and would take the outcome."""
-
-_WARNING_SHARE, _MOST_WARNING_S = 0.1, 30.0
-_COMMIT_S = 600.0
-_COMMIT_WAIT_S = 5.0
 _STREAM_RETRY_S = 20.0
+_REFUSAL_S = 10.0  # its exit code says enough
 
 
 class Supervisor:
@@ -40,15 +37,15 @@ class Supervisor:
     Args:
         assignment: What to run.
         environment: Where storage finds endpoint, region and credentials.
+        times: What happens when.
     """
 
-    def __init__(self, assignment: Assignment, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, assignment: Assignment, environment: Mapping[str, str], times: Times
+    ) -> None:
         self.assignment = assignment
-        self._environment = environment
-        self._started = time.monotonic()
+        self._times = times
         self._oom_kills = memory.oom_kills()
-        self._terminated_at: float | None = None
-        self._warned = False  # whether the function was told that its time is up
         self._meta: dict[str, Any] = {}  # the bundle's, once the index is verified
         self._streams = Streams(
             assignment.where, assignment.array_index, assignment.attempt, assignment.key
@@ -60,7 +57,9 @@ class Supervisor:
         for end in (self._wake, self._waker):
             end.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        self._storage = Storage(assignment.where.bucket, environment)
+        self._storage = Storage(
+            assignment.where.bucket, environment, deadline=self._times.give_up_at
+        )
 
     def run(self) -> ExitCode:
         """Run the attempt to its end and store what came of it."""
@@ -72,22 +71,23 @@ class Supervisor:
             fetched = fetch(self.assignment, self._storage, self._child.payload)
         except RefusedError as refusal:
             self._child.end()
+            if self._times.terminated_at is not None:
+                return ExitCode.TERMINATED
+            self._times.end(_REFUSAL_S)
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
         self._meta = fetched.meta
+        self._times.limit_s = fetched.meta.get("time_limit_s")
         self._child.go(
             fetched.function, fetched.arguments, str(fetched.meta.get("cloudpickle", ""))
         )
-        self._streams.start(
-            lambda: Storage(
-                self.assignment.where.bucket, self._environment, retry_s=_STREAM_RETRY_S
-            )
-        )
+        self._streams.start(self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at))
         self._watch()
         # Asked now: a SIGTERM that comes later must not take what the function has returned.
-        stopped = self._terminated_at is not None
+        stopped = self._times.terminated_at is not None
+        self._times.end()
         self._child.end()
         self._streams.drain()
-        self._streams.finish(self._storage)
+        self._streams.finish()
         return self._conclude(stopped=stopped)
 
     # --- while it runs ------------------------------------------------------------------------
@@ -119,41 +119,36 @@ class Supervisor:
         return size
 
     def _keep_time(self) -> None:
-        """Tell the function that its time is up, and take the process where it does not listen."""
-        now = time.monotonic()
-        if self._terminated_at is not None and now - self._terminated_at > _CLEAN_UP_S:
-            self._child.signal(signal.SIGKILL)
-        limit = self._meta.get("time_limit_s")
-        if limit is None:
-            return
-        warning = min(limit * _WARNING_SHARE, _MOST_WARNING_S)
-        if not self._warned and now - self._started > limit - warning:
-            self._warned = True
-            self._child.signal(signal.SIGTERM)
-        if self._warned and now - self._started > limit:
-            self._child.signal(signal.SIGKILL)
+        """Tell the function that it must stop, and take the process where it does not listen."""
+        number = self._times.due()
+        if number is not None:
+            self._child.signal(number)
 
     def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
-        if self._terminated_at is None:
-            self._terminated_at = time.monotonic()
-            self._child.signal(signal.SIGTERM)
+        if self._times.terminated_at is None:
+            self._times.terminated_at = time.monotonic()
 
     # --- after --------------------------------------------------------------------------------
 
     def _conclude(self, *, stopped: bool) -> ExitCode:
-        """Decide what happened, and store it."""
+        """Decide what happened, and store it.
+
+        Args:
+            stopped: Whether SIGTERM came before the task's end.
+        """
         child = self._child
         records = child.records
         results = {"results": records or []}
-        if stopped:
+        late = self._times.timed_out  # and told so, before any SIGTERM
+        if stopped and not late:
             return self._store(OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results)
-        if records is not None and not (self._warned and _was_interrupted(records)):
+        if records is not None and not (late and _was_interrupted(records)):
             status, code = OutcomeStatus.DONE, ExitCode.RETURNED
             if any(record["status"] != CallStatus.RETURNED for record in records):
                 code = ExitCode.RAISED
             if any(record["status"] == CallStatus.UNREADABLE for record in records):
                 code = ExitCode.UNREADABLE
-        elif self._warned:
+        elif late:
             status, code = OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT
         elif child.status is not None and child.status >= 0:
             status, code = OutcomeStatus.EXITED, ExitCode.CHILD_KILLED
@@ -184,21 +179,30 @@ class Supervisor:
         final = self._is_final(code)
         if not final:
             key = job.where.attempt_key(job.array_index, job.attempt)
+        storage = self._storage.bounded(math.inf, self._times.give_up_at)
         try:
             if len(value) > SINGLE_PUT_BYTES:
                 meta["value"] = {"size": len(value), "sha256": hashlib.sha256(value).hexdigest()}
-                self._storage.put(job.where.value_key(job.array_index, job.attempt), [value])
+                storage.put(job.where.value_key(job.array_index, job.attempt), [value])
                 value = b""
             out, err = (stream.pending for stream in self._streams.both)
             pieces = envelope.seal_outcome(job.key, key, meta, out, err, value)
             if final:
-                self._commit(key, pieces)
+                storage.create(key, pieces)
             else:
-                self._storage.put(key, pieces)
+                storage.put(key, pieces)
         except StorageError as error:
-            print(f"farcall: the outcome could not be stored: {error}", file=sys.stderr)  # noqa: T201
-            return ExitCode.OUTCOME_NOT_STORED
+            say(f"the outcome ({status.value}) could not be stored: {error}")
+            return self._without_outcome(code)
         return code
+
+    def _without_outcome(self, code: ExitCode) -> ExitCode:
+        """Return the code to exit with where the outcome is lost: most speak for themselves."""
+        if code not in (ExitCode.RETURNED, ExitCode.RAISED):
+            return code
+        if self._times.terminated_at is not None:
+            return ExitCode.TERMINATED  # it took the time there would have been
+        return ExitCode.OUTCOME_NOT_STORED
 
     def _is_final(self, code: ExitCode) -> bool:
         """Tell whether Batch starts no further attempt after this exit code."""
@@ -209,43 +213,25 @@ class Supervisor:
         retried = self._meta.get("retry_on") == contract.RETRY_ON_FAILURE
         return not retried or self.assignment.attempt >= self._meta.get("attempts", 1)
 
-    def _commit(self, key: str, pieces: list[Buffer]) -> None:
-        """Store the final outcome once, for as long as it takes within a bound.
-
-        A conditional request is not repeated by the storage client when its answer is lost; here
-        it may be, because finding an outcome in place is as good as having put it there.
-        """
-        deadline = time.monotonic() + _COMMIT_S
-        while True:
-            try:
-                self._storage.create(key, pieces)
-            except DeniedError:
-                raise  # more tries would cost time, up to the job's time limit, and change nothing
-            except StorageError:
-                if time.monotonic() > deadline or self._terminated_at is not None:
-                    raise
-            else:
-                return
-            time.sleep(_COMMIT_WAIT_S)
-
     def _usage(self) -> dict[str, Any]:
         usage = self._child.usage
         if usage is None:
             return {}
         unit = 1 if sys.platform == "darwin" else 1024
         return {
-            "wall_s": time.monotonic() - self._started,
+            "wall_s": time.monotonic() - self._times.started,
             "cpu_s": usage.ru_utime + usage.ru_stime,
             "peak_memory_bytes": usage.ru_maxrss * unit,
             "memory_limit_bytes": memory.limit_bytes(),
         }
 
 
-def run(environment: Mapping[str, str]) -> int:
+def run(environment: Mapping[str, str], times: Times | None = None) -> int:
     """Do what the container was started for.
 
     Args:
         environment: The process's environment.
+        times: What happens when, where not as it does on Batch.
 
     Returns:
         The exit code.
@@ -253,9 +239,9 @@ def run(environment: Mapping[str, str]) -> int:
     try:
         assignment = Assignment.read(environment)
     except RefusedError as refusal:
-        print(f"farcall: {refusal}", file=sys.stderr)  # noqa: T201
+        say(str(refusal))
         return refusal.code
-    return Supervisor(assignment, environment).run()
+    return Supervisor(assignment, environment, times or Times()).run()
 
 
 def _was_interrupted(records: list[dict[str, Any]]) -> bool:

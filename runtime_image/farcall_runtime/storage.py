@@ -7,13 +7,17 @@ environment, and the EC2 instance's role. It renews them before they expire.
 
 from __future__ import annotations
 
+import functools
+import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from farcall_runtime import contract
 from farcall_runtime.envelope import Buffer
+from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -21,9 +25,35 @@ if TYPE_CHECKING:
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
 """Objects up to this size (64 MiB) are stored by one request, larger ones in parallel parts."""
 
+RETRY_S = 120.0
+"""For how long a request is tried again (2 min). S3 slows down arrays that start at once; what
+lasts longer is a network without a way to S3, and is not to look like a function out of time."""
+
 _PART_BYTES = 16 * 1024 * 1024
 _MOST_PARTS = 9_000  # S3 allows 10,000
 _PARALLEL_PARTS = 4
+
+_QUICK_RETRY_S = 10  # obstore's own tries, with the credentials and the connections it has
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
+_LONGEST_REQUEST_S = 600
+_PATIENCE_S = 30.0
+_SLOWEST_BYTES_S = 50_000  # what moves faster is not taken for hanging
+_MOST_TEXT = 500
+
+_PASSING = (
+    "ConditionalRequestConflict",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidToken",
+    "RequestExpired",
+    "TokenRefreshRequired",
+)
+"""S3's error codes which the next try need not meet: another conditional request was under way, or
+the credentials have run out between their being fetched and their use.
+
+Source:
+    https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+"""
 
 
 class StorageError(Exception):
@@ -38,23 +68,57 @@ class DeniedError(StorageError):
     """S3 answered that the job's role may not do this."""
 
 
+class _ExistsError(StorageError):
+    """There is such an object already."""
+
+
 class Storage:
     """One bucket.
+
+    A request is tried again for some time, with fresh connections and credentials, and given up
+    where it hangs.
 
     Args:
         bucket: Name of the bucket.
         environment: Where endpoint, region and credentials are looked up.
         retry_s: For how long a request is tried again, in seconds.
+        deadline: Tells when no request is to be waited for any longer, `time.monotonic`. It is
+            asked again and again, so it may change.
+        patience_s: How long a request without a body may go without an answer, in seconds,
+            before another one is made; each 50 kB add one.
     """
 
     def __init__(
-        self, bucket: str, environment: Mapping[str, str] = os.environ, retry_s: float = 300
+        self,
+        bucket: str,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        retry_s: float = RETRY_S,
+        deadline: Callable[[], float] = lambda: math.inf,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
+        self.bucket = bucket
+        self._environment = environment
+        self._retry_s = retry_s
+        self._deadline = deadline
+        self._patience_s = patience_s
+        self._store = self._open()
+
+    def bounded(self, retry_s: float, deadline: Callable[[], float]) -> Storage:
+        """Return this bucket, its connections included, with other bounds."""
+        other = object.__new__(Storage)  # the copy module takes 1 ms to import
+        vars(other).update(vars(self))
+        other._retry_s, other._deadline = retry_s, deadline
+        return other
+
+    def _open(self) -> S3Store:
+        """Open the bucket with fresh connections and fresh credentials."""
         # Imported here, and so after the fork: the child has no use for it.
         from obstore.store import S3Store
 
         # What was set for the container goes before what the client uses, which may be an address
         # that only makes sense where the client is.
+        environment = self._environment
         endpoint = (
             environment.get("AWS_ENDPOINT_URL_S3")
             or environment.get("AWS_ENDPOINT_URL")
@@ -69,21 +133,20 @@ class Storage:
         config: dict[str, Any] = {"region": region}
         if endpoint:
             config["endpoint"] = endpoint.rstrip("/")
-        self.bucket = bucket
-        self._store: S3Store = S3Store(
-            bucket,
+        return S3Store(
+            self.bucket,
             config=config,  # type: ignore[arg-type]
             client_options={
                 "allow_http": bool(endpoint and endpoint.startswith("http://")),
                 "connect_timeout": "10s",
-                "timeout": "600s",
+                "timeout": f"{_LONGEST_REQUEST_S}s",
             },
             retry_config={
-                "max_retries": 30,
-                "retry_timeout": timedelta(seconds=retry_s),
+                "max_retries": 10,
+                "retry_timeout": timedelta(seconds=_QUICK_RETRY_S),
                 "backoff": {
                     "init_backoff": timedelta(milliseconds=100),
-                    "max_backoff": timedelta(seconds=10),
+                    "max_backoff": timedelta(seconds=5),
                     "base": 2,
                 },
             },
@@ -101,7 +164,11 @@ class Storage:
         import obstore
 
         return bytes(
-            self._call(key, lambda: obstore.get_range(self._store, key, start=start, end=end))
+            self._call(
+                key,
+                end - start,
+                lambda store: obstore.get_range(store, key, start=start, end=end),
+            )
         )
 
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
@@ -125,14 +192,14 @@ class Storage:
             StorageError: S3 could not be asked, or refused.
         """
         import obstore
-        from obstore.exceptions import AlreadyExistsError
 
         try:
             self._call(
                 key,
-                lambda: obstore.put(self._store, key, pieces, mode="create", use_multipart=False),
+                sum(map(len, pieces)),
+                lambda store: obstore.put(store, key, pieces, mode="create", use_multipart=False),
             )
-        except AlreadyExistsError:
+        except _ExistsError:
             return False
         return True
 
@@ -144,11 +211,12 @@ class Storage:
         """
         import obstore
 
-        total = sum(len(piece) for piece in pieces)
+        total = sum(map(len, pieces))
         self._call(
             key,
-            lambda: obstore.put(
-                self._store,
+            total,
+            lambda store: obstore.put(
+                store,
                 key,
                 pieces,
                 use_multipart=total > SINGLE_PUT_BYTES,
@@ -157,20 +225,70 @@ class Storage:
             ),
         )
 
-    def _call(self, key: str, request: Callable[[], Any]) -> Any:
-        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+    def _call(self, key: str, size: int, request: Callable[[S3Store], Any]) -> Any:
+        """Make a request again and again until S3's answer is final, within the bounds.
 
-        try:
-            return request()
-        except AlreadyExistsError:
-            raise
-        except FileNotFoundError as error:
-            raise NotFoundError(f"s3://{self.bucket}/{key}: {_first_line(error)}") from error
-        except PermissionDeniedError as error:
-            raise DeniedError(f"s3://{self.bucket}/{key}: {_first_line(error)}") from error
-        except (BaseError, OSError) as error:
-            raise StorageError(f"s3://{self.bucket}/{key}: {_first_line(error)}") from error
+        obstore does not repeat a conditional request whose answer was lost. Here that is right,
+        because finding an object in place is as good as having put it there.
+        """
+        stop = time.monotonic() + self._retry_s
+        pause, reason = _FIRST_PAUSE_S, ""
+        while True:
+            try:
+                return ask(
+                    functools.partial(request, self._store),
+                    self._patience_s + size / _SLOWEST_BYTES_S,
+                    self._deadline,
+                )
+            except Exception as error:
+                known = _translate(error, f"s3://{self.bucket}/{key}: ", reason)
+                if isinstance(known, _FINAL) or not self._sleep(pause, stop):
+                    raise known from error
+                if not isinstance(error, NoAnswerError):
+                    reason = _brief(error)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            self._store = self._open()
+
+    def _sleep(self, pause_s: float, stop: float) -> bool:
+        """Wait before the next try; tell whether there is time for one."""
+        wake = time.monotonic() + pause_s
+        while (now := time.monotonic()) < wake:
+            if wake > min(stop, self._deadline()):
+                return False
+            time.sleep(min(LOOK_S, wake - now))
+        return True
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+_FINAL = (NotFoundError, DeniedError, _ExistsError)
+
+
+def _translate(error: Exception, where: str, reason: str) -> StorageError:
+    """Say what obstore's error means.
+
+    Args:
+        error: The error.
+        where: What goes before its text.
+        reason: Why an earlier try failed, for one that was not answered.
+    """
+    from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+
+    text = where + _brief(error)
+    if isinstance(error, NoAnswerError):
+        return StorageError(f"{text}; before that: {reason}" if reason else text)
+    if any(f"<Code>{code}</Code>" in text for code in _PASSING):
+        return StorageError(text)
+    if isinstance(error, AlreadyExistsError):
+        return _ExistsError(text)
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(text)
+    if isinstance(error, PermissionDeniedError):
+        return DeniedError(text)
+    if isinstance(error, (BaseError, OSError)):
+        return StorageError(text)
+    raise error
+
+
+def _brief(error: Exception) -> str:
+    """Return an error's text on one line, without what obstore adds for its own developers."""
+    text = str(error).partition("\n\nDebug source")[0]
+    return " ".join(text.split())[:_MOST_TEXT]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, Location
@@ -21,6 +21,7 @@ _READ_BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for an unprivileged process
 _CHUNK_BYTES = 8 * 1024 * 1024
 _MOST_PENDING_BYTES = 64 * 1024 * 1024
+_STALL_MS = 2000  # a log driver that takes nothing for so long must not stop a task
 _SOON_S, _LATER_S = 2.0, 10.0
 _SOON_CHUNKS = 150  # five minutes of steady output, then the pace slows down
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
@@ -41,6 +42,7 @@ class Stream:
         stored: Bytes in these chunks.
         dropped: Bytes given up because the bucket could not be reached.
         since: When the oldest pending byte arrived, `time.monotonic`.
+        stalled: Whether nobody reads the container's own stream.
     """
 
     def __init__(self, name: str, own_fd: int) -> None:
@@ -52,6 +54,7 @@ class Stream:
         self.stored = 0
         self.dropped = 0
         self.since = 0.0
+        self.stalled = False
         os.set_blocking(self.read_fd, False)
         if _F_SETPIPE_SZ is not None:
             with contextlib.suppress(OSError):
@@ -80,6 +83,7 @@ class Streams:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._storage: Storage | None = None
         self._thread: threading.Thread | None = None
 
     def become_standard(self) -> None:
@@ -94,18 +98,15 @@ class Streams:
         for stream in self.both:
             os.close(stream.write_fd)
 
-    def start(self, open_storage: Callable[[], Storage]) -> None:
+    def start(self, storage: Storage) -> None:
         """Begin to store chunks beside the supervisor's own work.
 
         Args:
-            open_storage: Opens the bucket; called when there is a chunk, which short tasks
-                never have.
+            storage: The bucket; what it does not take in time is given up.
         """
+        self._storage = storage
         self._thread = threading.Thread(
-            target=self._store_while_running,
-            args=(open_storage,),
-            name="farcall-streams",
-            daemon=True,
+            target=self._store_while_running, args=(storage,), name="farcall-streams", daemon=True
         )
         self._thread.start()
 
@@ -126,7 +127,7 @@ class Streams:
             return 0
         if not data:
             return None
-        _pass_on(stream.own_fd, data)
+        _pass_on(stream, data)
         with self._lock:
             if not stream.pending:
                 stream.since = time.monotonic()
@@ -151,20 +152,20 @@ class Streams:
         with self._lock:
             return [s.stored + s.dropped + len(s.pending) for s in self.both]
 
-    def finish(self, storage: Storage) -> None:
+    def finish(self) -> None:
         """End the thread, and store what is too large to travel inside the outcome."""
         self._closing = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._thread is None or self._storage is None:
+            return
+        self._thread.join()  # which waits for no request longer than its storage does
+        self._thread = None
         for stream in self.both:
             while len(stream.pending) > INLINE_BYTES:
-                if not self._store_chunk(storage, stream):
+                if not self._store_chunk(self._storage, stream):
                     self._drop(stream, INLINE_BYTES)
 
-    def _store_while_running(self, open_storage: Callable[[], Storage]) -> None:
-        storage: Storage | None = None
+    def _store_while_running(self, storage: Storage) -> None:
         while not self._closing:
             self._wake.wait(0.25)
             self._wake.clear()
@@ -173,7 +174,6 @@ class Streams:
                 due = stream.pending and time.monotonic() - stream.since >= pace
                 while (due or len(stream.pending) >= _CHUNK_BYTES) and not self._closing:
                     due = False
-                    storage = storage or open_storage()
                     if not self._store_chunk(storage, stream):
                         self._drop(stream, _MOST_PENDING_BYTES // 2)
                         break
@@ -185,7 +185,7 @@ class Streams:
         try:
             storage.put(name, envelope.seal_chunk(self._key, name, data))
         except Exception as error:  # whatever it is, the task goes on
-            _say(f"output could not be stored: {error}")
+            say(f"output could not be stored: {error}")
             return False
         with self._lock:
             del stream.pending[: len(data)]
@@ -202,14 +202,26 @@ class Streams:
             stream.dropped += excess
 
 
-def _pass_on(fd: int, data: bytes) -> None:
-    """Write to the container's own stream, which may be closed or gone."""
-    with contextlib.suppress(OSError):
-        while data:
-            data = data[os.write(fd, data) :]
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
+def say(text: str) -> None:
+    """Write a line to the container's stderr, which may be closed or gone."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"farcall: {text}\n")
         sys.stderr.flush()
+
+
+def _pass_on(stream: Stream, data: bytes) -> None:
+    """Write to the container's own stream, which may be closed or gone, or read by nobody.
+
+    A pipe that can be written to takes PIPE_BUF bytes without waiting. What it does not take is
+    not lost: it is stored all the same.
+    """
+    room = select.poll()
+    room.register(stream.own_fd, select.POLLOUT)
+    left = memoryview(data)
+    with contextlib.suppress(OSError):
+        while left:
+            if not room.poll(0 if stream.stalled else _STALL_MS):
+                stream.stalled = True
+                return
+            stream.stalled = False
+            left = left[os.write(stream.own_fd, left[: select.PIPE_BUF]) :]

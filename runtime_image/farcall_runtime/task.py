@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import io
 import json
 import mmap
 import os
@@ -23,7 +22,7 @@ from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from farcall_runtime import envelope, failures, pickles
-from farcall_runtime.contract import JOB_ENVIRONMENT, STREAMS_QUESTION, CallStatus
+from farcall_runtime.contract import JOB_ENVIRONMENT, STREAMS, STREAMS_QUESTION, CallStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.pickles import Pieces
 
@@ -34,8 +33,8 @@ class TaskTerminated(KeyboardInterrupt):
     """Raised in the user's function when the job is terminated, reclaimed or out of time.
 
     It is a `KeyboardInterrupt`, so that code which saves its state on Ctrl-C does so here, and
-    ``except Exception`` lets it pass. From here on 20 seconds are left; before the time limit a
-    tenth of it, at most 30.
+    ``except Exception`` lets it pass. From here on 20 seconds are left. Where the time limit is
+    the reason, it comes a tenth of the limit before, at most 30 s, and half of that is left.
     """
 
 
@@ -64,11 +63,10 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
     """
     for name in JOB_ENVIRONMENT:
         os.environ.pop(name, None)  # the function has no business with the outcome key
+    for descriptor, name in enumerate(STREAMS, start=1):
+        _open_stream(descriptor, name)
     with contextlib.suppress(ValueError, OSError):
         faulthandler.enable()  # a segfault leaves its Python stack in stderr
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
     os.register_at_fork(after_in_child=_become_copy)
 
@@ -99,6 +97,20 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(0)
+
+
+def _open_stream(descriptor: int, name: str) -> None:
+    """Open stdout or stderr anew: the interpreter opened another file under this number, or none.
+
+    ``TextIOWrapper.reconfigure`` fails where that one was seekable and this one is not.
+    """
+    former = getattr(sys, name)
+    encoding = former.encoding if former is not None else "utf-8"
+    stream = open(  # noqa: SIM115  # lives with the process
+        descriptor, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False
+    )
+    for each in (name, f"__{name}__"):
+        setattr(sys, each, stream)
 
 
 def _run(

@@ -51,6 +51,18 @@ async def test_value_streams_logs_and_usage_come_back(
     assert sorted(batch.output(detail, group)) == ["to stderr", "to stdout"]
 
 
+async def test_a_large_value_comes_back(make_executor: Make) -> None:
+    """Beyond 64 MiB a value is an object of its own, stored in parts."""
+
+    def work(size: int) -> bytes:
+        return bytes(range(256)) * (size // 256)
+
+    async with make_executor(memory=1) as executor:
+        value = await executor.task(work)(80 << 20)
+    assert len(value) == 80 << 20
+    assert value[-256:] == bytes(range(256))
+
+
 async def test_too_much_memory_names_peak_and_limit(executor: BatchExecutor) -> None:
     def work() -> None:
         print("before", flush=True)

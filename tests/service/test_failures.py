@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -27,6 +28,16 @@ from project import models
 
 def notes(error: BaseException) -> str:
     return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
+
+
+def zombies_of(parent: int) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, number = path.read_text().rpartition(")")[2].split()[:2]
+            if state == "Z" and int(number) == parent:
+                found.append(path.parts[2])
+    return found
 
 
 async def test_the_functions_own_exception_is_raised(executor: BatchExecutor) -> None:
@@ -183,6 +194,41 @@ async def test_children_left_behind_do_not_keep_the_job(executor: BatchExecutor)
 
     assert await executor.task(work)() == 1
     assert time.monotonic() - began < 60
+
+
+async def test_orphans_are_collected_while_the_task_runs(executor: BatchExecutor) -> None:
+    def work() -> list[str]:
+        for _ in range(300):
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    time.sleep(0.05)
+                os._exit(0)
+            os.wait()
+        deadline = time.monotonic() + 60
+        while (found := zombies_of(os.getppid())) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    assert [] == await executor.task(work)()
+
+
+async def test_what_a_task_used_is_known_though_orphans_end_first(executor: BatchExecutor) -> None:
+    def work() -> int:
+        import subprocess
+
+        for _ in range(20):
+            subprocess.run(["sh", "-c", "true & true &"], check=True)
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+        os._exit(3)
+
+    job = await executor.submit(work)
+
+    with pytest.raises(ChildKilledError, match="exit code 3"):
+        await job.result()
+    usage = await job.usage()
+    assert usage.cpu_s >= 0.3
 
 
 async def test_a_cancelled_job_says_so_and_keeps_its_output(executor: BatchExecutor) -> None:

@@ -1,0 +1,117 @@
+"""When a function is told to stop, when it is killed, and when its outcome is given up."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+
+_CLEAN_UP_S = 20.0
+"""From SIGTERM to the task's SIGKILL."""
+
+_GRACE_S = 27.0
+"""From SIGTERM to the supervisor's exit; Batch's SIGKILL comes after 30 s."""
+
+_WARNING_SHARE, _MOST_WARNING_S = 0.1, 30.0
+_LEAVE_S = 2.0
+_END_S = 600.0
+
+
+class Times:
+    """What one attempt has to do when, in seconds of `time.monotonic`.
+
+    Batch counts the time limit from the container's start, sends SIGTERM when it is over and
+    SIGKILL 30 s later. The function is told a tenth of the limit before, at most 30 s, and its
+    process is killed when half of that is over, so that the other half is there to store in.
+
+    Args:
+        end_s: For how long an outcome is tried to be stored.
+        grace_s: How long after SIGTERM the process leaves at the latest.
+
+    Attributes:
+        started: When the process was started.
+        limit_s: The job's time limit, once it is known.
+        terminated_at: When SIGTERM came.
+        timed_out: Whether the function was told that its time is up.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
+    """
+
+    def __init__(self, end_s: float = _END_S, grace_s: float = _GRACE_S) -> None:
+        self.started = time.monotonic() - process_age_s()
+        self.limit_s: float | None = None
+        self.terminated_at: float | None = None
+        self.timed_out = False
+        self._end_s, self._grace_s = end_s, grace_s
+        self._kill_at: float | None = None  # known once the function was told
+        self._ended_at: float | None = None
+
+    def due(self) -> signal.Signals | None:
+        """Return the signal that the task's process must get now.
+
+        It is told once: another SIGTERM would cut off the function's cleaning up.
+        """
+        now = time.monotonic()
+        if self._kill_at is not None:
+            return signal.SIGKILL if now > self._kill_at else None
+        if self.terminated_at is not None:
+            self._kill_at = self.terminated_at + _CLEAN_UP_S
+            return signal.SIGTERM
+        if self.limit_s is not None:
+            warning = min(self.limit_s * _WARNING_SHARE, _MOST_WARNING_S)
+            if now > self.started + self.limit_s - warning:
+                self.timed_out = True
+                self._kill_at = self.started + self.limit_s - warning / 2
+                return signal.SIGTERM
+        return None
+
+    def end(self, most_s: float = math.inf) -> None:
+        """Note that from now on everything there is to do is storing the outcome.
+
+        Args:
+            most_s: For how long at most that is worth it.
+        """
+        self._ended_at = time.monotonic()
+        self._end_s = min(self._end_s, most_s)
+
+    def give_up_at(self) -> float:
+        """Return when no request is to be waited for any longer. SIGTERM changes it.
+
+        Before the function begins SIGTERM is the end: there is nothing to lose. Afterwards the
+        outcome has its time, but not beyond the time limit: Batch would kill the container, and
+        the user would hear of a job that took too long. One that did may use Batch's grace, too.
+        """
+        if self._ended_at is None:
+            return math.inf if self.terminated_at is None else self.terminated_at
+        until = self._ended_at + self._end_s
+        if self.limit_s is not None:
+            over = self._grace_s if self.timed_out else 0.0
+            until = min(until, self.started + self.limit_s + over - _LEAVE_S)
+        if self.terminated_at is not None:
+            until = min(until, self.terminated_at + self._grace_s)
+        return until
+
+    def give_up_streams_at(self) -> float:
+        """The same of output, of which the outcome tells: half of the time is the outcome's."""
+        if self._ended_at is None:
+            return math.inf
+        return (self._ended_at + self.give_up_at()) / 2
+
+
+def process_age_s() -> float:
+    """Return how long ago this process was started: in a container, the container.
+
+    The interpreter's own start is in it. Zero where the kernel doesn't tell.
+
+    Source:
+        https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    try:
+        with open("/proc/self/stat") as file:  # noqa: PTH123  # see memory.py
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):  # no Linux
+        return 0.0
+    return max(0.0, age) if ticks else 0.0

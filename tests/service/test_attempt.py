@@ -1,0 +1,343 @@
+"""What the container does when the network fails, at signals, and in broken surroundings."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from farcall import payload
+from farcall_runtime import envelope
+from farcall_runtime.contract import ExitCode
+from service.attempt import Attempt, Road, wait_until
+
+
+@pytest.fixture
+def road(aws):
+    made = Road(aws.endpoint_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def attempt(aws, road):
+    """Put a task into the bucket; what runs it ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(function, *args, **options):
+            return stack.enter_context(
+                contextlib.closing(Attempt(aws, road, function, *args, **options))
+            )
+
+        yield make
+
+
+def wait_for(path):
+    """A task that says it is there, and ends when a file appears."""
+    print("started", flush=True)
+    while not Path(path).exists():
+        time.sleep(0.02)
+    print("ended")
+    return 7
+
+
+def started(made):
+    """Wait until the task says that it is there."""
+    made.process.stdout.readline()
+
+
+def value_of(outcome):
+    return payload.load(envelope.unpack(outcome.value))
+
+
+# --- the network at the end ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["refuse", "hang", "vanish"])
+def test_a_network_that_is_gone_is_told_by_the_exit_code(attempt, road, tmp_path, fault):
+    go = tmp_path / "go"
+    made = attempt(wait_for, str(go)).start(3, stdout=subprocess.PIPE)
+    started(made)
+
+    getattr(road, fault)()
+    go.touch()
+
+    code, stderr = made.end()
+    assert ExitCode.OUTCOME_NOT_STORED == code
+    assert "farcall: the outcome (done) could not be stored: s3://" in stderr
+    assert made.outcome() is None
+
+
+def test_an_outcome_is_given_up_before_the_time_limit_is_over(attempt, road):
+    made = attempt(lambda: 7, time_limit=6)
+    road.spoil = lambda method, path: "hang" if "/outcomes/" in path else None
+
+    code, stderr = made.start().end()
+    assert ExitCode.OUTCOME_NOT_STORED == code
+    assert "the outcome (done) could not be stored" in stderr
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [(500, "InternalError")] * 3,
+        [(503, "SlowDown")] * 3,
+        ["lose"] * 2,
+        [(409, "ConditionalRequestConflict")],
+        [(400, "ExpiredToken")] * 2,
+        [(403, "InvalidToken")],
+        [(503, "SlowDown"), "lose", (400, "ExpiredToken"), (500, "InternalError")],
+    ],
+    ids=lambda faults: "-".join(dict.fromkeys(f if f == "lose" else f[1] for f in faults)),
+)
+def test_an_outcome_lands_once_whatever_is_answered(attempt, road, faults):
+    left = list(faults)
+    road.spoil = lambda method, path: left.pop(0) if left and "/outcomes/" in path else None
+    made = attempt(lambda: 7)
+
+    assert (0, "") == made.start().end()
+    assert not left
+    assert 1 == sum("/outcomes/" in path for path in road.stored)
+    assert [7] == [value_of(made.outcome())]
+
+
+def test_expired_credentials_are_fetched_anew(attempt, road, tmp_path):
+    numbers = itertools.count(1)
+    later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+
+    def credentials():
+        return {
+            "AccessKeyId": f"ASIA{next(numbers)}",
+            "SecretAccessKey": "secret",
+            "Token": "token",
+            "Expiration": later,
+        }
+
+    def spoil(method, path):
+        if path == "/credentials":
+            return 200, credentials()
+        key = road.seen[-1][2].partition("Credential=")[2].partition("/")[0]
+        return (400, "ExpiredToken") if method == "PUT" and key == "ASIA1" else None
+
+    road.spoil = spoil
+    token = tmp_path / "token"
+    token.write_text("secret")
+    made = attempt(lambda: 7).start(
+        environment={
+            "AWS_ACCESS_KEY_ID": "",
+            "AWS_SECRET_ACCESS_KEY": "",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{road.url}/credentials",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+        }
+    )
+
+    assert (0, "") == made.end()
+    assert "ASIA2" in road.seen[-1][2]
+
+
+def test_what_the_role_may_not_do_is_not_tried_again(attempt, road):
+    road.spoil = lambda method, path: (403, "AccessDenied") if method == "PUT" else None
+    made = attempt(lambda: 7).start()
+
+    code, stderr = made.end()
+    assert ExitCode.OUTCOME_NOT_STORED == code
+    assert "AccessDenied" in stderr
+    assert 1 == road.count("PUT", "/outcomes/")
+
+
+def test_a_refusal_that_cannot_be_stored_keeps_its_exit_code(attempt, road):
+    made = attempt(lambda: 7)
+    road.spoil = lambda method, path: (403, "AccessDenied")
+
+    code, stderr = made.start().end()
+    assert ExitCode.STORAGE_UNREACHABLE == code
+    assert "the outcome (refused) could not be stored" in stderr
+
+
+# --- SIGTERM ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["hang", "vanish"])
+def test_sigterm_ends_a_container_that_cannot_fetch(attempt, road, fault):
+    getattr(road, fault)()
+    made = attempt(lambda: 7).start()
+    tasks = Path(f"/proc/{made.process.pid}/task")
+    wait_until(lambda: len(list(tasks.iterdir())) > 1)  # the request has a thread
+
+    made.process.terminate()
+
+    assert ExitCode.TERMINATED == made.end()[0]
+
+
+class Slow:
+    """A value that takes for ever to be pickled, or to be unpickled."""
+
+    def __init__(self, phase):
+        self.phase = phase
+
+    def __reduce__(self):
+        if self.phase == "pickling":
+            wait_for("/nowhere")
+        return (wait_for, ("/nowhere",)) if self.phase == "unpickling" else (int, ())
+
+
+@pytest.mark.parametrize("phase", ["unpickling", "running", "pickling"])
+def test_sigterm_stops_a_task_and_its_output_is_stored(attempt, phase):
+    def work(phase, value):
+        if phase == "running":
+            wait_for("/nowhere")
+        return Slow("pickling")
+
+    argument = Slow("unpickling") if phase == "unpickling" else None
+    made = attempt(work, phase, argument).start(stdout=subprocess.PIPE)
+    started(made)
+
+    made.process.terminate()
+
+    assert ExitCode.TERMINATED == made.end()[0]
+    assert b"started\n" == made.stdout(made.stopped_outcome())
+    assert made.outcome() is None
+
+
+def test_sigterm_while_the_outcome_is_stored_leaves_it_the_grace_alone(attempt, road):
+    road.spoil = lambda method, path: "hang" if method == "PUT" else None
+    made = attempt(lambda: 7).start(600, 2)
+    wait_until(lambda: road.count("PUT", "/outcomes/"))
+
+    made.process.terminate()
+
+    code, stderr = made.end()
+    assert ExitCode.TERMINATED == code
+    assert "the outcome (done) could not be stored" in stderr
+
+
+def test_sigterm_does_not_take_what_the_function_has_returned(attempt, road):
+    held = []
+
+    def spoil(method, path):
+        if "/outcomes/" not in path or held:
+            return None
+        held.append(path)
+        made.process.terminate()
+        return 503, "SlowDown"
+
+    road.spoil = spoil
+    made = attempt(lambda: 7)
+    made.start()
+
+    assert (0, "") == made.end()
+    assert 7 == value_of(made.outcome())
+
+
+# --- the time limit ---------------------------------------------------------------------------
+
+
+def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(attempt):
+    def work():
+        print("started", flush=True)
+        while True:
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print("ignored", flush=True)
+
+    made = attempt(work, time_limit=4).start()
+
+    assert ExitCode.TIMED_OUT == made.end()[0]
+    outcome = made.outcome()
+    assert ("timed_out", -signal.SIGKILL) == (
+        outcome.meta["status"],
+        outcome.meta["child_status"],
+    )
+    assert b"started\nignored\n" == made.stdout(outcome)
+
+
+def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(attempt, tmp_path):
+    def work(told):
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            Path(told).touch()
+            time.sleep(0.2)
+            print("cleaned up")
+            raise
+
+    told = tmp_path / "told"
+    made = attempt(work, str(told), time_limit=10).start()
+    wait_until(told.exists)
+
+    made.process.terminate()
+
+    assert ExitCode.TIMED_OUT == made.end()[0]
+    assert b"cleaned up\n" == made.stdout(made.outcome())
+
+
+# --- broken surroundings ----------------------------------------------------------------------
+
+
+def test_streams_that_are_closed_harm_nothing(attempt):
+    def work():
+        sys.stdout.close()
+        sys.stderr.close()
+        os.close(1)
+        os.close(2)
+        return 7
+
+    made = attempt(work).start()
+
+    assert (0, "") == made.end()
+    assert 7 == value_of(made.outcome())
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&- 2>&-", "2>&-", "<&- 2>&-"])
+def test_a_container_without_streams_does_its_work(attempt, closed):
+    def work():
+        print("to stdout", flush=True)
+        print("to stderr", file=sys.stderr)
+        return 7
+
+    made = attempt(work).start(wrapper=("sh", "-c", f'exec "$@" {closed}', "sh"))
+
+    assert (0, "") == made.end()
+    outcome = made.outcome()
+    assert (b"to stdout\n", b"to stderr\n") == (bytes(outcome.stdout), bytes(outcome.stderr))
+
+
+def test_a_container_whose_streams_lead_nowhere_does_its_work(attempt):
+    reader, writer = os.pipe()
+    os.close(reader)
+    made = attempt(lambda: print("output")).start(stdout=writer, stderr=writer)
+    os.close(writer)
+
+    assert (0, "") == made.end()
+    assert b"output\n" == bytes(made.outcome().stdout)
+
+
+def test_a_container_whose_streams_nobody_reads_does_its_work(attempt):
+    def work():
+        print("x" * 1_000_000)
+        return 7
+
+    reader, writer = os.pipe()
+    made = attempt(work).start(stdout=writer, stderr=writer)
+    os.close(writer)
+
+    assert (0, "") == made.end()
+    os.close(reader)
+    outcome = made.outcome()
+    assert 7 == value_of(outcome)
+    assert 1_000_001 == len(made.stdout(outcome))
+
+
+def test_memory_files_do_without_a_temporary_folder(attempt):
+    made = attempt(lambda: bytes(1000)).start(environment={"TMPDIR": "/proc/nowhere"})
+
+    assert (0, "") == made.end()
+    assert bytes(1000) == value_of(made.outcome())

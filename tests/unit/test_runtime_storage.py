@@ -1,0 +1,165 @@
+"""How long the container waits for S3: a server that moves slowly, hangs, or fails."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from farcall_runtime.storage import NotFoundError, Storage, StorageError
+
+
+class Server:
+    """Gives each request to the next of some scripts, and the last one's again and again.
+
+    Attributes:
+        requests: What came: start lines.
+    """
+
+    def __init__(self, *scripts):
+        self.requests = []
+        self._scripts = list(scripts)
+        self._open = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self):
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._open.append(connection)
+                script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+                threading.Thread(target=self._run, args=(script, connection), daemon=True).start()
+
+    def _run(self, script, connection):
+        with contextlib.suppress(OSError):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += connection.recv(1)
+            self.requests.append(head.partition(b"\r\n")[0].decode())
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+            script(connection, length)
+
+
+def receive(connection, length):
+    while length > 0:
+        length -= len(connection.recv(min(length, 1 << 20)))
+
+
+def reply(connection, status, text=""):
+    head = f'HTTP/1.1 {status} X\r\nConnection: close\r\nETag: "x"\r\nContent-Length: {len(text)}'
+    connection.sendall(f"{head}\r\n\r\n{text}".encode())
+    connection.shutdown(socket.SHUT_RDWR)
+
+
+def works(connection, length):
+    receive(connection, length)
+    reply(connection, 200)
+
+
+def hangs(connection, length):
+    receive(connection, length)
+
+
+def moves_slowly(connection, length):
+    """Take 100 kB in a tenth of a second, half of a slow line's patience."""
+    while length > 0:
+        received = min(length, 100_000)
+        receive(connection, received)
+        length -= received
+        time.sleep(0.1)
+    reply(connection, 200)
+
+
+def fails(status, code):
+    def script(connection, length):
+        receive(connection, length)
+        reply(connection, status, f"<Error><Code>{code}</Code></Error>")
+
+    return script
+
+
+@pytest.fixture
+def open_bucket(monkeypatch):
+    """Open a bucket of a server with scripts; return both."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with contextlib.ExitStack() as stack:
+
+        def make(*scripts, **bounds):
+            server = stack.enter_context(contextlib.closing(Server(*scripts)))
+            return server, Storage("bucket", {"AWS_ENDPOINT_URL": server.url}, **bounds)
+
+        yield make
+
+
+def test_a_request_that_hangs_is_made_anew(open_bucket):
+    server, storage = open_bucket(hangs, works, patience_s=1)
+
+    assert storage.create("key", [b"data"])
+    assert ["PUT /bucket/key HTTP/1.1"] * 2 == server.requests
+
+
+def test_a_slow_upload_that_moves_is_not_cut(open_bucket):
+    server, storage = open_bucket(moves_slowly, patience_s=0.5)
+
+    assert storage.create("key", [bytes(3_000_000)])
+    assert 1 == len(server.requests)
+
+
+def test_a_deadline_ends_a_request_that_hangs(open_bucket):
+    over = time.monotonic() + 1
+    _, storage = open_bucket(hangs, deadline=lambda: over)
+
+    with pytest.raises(StorageError, match="s3://bucket/key: no answer for 1 s"):
+        storage.create("key", [b"data"])
+
+
+def test_a_deadline_that_moves_up_ends_a_request_too(open_bucket):
+    began = time.monotonic()
+    _, storage = open_bucket(
+        hangs, deadline=lambda: began + (600 if time.monotonic() < began + 1 else 0)
+    )
+
+    with pytest.raises(StorageError, match="no answer"):
+        storage.create("key", [b"data"])
+
+
+def test_an_error_that_lasts_is_told_in_one_line(open_bucket):
+    server, storage = open_bucket(fails(400, "ExpiredToken"), retry_s=1)
+
+    with pytest.raises(StorageError, match="^s3://bucket/key: .*ExpiredToken") as caught:
+        storage.create("key", [b"data"])
+    assert "\n" not in str(caught.value)
+    assert 1 < len(server.requests)
+
+
+def test_why_it_failed_before_is_told_with_what_hangs(open_bucket):
+    _, storage = open_bucket(fails(400, "ExpiredToken"), hangs, patience_s=0.5, retry_s=1)
+
+    with pytest.raises(StorageError, match="no answer.*before that: .*ExpiredToken"):
+        storage.create("key", [b"data"])
+
+
+def test_what_is_not_there_is_not_tried_again(open_bucket):
+    server, storage = open_bucket(fails(404, "NoSuchKey"))
+
+    with pytest.raises(NotFoundError):
+        storage.read("key", 0, 10)
+    assert 1 == len(server.requests)
+
+
+def test_an_object_in_place_is_no_error(open_bucket):
+    _, storage = open_bucket(fails(412, "PreconditionFailed"))
+
+    assert not storage.create("key", [b"data"])
