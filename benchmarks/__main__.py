@@ -8,17 +8,26 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks import covalent_door, covalent_report, measure, report
+from benchmarks import (
+    containers,
+    containers_report,
+    covalent_door,
+    covalent_report,
+    measure,
+    report,
+)
+from benchmarks.images import NoContainersError
 from benchmarks.stage import stage
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 @click.command()
-@click.option("--only", type=click.Choice(["tasks", "covalent"]), help="Measure this part alone.")
+@click.option("--only", type=click.Choice(["tasks", "covalent", "containers"]), help="One part.")
 @click.option("--tasks", default=10_000, show_default=True, help="Tasks of the map.")
 @click.option("--singles", default=300, show_default=True, help="Separate concurrent submissions.")
 @click.option("--starts", default=20, show_default=True, help="Starts of the container side.")
+@click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
 @click.option("--repeats", default=5, show_default=True, help="Runs of all but the map, the peer.")
 @click.option("--sweeps", default=1, show_default=True, help="Runs of the map.")
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB).")
@@ -31,6 +40,7 @@ def main(
     tasks: int,
     singles: int,
     starts: int,
+    count: int,
     repeats: int,
     sweeps: int,
     peer: bool,
@@ -38,12 +48,23 @@ def main(
     large: bool,
     output: Path,
 ) -> None:
-    """Measure what tasks cost their client and their container, and a Covalent server."""
+    """Measure what tasks cost their client and their container, and a Covalent server.
+
+    Real containers take a docker engine; their base image is BENCHMARK_BASE_IMAGE, otherwise
+    Docker Hub's python.
+    """
     say = Console(stderr=True).print
-    parts = {report.TITLE: "", covalent_report.TITLE: ""}
-    if only != "covalent":
+    parts = {report.TITLE: "", containers_report.TITLE: "", covalent_report.TITLE: ""}
+    if only in (None, "containers"):
+        try:
+            parts[containers_report.TITLE] = _containers(say, count, peer=peer)
+        except NoContainersError as error:
+            if only:
+                raise click.ClickException(str(error)) from None
+            say(f"Left out, real containers: {error}")
+    if only in (None, "tasks"):
         parts[report.TITLE] = _tasks(say, tasks, singles, starts, repeats, sweeps, peer=peer)
-    if only != "tasks":
+    if only in (None, "covalent"):
         runs = covalent_door.measure(say, repeats, peers=peer, long=long, large=large)
         found = [row.cells for row in covalent_report.rows(runs)]
         report.show_table("Figures", report.HEADINGS, found)
@@ -51,6 +72,15 @@ def main(
             report.show_table(*told)
         parts[covalent_report.TITLE] = covalent_report.page(runs)
     report.write(output, parts)
+
+
+def _containers(say: Callable[[str], object], count: int, *, peer: bool) -> str:
+    found = containers.measure(say, count, peers=peer)
+    cells = [row.cells for row in containers_report.rows(found)]
+    report.show_table("Figures", report.HEADINGS, cells)
+    for told in containers_report.tables(found):
+        report.show_table(*told)
+    return containers_report.page(found)
 
 
 def _tasks(
