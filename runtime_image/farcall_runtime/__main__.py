@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ def main() -> int:
     # First of all: a container's first process does not get a signal it has no handler for.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     _open_standard()
+    # What is imported stays, so looking through it for garbage is in vain.
+    gc.disable()
     from farcall_runtime import contract, runner
 
     if sys.argv[1:] == ["--contract"]:

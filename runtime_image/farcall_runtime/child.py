@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import mmap
 import os
@@ -43,14 +42,18 @@ class Child:
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self._message = b""
-        _process_control(_PR_SET_CHILD_SUBREAPER, 1)
+        # A container's first process gets its orphans anyway, and takes all others with it.
+        first = os.getpid() == 1
+        if not first:
+            _process_control(_PR_SET_CHILD_SUBREAPER, 1)
         self.control, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 signal.set_wakeup_fd(-1)
                 os.setpgid(0, 0)
-                _process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                if not first:
+                    _process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)
                 _be_first_to_go()
                 streams.become_standard()
                 self.control.close()
@@ -189,4 +192,6 @@ def _be_first_to_go() -> None:
 def _process_control(option: int, value: int) -> None:
     """Call prctl, which only Linux has; the container is always Linux."""
     if sys.platform == "linux":
+        import ctypes  # seldom needed, and slow to import
+
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -7,6 +7,7 @@ Every failure becomes a stored outcome or, where nothing can be stored, a named 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import selectors
@@ -80,6 +81,7 @@ class Supervisor:
         self._child.go(
             fetched.function, fetched.arguments, str(fetched.meta.get("cloudpickle", ""))
         )
+        gc.enable()  # nothing waits for this process now
         self._streams.start(self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at))
         self._watch()
         # Asked now: a SIGTERM that comes later must not take what the function has returned.

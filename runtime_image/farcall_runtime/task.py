@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import json
 import mmap
 import os
@@ -79,6 +80,8 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
     (at, length), (arguments_at, arguments_length), theirs = json.loads(line)
     view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
+    gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
+    gc.enable()
     records, parts = _run(
         view[at : at + length],
         view[arguments_at : arguments_at + arguments_length],
