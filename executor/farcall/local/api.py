@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from farcall.local import describe, listing, names, submissions, validate
+from farcall.local import describe, listing, names, shapes, submissions, validate
 from farcall.local.definitions import Definitions
 from farcall.local.engine import Engine
 from farcall.local.errors import ApiError, ClientError
@@ -99,6 +99,7 @@ class BatchApi:
         try:
             name, document = self._parse(request)
             self._limits.enter(name)
+            shapes.check(name, document)
             self._size_bytes = len(request.body)
             reply = self._operations[name](document)
         except ApiError as error:
@@ -122,9 +123,9 @@ class BatchApi:
                 "POST": "TagResource",
                 "DELETE": "UntagResource",
             }
-            arn = unquote(request.path[len(TAGS_PATH) :])
-            keys = parse_qs(request.query).get("tagKeys", [])
-            document.update({"resourceArn": arn, "tagKeys": keys})
+            document["resourceArn"] = unquote(request.path[len(TAGS_PATH) :])
+            if request.method == "DELETE":
+                document["tagKeys"] = parse_qs(request.query).get("tagKeys", [])
             return methods.get(request.method, ""), document
         name = self._by_path.get(request.path.rstrip("/").lower())
         if name is None:
