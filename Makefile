@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Of make image.
+# Of make image. Jobs need the Python of their workflow.
 IMAGE ?= farcall
-BASE_IMAGE ?=
+BASE_IMAGE ?= python:$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-slim
 PIP_PACKAGES ?=
 
 .PHONY: help demo demo-covalent test test-containers check bench image clean
@@ -44,7 +44,7 @@ bench: $(VENV)/test
 	$(BIN)/python -m benchmarks
 
 image:
-	docker build --tag "$(IMAGE)" $(if $(BASE_IMAGE),--build-arg BASE_IMAGE="$(BASE_IMAGE)") \
+	docker build --tag "$(IMAGE)" --build-arg BASE_IMAGE="$(BASE_IMAGE)" \
 	    --build-arg PIP_PACKAGES="$(PIP_PACKAGES)" .
 
 clean:

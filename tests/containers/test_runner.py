@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import boto3
 import pytest
 
 import farcall.local
 from farcall.local.docker import SERVER_LABEL
+from farcall.local.leftovers import identity
 from local.account import Account
 
 
@@ -202,9 +206,27 @@ def test_what_cannot_be_started_says_why(batch, container, reason):
     assert "startedAt" not in detail
 
 
+def test_a_job_is_ended_while_its_image_is_pulled(batch):
+    """A registry that never answers does not keep the job from being terminated."""
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        image = f"127.0.0.1:{registry.getsockname()[1]}/jobs:latest"
+        job_id = batch.submit(batch.definition("true", container={"image": image}))
+        connection, _ = registry.accept()  # by the engine
+        assert batch.status(job_id) == "STARTING"
+        batch.batch.terminate_job(jobId=job_id, reason="enough")
+        detail = batch.wait(job_id)
+        connection.close()
+    assert (detail["status"], detail["statusReason"]) == ("FAILED", "enough")
+    assert "exitCode" not in detail["container"]
+
+
 def containers(docker, server):
     """Return the containers an embedded AWS has on the engine, whatever their state."""
     return docker("ps", "--all", "--quiet", "--filter", f"label={SERVER_LABEL}={server}").split()
+
+
+def folders(server):
+    return list(Path(tempfile.gettempdir()).glob(f"farcall-docker-{server}-*"))
 
 
 def test_nothing_outlives_the_embedded_aws(docker, base_image):
@@ -214,19 +236,22 @@ def test_nothing_outlives_the_embedded_aws(docker, base_image):
             account = Account(aws, base_image)
             account.start("trap '' TERM; sleep 1000")
             pid = aws._process.pid
-            server = f"{os.uname().nodename}/{pid}"
+            server = identity(pid)
             assert len(containers(docker, server)) == 1
             if killed:
                 os.kill(pid, signal.SIGKILL)
             account.close()
         if not killed:
             assert containers(docker, server) == []
+            assert folders(server) == []
     assert len(containers(docker, server)) == 1
+    assert len(folders(server)) == 1
     with farcall.local.start(cpus=2, docker=True) as aws:
         account = Account(aws, base_image)
         account.run("true")
         account.close()
         assert containers(docker, server) == []
+        assert folders(server) == []
 
 
 def test_the_command_line_says_where_there_is_no_engine(tmp_path):

@@ -70,7 +70,8 @@ def test_log_stream_and_attempts_of_a_running_job(batch):
     assert kind == "default"
     assert detail["jobDefinition"].split("/")[1].startswith(name)
     assert detail["container"]["taskArn"].endswith(task)
-    batch.wait_for(lambda: batch.output(detail) == ["ready", "err"])
+    # A container's two streams come in no order.
+    batch.wait_for(lambda: sorted(batch.output(detail)) == ["err", "ready"])
     batch.batch.terminate_job(jobId=job_id, reason="enough")
     batch.wait(job_id)
 
@@ -790,6 +791,10 @@ def fargate(vcpu, memory, **container):
         pytest.param({"container": {"resourceRequirements": []}}, id="no resources"),
         pytest.param({"vcpu": "0"}, id="no processor"),
         pytest.param({"vcpu": "0.5"}, id="half a processor on EC2"),
+        pytest.param(
+            {"container": {"mountPoints": [{"sourceVolume": "v", "containerPath": "/v"}]}},
+            id="a volume that is not there",
+        ),
         pytest.param(
             {"container": {"environment": [{"name": "AWS_BATCH_X", "value": "1"}]}},
             id="reserved variable",

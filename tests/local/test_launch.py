@@ -145,6 +145,19 @@ def test_a_command_that_does_not_exist(capfd):
     assert "no-such-command-anywhere" in capfd.readouterr().err
 
 
+def test_a_command_that_outlives_its_aws(monkeypatch, capfd):
+    """It is said once, and the command goes on to its own end."""
+
+    def doomed(**options):
+        aws = start(**options)
+        aws._process.kill()
+        return aws
+
+    monkeypatch.setattr("farcall.local.command.start", doomed)
+    assert run_command(["sh", "-c", "sleep 2; exit 7"]) == 7
+    assert capfd.readouterr().err.count("the embedded AWS has ended") == 1
+
+
 def test_a_signal_reaches_the_command_once(spawn):
     """SIGINT sent to farcall alone is passed on."""
     process = spawn(RUN, sys.executable, "-c", COUNTING, start_new_session=True)
@@ -191,14 +204,14 @@ def test_serve_notices_that_its_server_is_gone(spawn):
     """`serve` does not wait for a server that has ended."""
     process = spawn(
         """
-        import farcall.local.launch as launch
-        start = launch.start
+        import farcall.local.command as command
+        start = command.start
         def doomed(**options):
             aws = start(**options)
             aws._process.kill()
             return aws
-        launch.start = doomed
-        launch.serve()
+        command.start = doomed
+        command.serve()
         """,
         stderr=subprocess.PIPE,
     )

@@ -149,6 +149,9 @@ class ScriptedRunner:
     def __init__(self, endpoint_url, credentials):
         self.endpoint_url = endpoint_url
 
+    async def prepare(self, spec):
+        pass
+
     async def close(self):
         pass
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from farcall.local.launch import LocalAWS, run_command, serve, start
+from farcall.local.command import run_command, serve
+from farcall.local.launch import LocalAWS, start
 
 if TYPE_CHECKING:
     from farcall.local.server import LocalServer

@@ -100,8 +100,10 @@ class RoleCredentials:
         with self._lock:
             self._grants.pop(path, None)
 
-    def answer(self, path: str, token: str) -> tuple[int, dict[str, str]]:
+    def answer(self, method: str, path: str, token: str) -> tuple[int, dict[str, str]]:
         """Return status and document for a request to the endpoint."""
+        if method != "GET":
+            return 405, {"code": "MethodNotAllowed", "message": "Only GET is answered."}
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return 401, {"code": "AuthorizationFailed", "message": "The token is not valid."}
         with self._lock:

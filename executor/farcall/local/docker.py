@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,19 @@ import aiodocker
 import aiohttp
 from aiodocker.containers import DockerContainer
 
-from farcall.local import host_config, names
+from farcall.local import host_config, leftovers, names
 from farcall.local.credentials import RoleCredentials
 from farcall.local.runner import AttemptSpec, Exit, Running, StartError
 
-#: On every container: which embedded AWS has started it, and for which job.
+#: On every container: which embedded AWS has started it (`leftovers.identity`), and for which job.
 SERVER_LABEL, JOB_LABEL = "farcall.server", "farcall.job"
 #: Where a container finds what it shows the credential endpoint.
 TOKEN_FILE = "/run/farcall/authorization-token"  # noqa: S105 - a path
 
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
+
+#: Begins the name of a server's folder of temporary files.
+_FOLDER = "farcall-docker-"
 
 #: What a request to the engine can end with.
 _ERRORS = (aiodocker.DockerError, aiohttp.ClientError, OSError)
@@ -51,7 +53,7 @@ async def check_engine() -> None:
     try:
         # aiodocker asserts that it has found an address.
         docker = aiodocker.Docker()
-    except (AssertionError, ValueError) as error:
+    except (AssertionError, ImportError, ValueError, aiodocker.DockerError) as error:
         raise NoEngineError(_no_engine(str(error) or "there is no socket of one")) from error
     try:
         await docker.version()
@@ -71,8 +73,8 @@ def _no_engine(what: str) -> str:
 class DockerRunner:
     """Runs an attempt as a container.
 
-    An image the machine has is used as it is, another one is pulled first. What an embedded AWS
-    that was killed has left running is removed when the next one starts.
+    An image the machine has is used as it is, another one is pulled first, without a login. What
+    an embedded AWS that was killed has left is removed when the next one starts a job.
 
     Args:
         endpoint_url: Of the embedded AWS, given to each job as ``AWS_ENDPOINT_URL``.
@@ -83,62 +85,66 @@ class DockerRunner:
         self._endpoint_url = endpoint_url
         self._credentials = credentials
         self._docker: aiodocker.Docker | None = None
+        # A client has 100 connections. A container holds one of these as long as it runs; those
+        # for short requests must not run out over it.
+        self._streams: aiodocker.Docker | None = None
         self._cpus = os.cpu_count() or 1
         self._opening = asyncio.Lock()
         # Read by the users of all images, so not in a folder that is this user's alone.
-        self._folder = tempfile.TemporaryDirectory(prefix="farcall-docker-")
+        prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
+        self._folder = tempfile.TemporaryDirectory(prefix=prefix)
         Path(self._folder.name).chmod(0o755)
         self._token_file = Path(self._folder.name, "authorization-token")
         self._token_file.write_text(credentials.token)
         self._token_file.chmod(0o444)
 
+    async def prepare(self, spec: AttemptSpec) -> None:
+        """Pull the image if the machine lacks it."""
+        image = spec.container["image"]
+        with _told_as("CannotPullContainerError: Error response from daemon: "):
+            docker, _ = await self._open()
+            try:
+                await docker.images.inspect(image)
+            except aiodocker.DockerError as error:
+                if error.status != 404:
+                    raise
+                await docker.images.pull(image)
+
     async def start(self, spec: AttemptSpec) -> Running:
-        """Pull the image if the machine lacks it, and start a container."""
+        """Start a container."""
         path = None
         if spec.role_arn:
             path = self._credentials.grant(spec.role_arn, spec.task_id)
         try:
-            docker = await self._open()
-            container = await self._create(docker, self._document(spec, path))
-            return await _start(container, spec.output, lambda: self._revoke(path))
-        except BaseException as error:
+            with _told_as("CannotCreateContainerError: "):
+                docker, streams = await self._open()
+                document = self._document(spec, path)
+                container = await docker.containers.create(document)
+                output = streams.containers.container(container.id)
+                return await _start(container, output, spec.output, lambda: self._revoke(path))
+        except BaseException:
             self._revoke(path)
-            if isinstance(error, _ERRORS):
-                raise StartError(f"CannotCreateContainerError: {_message(error)}") from error
             raise
 
     async def close(self) -> None:
         """Close the connections to the engine."""
-        if self._docker is not None:
-            await self._docker.close()
+        for docker in (self._docker, self._streams):
+            if docker is not None:
+                await docker.close()
         self._folder.cleanup()
 
     def _revoke(self, path: str | None) -> None:
         if path is not None:
             self._credentials.revoke(path)
 
-    async def _open(self) -> aiodocker.Docker:
+    async def _open(self) -> tuple[aiodocker.Docker, aiodocker.Docker]:
         async with self._opening:
-            if self._docker is None:
-                docker = aiodocker.Docker()
-                self._cpus = int((await docker.system.info())["NCPU"])
-                await _remove_orphans(docker)
-                self._docker = docker
-        return self._docker
-
-    async def _create(self, docker: aiodocker.Docker, document: dict[str, Any]) -> DockerContainer:
-        try:
-            return await docker.containers.create(document)
-        except aiodocker.DockerError as error:
-            if error.status != 404:
-                raise
-        try:
-            await docker.images.pull(document["Image"])
-        except _ERRORS as error:
-            raise StartError(
-                f"CannotPullContainerError: Error response from daemon: {_message(error)}"
-            ) from error
-        return await docker.containers.create(document)
+            if self._docker is None or self._streams is None:
+                self._docker = self._docker or aiodocker.Docker()
+                self._cpus = int((await self._docker.system.info())["NCPU"])
+                await _remove_leftovers(self._docker)
+                self._streams = aiodocker.Docker()
+        return self._docker, self._streams
 
     def _document(self, spec: AttemptSpec, credentials_path: str | None) -> dict[str, Any]:
         """Write the request that creates the container."""
@@ -163,7 +169,7 @@ class DockerRunner:
         document: dict[str, Any] = {
             "Image": spec.container["image"],
             "Env": [f"{name}={value}" for name, value in environment.items()],
-            "Labels": {SERVER_LABEL: _server(os.getpid()), JOB_LABEL: spec.job_id},
+            "Labels": {SERVER_LABEL: leftovers.identity(os.getpid()), JOB_LABEL: spec.job_id},
             "AttachStdout": True,
             "AttachStderr": True,
             "HostConfig": host,
@@ -175,37 +181,55 @@ class DockerRunner:
         return document
 
 
+@contextlib.contextmanager
+def _told_as(reason: str) -> Iterator[None]:
+    """Tell of what the engine refuses as ECS does."""
+    try:
+        yield
+    except _ERRORS as error:
+        raise StartError(f"{reason}{_message(error)}") from error
+
+
 async def _start(
-    container: DockerContainer, output: Callable[[bytes], None], ended: Callable[[], None]
+    container: DockerContainer,
+    watched: DockerContainer,
+    output: Callable[[bytes], None],
+    ended: Callable[[], None],
 ) -> _Container:
     # Attached before it starts, so that no output is missed.
-    stream = container.attach(stdout=True, stderr=True)
+    stream = watched.attach(stdout=True, stderr=True)
     try:
         await stream.__aenter__()
-        try:
+        with _told_as("CannotStartContainerError: Error response from daemon: "):
             await container.start()
-        except aiodocker.DockerError as error:
-            raise StartError(
-                f"CannotStartContainerError: Error response from daemon: {_message(error)}"
-            ) from error
     except BaseException:
         await stream.close()
         await asyncio.shield(_remove(container))
         raise
-    return _Container(container, stream, output, ended)
+    return _Container(container, watched, stream, output, ended)
 
 
 class _Container:
-    """A running attempt: the container and the connection that brings its output."""
+    """A running attempt: the container and the connection that brings its output.
+
+    Args:
+        container: Reached by connections for short requests.
+        watched: The same, reached by those for long ones.
+        stream: The open connection.
+        output: Takes what comes.
+        ended: Called at the end.
+    """
 
     def __init__(
         self,
         container: DockerContainer,
+        watched: DockerContainer,
         stream: Any,
         output: Callable[[bytes], None],
         ended: Callable[[], None],
     ) -> None:
         self._container = container
+        self._watched = watched
         self._stream = stream
         self._output = output
         self._ended = ended
@@ -216,7 +240,8 @@ class _Container:
             # The end of the output comes first, unless the program has closed it long before.
             while (message := await self._stream.read_out()) is not None:
                 self._output(message.data)
-            await self._container.wait()
+            await self._stream.close()
+            await self._watched.wait()
             state = (await self._container.show())["State"]
             return Exit(state["ExitCode"], OUT_OF_MEMORY if state["OOMKilled"] else None)
         except _ERRORS as error:
@@ -248,28 +273,13 @@ async def _remove(container: DockerContainer) -> None:
         await container.delete(force=True, v=True)
 
 
-async def _remove_orphans(docker: aiodocker.Docker) -> None:
-    """Remove what an embedded AWS of this machine has left that was killed."""
+async def _remove_leftovers(docker: aiodocker.Docker) -> None:
+    """Remove what embedded AWSs of this machine have left that were killed."""
     found = await docker.containers.list(all=True, filters={"label": [SERVER_LABEL]})
     for container in found:
-        server = container["Labels"].get(SERVER_LABEL, "")
-        hostname, _, pid = server.rpartition("/")
-        if hostname == socket.gethostname() and pid.isdecimal() and not _alive(int(pid)):
+        if leftovers.is_gone(container["Labels"].get(SERVER_LABEL, "")):
             await _remove(container)
-
-
-def _server(pid: int) -> str:
-    return f"{socket.gethostname()}/{pid}"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    await asyncio.to_thread(leftovers.remove_folders, _FOLDER)
 
 
 def _message(error: BaseException) -> str:

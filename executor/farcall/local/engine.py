@@ -11,7 +11,6 @@ Sources:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from farcall.local import names
@@ -23,8 +22,6 @@ from farcall.local.processors import Processors
 
 CHILD_FAILED = "Array Child Job failed"
 DEPENDENCY_FAILED = "Dependent Job failed"
-
-_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -139,10 +136,6 @@ class Engine:
         job.enter(Status.STARTING)
         try:
             await execution.run()
-        except Exception:
-            # A fault of ours must not leave a job running for ever.
-            _log.exception("The attempt of job %s broke", job.id)
-            execution.ending = Ending("The embedded Batch failed; see its log.", final=True)
         finally:
             del self._executions[job]
             self.processors.give_back(job.submission.resources.vcpus)

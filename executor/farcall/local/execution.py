@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import secrets
 from collections.abc import Callable
@@ -30,6 +31,8 @@ EXITED = "Essential container in task exited"
 TIMED_OUT = "Job attempt duration exceeded timeout"
 OVERRIDES_TOO_LONG = f"Container Overrides length must be at most {MAX_OVERRIDES_LENGTH}"
 SPOT_INTERRUPTED = "Your Spot Task was interrupted."
+
+_log = logging.getLogger(__name__)
 
 _PLACEHOLDER = re.compile(r"Ref::([A-Za-z0-9_-]+)")
 
@@ -103,6 +106,7 @@ class Execution:
         self._world = world
         self.attempt = Attempt(fargate=job.submission.definition.fargate)
         self.ending: Ending | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._running: Running | None = None
         #: Set when the process has ended: who stops a job then comes too late.
         self._over = False
@@ -129,6 +133,10 @@ class Execution:
             except StartError as error:
                 self.attempt.reason = error.reason and error.reason[:MAX_REASON_LENGTH]
                 self.attempt.status_reason = error.status_reason
+            except Exception:
+                # A fault of ours must not leave a job running for ever.
+                _log.exception("The attempt of job %s broke", self._job.id)
+                self.ending = Ending("The embedded Batch failed; see its log.", final=True)
         if self.ending is not None:
             self.attempt.status_reason = self.ending.status_reason
         self.attempt.stopped_at = names.now_ms()
@@ -138,6 +146,8 @@ class Execution:
         if self.ending is not None or self._over:
             return
         self.ending = ending
+        if self._preparing is not None:
+            self._preparing.cancel()
         if self._running is not None:
             self._signal(self._running)
 
@@ -169,6 +179,9 @@ class Execution:
             resources=self._job.submission.resources,
             output=stream.write if stream is not None else _discard,
         )
+        await self._prepare(spec)
+        if self.ending is not None:
+            return
         running = await self._world.runner.start(spec)
         self._enter_running(stream)
         try:
@@ -181,6 +194,17 @@ class Execution:
             self.attempt.exit_code = exit_code
             self.attempt.reason = reason and reason[:MAX_REASON_LENGTH]
         self.attempt.status_reason = EXITED
+
+    async def _prepare(self, spec: AttemptSpec) -> None:
+        """Wait for the image, unless somebody stops the attempt meanwhile."""
+        self._preparing = asyncio.ensure_future(self._world.runner.prepare(spec))
+        try:
+            await self._preparing
+        except asyncio.CancelledError:
+            if self.ending is None:
+                raise  # the server is closing
+        finally:
+            self._preparing = None
 
     def _open_resources(self) -> LogStream | None:
         container = self._job.submission.container

@@ -85,7 +85,8 @@ class Front:
         service = _service(environ)
         authorization = environ.get("HTTP_AUTHORIZATION", "")
         if path.startswith(role_credentials.PATH):
-            status, answer = self._credentials.answer(path, authorization)
+            method = environ["REQUEST_METHOD"]
+            status, answer = self._credentials.answer(method, path, authorization)
             return _send(Response(status, answer), start_response)
         if path.startswith(CONTROL_PATH):
             document = json.loads(environ["wsgi.input"].read() or b"{}")

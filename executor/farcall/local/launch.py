@@ -1,22 +1,17 @@
-"""Start the embedded AWS in a process of its own, for code and for the command line."""
+"""Start the embedded AWS in a process of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
-import shlex
-import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from farcall.local.control import Controls
 
@@ -133,7 +128,7 @@ def start(
         ModuleNotFoundError: The ``local`` extra is not installed.
         RuntimeError: The server did not start; the message or its standard error says why.
     """
-    require_extra()
+    require_extra(docker=docker)
     options = json.dumps(
         {"cpus": cpus, "host": host, "port": port, "docker": docker, "enforce_iam": enforce_iam}
     )
@@ -141,7 +136,7 @@ def start(
         [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**_own_environment(), "PYTHONPATH": os.pathsep.join(_source_roots())},
+        env={**own_environment(), "PYTHONPATH": os.pathsep.join(_source_roots())},
         # A Ctrl-C is for the user's program, which may still have jobs to terminate.
         start_new_session=True,
     )
@@ -167,7 +162,7 @@ def start(
     return LocalAWS(process, told)
 
 
-def _own_environment() -> dict[str, str]:
+def own_environment() -> dict[str, str]:
     """Return this process's environment without what would lead an AWS client astray."""
     return {
         name: value
@@ -176,84 +171,16 @@ def _own_environment() -> dict[str, str]:
     }
 
 
-def run_command(
-    argv: Sequence[str],
-    *,
-    cpus: int | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    docker: bool = False,
-) -> int:
-    """Run a command against a fresh embedded AWS, and end both.
-
-    SIGTERM and SIGHUP are passed on to the command. So is SIGINT, unless a terminal has sent it:
-    then the command has it already. To be called from the main thread.
-
-    Args:
-        argv: The command and its arguments.
-        cpus: See `start`.
-        host: See `start`.
-        port: See `start`.
-        docker: See `start`.
-
-    Returns:
-        The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
-        command and 126 if it cannot be run.
-    """
-    with start(cpus=cpus, host=host, port=port, docker=docker) as aws:
-        try:
-            process = subprocess.Popen(argv, env={**_own_environment(), **aws.environment})  # noqa: S603
-        except OSError as error:
-            sys.stderr.write(f"farcall local: {argv[0]}: {error.strerror}\n")
-            return 127 if isinstance(error, FileNotFoundError) else 126
-        with _forwarding(process):
-            code = process.wait()
-    return 128 - code if code < 0 else code
-
-
-def serve(
-    *,
-    cpus: int | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    docker: bool = False,
-    out: TextIO | None = None,
-) -> None:
-    """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
-
-    To be called from the main thread.
-
-    Args:
-        cpus: See `start`.
-        host: See `start`.
-        port: See `start`.
-        docker: See `start`.
-        out: Where the lines go, standard output by default.
-
-    Raises:
-        RuntimeError: The server ended by itself.
-    """
-    out = out or sys.stdout
-    stopped = threading.Event()
-    with (
-        start(cpus=cpus, host=host, port=port, docker=docker) as aws,
-        _handling(lambda _: stopped.set()),
-    ):
-        for name, value in aws.environment.items():
-            out.write(f"export {name}={shlex.quote(value)}\n")
-        out.flush()
-        while not stopped.wait(0.2):
-            if not aws.running:
-                raise RuntimeError("The embedded AWS has ended; its standard error says why.")
-
-
-def require_extra() -> None:
+def require_extra(*, docker: bool = False) -> None:
     """Check that the ``local`` extra is installed.
+
+    Args:
+        docker: Whether jobs are to be containers.
 
     Raises:
         ModuleNotFoundError: It is not; the message says what to install.
     """
-    for module in ("moto", "flask", "flask_cors", "aiodocker"):
+    for module in ("moto", "flask", "flask_cors", *(["aiodocker"] if docker else [])):
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
                 f"The embedded AWS needs {module}: pip install 'farcall[local]'", name=module
@@ -265,41 +192,3 @@ def _source_roots() -> list[str]:
     runtime = importlib.util.find_spec("farcall_runtime")
     roots = [str(Path(runtime.origin).parents[1])] if runtime and runtime.origin else []
     return [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
-
-
-@contextlib.contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    def forward(number: int) -> None:
-        if number != signal.SIGINT or not _in_foreground():
-            process.send_signal(number)
-
-    with _handling(forward):
-        yield
-
-
-@contextlib.contextmanager
-def _handling(handler: Any) -> Iterator[None]:
-    """Handle the signals that end programs, and give them back afterwards."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {
-        number: signal.signal(number, lambda received, _: handler(received)) for number in numbers
-    }
-    try:
-        yield
-    finally:
-        for number, action in former.items():
-            signal.signal(number, action)
-
-
-def _in_foreground() -> bool:
-    """Say whether a terminal sends its Ctrl-C to this process and its children alike."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)

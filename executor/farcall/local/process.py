@@ -62,6 +62,9 @@ class ProcessRunner:
         }
         self._command = (sys.executable, "-m", RUNTIME)
 
+    async def prepare(self, spec: AttemptSpec) -> None:
+        """Do nothing: a process needs no image."""
+
     async def start(self, spec: AttemptSpec) -> Running:
         """Start the command, or farcall's runtime when there is none."""
         command = spec.command or self._command

@@ -87,6 +87,13 @@ class Running(Protocol):
 class Runner(Protocol):
     """Starts containers."""
 
+    async def prepare(self, spec: AttemptSpec) -> None:
+        """Bring the attempt's image here, which may take minutes; it may be cancelled.
+
+        Raises:
+            StartError: The image is not to be had.
+        """
+
     async def start(self, spec: AttemptSpec) -> Running:
         """Start an attempt.
 

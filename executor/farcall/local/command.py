@@ -1,0 +1,138 @@
+"""The command line's two uses of the embedded AWS: for one command, and until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from farcall.local.launch import LocalAWS, own_environment, start
+
+#: How often it is looked at whether the server is still there.
+LOOK_S = 0.5
+
+
+def run_command(
+    argv: Sequence[str],
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    docker: bool = False,
+) -> int:
+    """Run a command against a fresh embedded AWS, and end both.
+
+    SIGTERM and SIGHUP are passed on to the command. So is SIGINT, unless a terminal has sent it:
+    then the command has it already. To be called from the main thread.
+
+    Args:
+        argv: The command and its arguments.
+        cpus: See `start`.
+        host: See `start`.
+        port: See `start`.
+        docker: See `start`.
+
+    Returns:
+        The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
+        command and 126 if it cannot be run.
+    """
+    with start(cpus=cpus, host=host, port=port, docker=docker) as aws:
+        try:
+            process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
+        except OSError as error:
+            sys.stderr.write(f"farcall local: {argv[0]}: {error.strerror}\n")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        with _forwarding(process):
+            code = _wait(process, aws)
+    return 128 - code if code < 0 else code
+
+
+def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
+    """Wait for the command; say so once if it has outlived its AWS."""
+    told = False
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
+        if not told and not aws.running:
+            told = True
+            sys.stderr.write("farcall local: the embedded AWS has ended, its jobs with it\n")
+
+
+def serve(
+    *,
+    cpus: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    docker: bool = False,
+    out: TextIO | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
+
+    To be called from the main thread.
+
+    Args:
+        cpus: See `start`.
+        host: See `start`.
+        port: See `start`.
+        docker: See `start`.
+        out: Where the lines go, standard output by default.
+
+    Raises:
+        RuntimeError: The server ended by itself.
+    """
+    out = out or sys.stdout
+    stopped = threading.Event()
+    with (
+        start(cpus=cpus, host=host, port=port, docker=docker) as aws,
+        _handling(lambda _: stopped.set()),
+    ):
+        for name, value in aws.environment.items():
+            out.write(f"export {name}={shlex.quote(value)}\n")
+        out.flush()
+        while not stopped.wait(LOOK_S):
+            if not aws.running:
+                raise RuntimeError("The embedded AWS has ended; its standard error says why.")
+
+
+@contextlib.contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int) -> None:
+        if number != signal.SIGINT or not _in_foreground():
+            process.send_signal(number)
+
+    with _handling(forward):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Any) -> Iterator[None]:
+    """Handle the signals that end programs, and give them back afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {
+        number: signal.signal(number, lambda received, _: handler(received)) for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number, action in former.items():
+            signal.signal(number, action)
+
+
+def _in_foreground() -> bool:
+    """Say whether a terminal sends its Ctrl-C to this process and its children alike."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
