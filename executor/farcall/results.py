@@ -262,7 +262,9 @@ def _broken(meta: dict[str, Any], job: About) -> errors.JobError:
     status, code = meta["status"], meta["child_status"]
     usage = meta["usage"]
     if status == OutcomeStatus.OUT_OF_MEMORY:
-        peak, limit = usage.get("peak_memory_bytes") or 0, usage.get("memory_limit_bytes")
+        # The container's peak where the kernel tells it: the process's own is but a part.
+        peak = meta.get("memory_peak_bytes") or usage.get("peak_memory_bytes") or 0
+        limit = usage.get("memory_limit_bytes")
         within = f" of {limit / 2**20:.0f} MiB" if limit else ""
         return errors.OutOfMemoryError(
             job.tell(

@@ -169,8 +169,8 @@ def ending(detail: JobDetail) -> Ending:
         return Ending(
             errors.OutcomeMissingError,
             "the job succeeded and left no outcome in the bucket",
-            "is container_image_uri an image built from farcall's Dockerfile, and did nothing "
-            "delete the outcome?",
+            "container_image_uri must be an image built from farcall's Dockerfile, and nothing "
+            "but the client may delete outcomes",
         )
     for fits, found in _TABLE:
         if fits(detail):
@@ -245,7 +245,15 @@ _TABLE: tuple[tuple[Callable[[JobDetail], bool], Ending], ...] = (
         ),
     ),
     (
-        _container("CannotStartContainerError", "CannotCreateContainerError"),
+        _container("CannotCreateContainerError"),
+        Ending(
+            errors.ImageError,
+            "the container could not be created",
+            "check memory, and volumes, devices and user in job_definition_extra",
+        ),
+    ),
+    (
+        _container("CannotStartContainerError"),
         Ending(
             errors.ImageError,
             "the container could not be started",
@@ -350,6 +358,15 @@ _TABLE: tuple[tuple[Callable[[JobDetail], bool], Ending], ...] = (
             "the job could not reach the bucket",
             "the job role needs s3:GetObject and s3:ListBucket on the bucket, and the subnet a "
             "way to S3",
+        ),
+    ),
+    (
+        _exit(ExitCode.SUPERVISOR_FAILED),
+        Ending(
+            errors.OutcomeMissingError,
+            "the container's own part failed and left no outcome",
+            "its log has the traceback; a limit of processes or of open files (ulimits in "
+            "job_definition_extra) is the most likely cause",
         ),
     ),
     (

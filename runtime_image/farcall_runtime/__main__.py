@@ -17,14 +17,22 @@ def main() -> int:
     _open_standard()
     # What is imported stays, so looking through it for garbage is in vain.
     gc.disable()
-    from farcall_runtime import contract, runner
+    from farcall_runtime import contract
 
     if sys.argv[1:] == ["--contract"]:
         import json
 
         print(json.dumps(contract.describe(), indent=2))  # noqa: T201
         return 0
-    return runner.run(os.environ)
+    try:
+        from farcall_runtime import runner
+
+        return runner.run(os.environ)
+    except BaseException:  # the last resort; 1 would say that the function raised
+        # The interpreter's own way to print it: importing another may be what fails.
+        with contextlib.suppress(Exception):
+            sys.__excepthook__(*sys.exc_info())
+        return contract.ExitCode.SUPERVISOR_FAILED
 
 
 def leave(code: int) -> NoReturn:

@@ -62,6 +62,11 @@ class Child:
                 from farcall_runtime import task
 
                 task.main(theirs, self.payload, self.result)
+            except BaseException:  # such as a socket that the function closed
+                # The interpreter's own way to print it: the function may have set another.
+                sys.__excepthook__(*sys.exc_info())
+                sys.stdout.flush()
+                sys.stderr.flush()
             finally:
                 os._exit(1)
         with contextlib.suppress(OSError):

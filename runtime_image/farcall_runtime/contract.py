@@ -90,6 +90,8 @@ class ExitCode(enum.IntEnum):
     CHILD_KILLED = 71
     OUT_OF_MEMORY = 72
     STORAGE_UNREACHABLE = 73
+    SUPERVISOR_FAILED = 74
+    """The container's own part failed: it got no process or no file, most likely."""
     TERMINATED = 143
     """SIGTERM arrived. Never 0: Batch would call a reclaimed spot instance a success."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 _ROOT = "/sys/fs/cgroup"
 _LIMITS = (f"{_ROOT}/memory.max", f"{_ROOT}/memory/memory.limit_in_bytes")
 _EVENTS = (f"{_ROOT}/memory.events", f"{_ROOT}/memory/memory.oom_control")
+_PEAKS = (f"{_ROOT}/memory.peak", f"{_ROOT}/memory/memory.max_usage_in_bytes")
 _UNLIMITED = 1 << 60  # version 1 writes a huge number where there is no limit
 
 
@@ -13,6 +14,22 @@ def limit_bytes() -> int | None:
     for path in _LIMITS:
         text = _read(path)
         if text.isdigit() and int(text) < _UNLIMITED:
+            return int(text)
+    return None
+
+
+def peak_bytes() -> int | None:
+    """Return the most memory that the container has had in use, or None where nothing tells.
+
+    All its processes count, and so do memory files and shared memory, which no process's own
+    number has. Version 2 tells it since Linux 5.19.
+
+    Source:
+        https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
+    """
+    for path in _PEAKS:
+        text = _read(path)
+        if text.isdigit():
             return int(text)
     return None
 

@@ -140,7 +140,7 @@ class Supervisor:
         """
         child = self._child
         records = child.records
-        results = {"results": records or []}
+        results: dict[str, Any] = {"results": records or []}
         late = self._times.timed_out  # and told so, before any SIGTERM
         if stopped and not late:
             return self._store(OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results)
@@ -156,6 +156,7 @@ class Supervisor:
             status, code = OutcomeStatus.EXITED, ExitCode.CHILD_KILLED
         elif memory.oom_kills() > self._oom_kills:
             status, code = OutcomeStatus.OUT_OF_MEMORY, ExitCode.OUT_OF_MEMORY
+            results["memory_peak_bytes"] = memory.peak_bytes()
         else:
             status, code = OutcomeStatus.KILLED, ExitCode.CHILD_KILLED
         return self._store(status, code, results)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from farcall_runtime import contract
 from farcall_runtime.envelope import Buffer
-from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask
+from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -102,7 +102,7 @@ class Storage:
         self._retry_s = retry_s
         self._deadline = deadline
         self._patience_s = patience_s
-        self._store = self._open()
+        self._store: S3Store | None = None  # opening it can fail in a way that passes
 
     def bounded(self, retry_s: float, deadline: Callable[[], float]) -> Storage:
         """Return this bucket, its connections included, with other bounds."""
@@ -235,6 +235,8 @@ class Storage:
         pause, reason = _FIRST_PAUSE_S, ""
         while True:
             try:
+                if self._store is None:
+                    self._store = calm(self._open)
                 return ask(
                     functools.partial(request, self._store),
                     self._patience_s + size / _SLOWEST_BYTES_S,
@@ -247,7 +249,7 @@ class Storage:
                 if not isinstance(error, NoAnswerError):
                     reason = _brief(error)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-            self._store = self._open()
+            self._store = None
 
     def _sleep(self, pause_s: float, stop: float) -> bool:
         """Wait before the next try; tell whether there is time for one."""

@@ -38,6 +38,7 @@ class Stream:
         read_fd: The supervisor's end of the pipe.
         write_fd: The child's end.
         pending: Bytes read and not stored.
+        trying: How many of these, from the first, are the chunk being stored; 0 for none.
         chunks: Number of chunks stored so far.
         stored: Bytes in these chunks.
         dropped: Bytes given up because the bucket could not be reached.
@@ -50,6 +51,7 @@ class Stream:
         self.own_fd = own_fd
         self.read_fd, self.write_fd = os.pipe()
         self.pending = bytearray()
+        self.trying = 0
         self.chunks = 0
         self.stored = 0
         self.dropped = 0
@@ -105,10 +107,20 @@ class Streams:
             storage: The bucket; what it does not take in time is given up.
         """
         self._storage = storage
-        self._thread = threading.Thread(
+        self._start_thread(storage)
+
+    def _start_thread(self, storage: Storage) -> bool:
+        """Start the thread; tell whether the container's limit of processes has room for it."""
+        thread = threading.Thread(
             target=self._store_while_running, args=(storage,), name="farcall-streams", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            say(f"output cannot be stored while the task runs: {error}")
+            return False
+        self._thread = thread
+        return True
 
     def pump(self, stream: Stream) -> int | None:
         """Read what a pipe has right now; return the number of bytes, or None at its end.
@@ -116,6 +128,8 @@ class Streams:
         Once too much waits to be stored, the pipe is left to fill and the task to wait.
         """
         if len(stream.pending) >= _MOST_PENDING_BYTES:
+            if self._thread is None and self._storage and not self._start_thread(self._storage):
+                self._drop(stream, _MOST_PENDING_BYTES // 2)
             time.sleep(0.05)
             return 0
         return self._read(stream)
@@ -156,13 +170,15 @@ class Streams:
         """End the thread, and store what is too large to travel inside the outcome."""
         self._closing = True
         self._wake.set()
-        if self._thread is None or self._storage is None:
+        if self._storage is None:
             return
-        self._thread.join()  # which waits for no request longer than its storage does
-        self._thread = None
+        if self._thread is not None:
+            self._thread.join()  # which waits for no request longer than its storage does
+            self._thread = None
         for stream in self.both:
             while len(stream.pending) > INLINE_BYTES:
                 if not self._store_chunk(self._storage, stream):
+                    stream.trying = 0  # for good: no other chunk follows under its name
                     self._drop(stream, INLINE_BYTES)
 
     def _store_while_running(self, storage: Storage) -> None:
@@ -179,8 +195,14 @@ class Streams:
                         break
 
     def _store_chunk(self, storage: Storage, stream: Stream) -> bool:
+        """Store one chunk; tell whether it is there.
+
+        A request that was given up may still arrive, after a later one too. So the same bytes are
+        sent under a name until they are stored.
+        """
         with self._lock:
-            data = bytes(stream.pending[:_CHUNK_BYTES])
+            stream.trying = stream.trying or min(len(stream.pending), _CHUNK_BYTES)
+            data = bytes(stream.pending[: stream.trying])
         name = self._where.chunk_key(self._index, self._attempt, stream.name, stream.chunks)
         try:
             storage.put(name, envelope.seal_chunk(self._key, name, data))
@@ -189,16 +211,20 @@ class Streams:
             return False
         with self._lock:
             del stream.pending[: len(data)]
+            stream.trying = 0
             stream.since = time.monotonic()
             stream.chunks += 1
             stream.stored += len(data)
         return True
 
     def _drop(self, stream: Stream, keep: int) -> None:
-        """Give up the oldest bytes beyond ``keep``: an unreachable bucket must not stop a task."""
+        """Give up the oldest bytes beyond ``keep``: an unreachable bucket must not stop a task.
+
+        The chunk being tried is not among them.
+        """
         with self._lock:
             excess = max(0, len(stream.pending) - keep)
-            del stream.pending[:excess]
+            del stream.pending[stream.trying : stream.trying + excess]
             stream.dropped += excess
 
 

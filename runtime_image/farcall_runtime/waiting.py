@@ -14,7 +14,22 @@ LOOK_S = 0.25
 
 
 class NoAnswerError(Exception):
-    """A call was given up."""
+    """A call was given up, or could not be made as things are in this process."""
+
+
+def calm(call: Callable[[], _Value]) -> _Value:
+    """Call into Rust, where a panic is no `Exception` and would pass every handler.
+
+    Raises:
+        NoAnswerError: It panicked; where the container may have no more threads, for one.
+        Exception: Whatever else the call raises.
+    """
+    try:
+        return call()
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as panic:
+        raise NoAnswerError(f"{type(panic).__name__}: {panic}") from panic
 
 
 def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], float]) -> _Value:
@@ -29,8 +44,8 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
         deadline: Tells when not to wait any longer, `time.monotonic`. It is asked again and again.
 
     Raises:
-        NoAnswerError: The call was given up.
-        BaseException: Whatever the call raises.
+        NoAnswerError: The call was given up, panicked, or there was no thread for it.
+        Exception: Whatever else the call raises.
     """
     began = time.monotonic()
     values: list[_Value] = []
@@ -39,12 +54,15 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
 
     def run() -> None:
         try:
-            values.append(call())
+            values.append(calm(call))
         except BaseException as error:  # the caller's to handle
             errors.append(error)
         done.set()
 
-    threading.Thread(target=run, name="farcall-request", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="farcall-request", daemon=True).start()
+    except RuntimeError as error:  # a limit of processes, or of memory for stacks
+        raise NoAnswerError(f"no thread: {error}") from error
     while not done.wait(LOOK_S):
         now = time.monotonic()
         if now > min(began + patience_s, deadline()):

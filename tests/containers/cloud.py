@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from farcall import BatchExecutor
 from local.account import Account
 from local.conftest import DEFAULTS
 from proxy import Proxy
+from service.conftest import executor  # noqa: F401
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +56,6 @@ def aws(
 def options(aws: farcall.local.LocalAWS) -> dict[str, Any]:
     """Small jobs that are tried once and gathered quickly."""
     return {"vcpu": 1, "memory": 0.5, "retry_attempts": 1, "linger_s": 0.02}
-
-
-@pytest.fixture
-async def executor(options: dict[str, Any]) -> AsyncIterator[BatchExecutor]:
-    async with BatchExecutor(**options) as opened:
-        yield opened
 
 
 @pytest.fixture

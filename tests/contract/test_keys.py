@@ -53,6 +53,7 @@ def test_the_contract_is_version_1():
             "CHILD_KILLED": 71,
             "OUT_OF_MEMORY": 72,
             "STORAGE_UNREACHABLE": 73,
+            "SUPERVISOR_FAILED": 74,
             "TERMINATED": 143,
         },
         "keys": {

@@ -146,6 +146,7 @@ CODES = {
     ExitCode.CHILD_KILLED: errors.ChildKilledError,
     ExitCode.OUT_OF_MEMORY: errors.OutOfMemoryError,
     ExitCode.STORAGE_UNREACHABLE: errors.OutcomeMissingError,
+    ExitCode.SUPERVISOR_FAILED: errors.OutcomeMissingError,
     ExitCode.TERMINATED: errors.HostLostError,
 }
 
