@@ -246,7 +246,9 @@ class Storage:
                 known = _translate(error, f"s3://{self.bucket}/{key}: ", reason)
                 if isinstance(known, _FINAL) or not self._sleep(pause, stop):
                     raise known from error
-                if not isinstance(error, NoAnswerError):
+                # Of those that were not answered the first: once its runtime could not start,
+                # all that obstore says is that it could not.
+                if not (isinstance(error, NoAnswerError) and (reason or error.__cause__ is None)):
                     reason = _brief(error)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             self._store = None
@@ -276,7 +278,7 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
 
     text = where + _brief(error)
     if isinstance(error, NoAnswerError):
-        return StorageError(f"{text}; before that: {reason}" if reason else text)
+        return StorageError(text if reason in text else f"{text}; before that: {reason}")
     if any(f"<Code>{code}</Code>" in text for code in _PASSING):
         return StorageError(text)
     if isinstance(error, AlreadyExistsError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -334,6 +335,47 @@ def test_a_container_whose_streams_nobody_reads_does_its_work(attempt):
     outcome = made.outcome()
     assert 7 == value_of(outcome)
     assert 1_000_001 == len(made.stdout(outcome))
+
+
+def test_a_container_without_open_files_to_spare_says_so(attempt):
+    made = attempt(lambda: 7).start(wrapper=("sh", "-c", 'ulimit -n 8; exec "$@"', "sh"))
+
+    code, stderr = made.end()
+    assert ExitCode.SUPERVISOR_FAILED == code
+    assert "Traceback" in stderr
+    assert "OSError: [Errno 24] Too many open files" in stderr
+
+
+def test_a_container_that_gets_no_threads_for_a_while_waits_for_them(attempt):
+    """A stack that does not fit is told like a limit of processes, from which root is exempt."""
+    limits = f"ulimit -s {8 << 20}; ulimit -S -v {4 << 20}"  # KiB
+    made = attempt(lambda: 7).start(wrapper=("sh", "-c", f'{limits}; exec "$@"', "sh"))
+    maps = Path(f"/proc/{made.process.pid}/maps")
+    wait_until(lambda: "obstore" in maps.read_text() or made.process.poll() is not None)
+    time.sleep(1)  # the first request has failed by then; if not, nothing is tested
+
+    no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    resource.prlimit(made.process.pid, resource.RLIMIT_AS, no_limit)
+
+    assert (0, "") == made.end()
+    assert 7 == value_of(made.outcome())
+
+
+def test_a_task_that_closes_farcalls_files_is_told_why_it_failed(attempt):
+    def work():
+        print("started")
+        os.closerange(3, 256)
+        return 7
+
+    made = attempt(work).start()
+
+    code, stderr = made.end()
+    assert ExitCode.CHILD_KILLED == code
+    outcome = made.outcome()
+    assert ("exited", 1) == (outcome.meta["status"], outcome.meta["child_status"])
+    assert b"started\n" == made.stdout(outcome)
+    assert b"OSError: [Errno 9] Bad file descriptor\n" in bytes(outcome.stderr)
+    assert bytes(outcome.stderr).decode() == stderr
 
 
 def test_memory_files_do_without_a_temporary_folder(attempt):

@@ -310,6 +310,17 @@ def test_a_task_out_of_memory_says_how_much_it_used(expected, usage):
     assert "raise memory" in str(error)
 
 
+def test_memory_in_use_is_the_containers_where_the_kernel_tells_it():
+    meta = {
+        "status": OutcomeStatus.OUT_OF_MEMORY,
+        "child_status": -signal.SIGKILL,
+        "usage": {"peak_memory_bytes": 15 * 2**20, "memory_limit_bytes": 256 * 2**20},
+        "memory_peak_bytes": 256 * 2**20,
+    }
+    (result,) = results.read(meta, b"", JOB)
+    assert "(256 MiB of 256 MiB in use)" in str(result.error)
+
+
 @pytest.mark.parametrize("child_status", [0, -signal.SIGKILL])
 def test_a_task_out_of_time_says_so(child_status):
     error = end(OutcomeStatus.TIMED_OUT, child_status)

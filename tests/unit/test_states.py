@@ -151,6 +151,22 @@ CODES = {
 }
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Minimum memory limit allowed is 6MB",
+        'invalid mount config for type "bind": bind source path does not exist: /data',
+    ],
+)
+def test_a_container_that_cannot_be_created_is_not_the_images_fault(text):
+    text = f"CannotCreateContainerError: Error response from daemon: {text}"
+    row = ending(failed(NOT_STARTED, text))
+    assert row.error is errors.ImageError
+    assert "memory" in row.remedy
+    assert "volumes" in row.remedy
+    assert "entry point" not in row.remedy
+
+
 @pytest.mark.parametrize("code", [code for code in ExitCode if code is not ExitCode.RETURNED])
 def test_each_exit_code_of_the_container_has_its_error(code):
     assert ending(failed(EXITED, exit_code=code.value)).error is CODES[code]
@@ -159,6 +175,7 @@ def test_each_exit_code_of_the_container_has_its_error(code):
 def test_a_success_without_an_outcome_is_not_a_success():
     row = ending(JobDetail("j", "n", status=JobStatus.SUCCEEDED, exit_code=0))
     assert row.error is errors.OutcomeMissingError
+    assert row.remedy[-1].isalpha()  # a full stop follows
 
 
 def test_a_job_that_succeeded_while_it_was_terminated_has_succeeded():

@@ -1,0 +1,133 @@
+"""A task's output and a bucket that fails: what is stored under which name, what is given up."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from farcall_runtime import envelope, streams
+from farcall_runtime.contract import Location
+from farcall_runtime.storage import StorageError
+from farcall_runtime.streams import INLINE_BYTES, Streams
+from service.attempt import wait_until
+
+WHERE = Location("bucket", "v1/run", "bundle")
+KEY = b"k" * 32
+
+
+class Bucket:
+    """Takes the bytes of every PUT, and loses the answers of the first ones.
+
+    Attributes:
+        seen: Name and bytes of each PUT.
+        failures: How many PUTs from now on have no answer.
+    """
+
+    def __init__(self, failures=0):
+        self.seen = []
+        self.failures = failures
+
+    def put(self, name, pieces):
+        self.seen.append((name, b"".join(pieces)))
+        if self.failures > 0:
+            self.failures -= 1
+            raise StorageError("no answer")
+
+    def chunks(self):
+        """Return the contents by name; a name with more than one content is an error."""
+        found = {}
+        for name, data in self.seen:
+            opened = bytes(envelope.open_chunk(KEY, name, data))
+            assert found.setdefault(name, opened) == opened
+        return list(found.values())
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Streams with small chunks, stored at once, whose pipes end with the test."""
+    monkeypatch.setattr(streams, "_SOON_S", 0.0)
+    monkeypatch.setattr(streams, "_pass_on", lambda _stream, _data: None)
+    both = Streams(WHERE, 0, 1, KEY)
+    yield both
+    for stream in both.both:
+        os.close(stream.read_fd)
+        os.close(stream.write_fd)
+
+
+def write(made, data):
+    """Write to stdout, and have it read."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(made.stdout.write_fd, view[:65536]) :]
+        made.pump(made.stdout)
+
+
+def test_a_chunk_is_tried_with_the_same_bytes_until_it_is_stored(made):
+    bucket = Bucket(failures=1)
+    write(made, b"first ")
+    made.start(bucket)
+    wait_until(lambda: not bucket.failures)
+    write(made, b"second")  # before the next try, or after it
+
+    wait_until(lambda: not made.stdout.pending)
+    made.finish()
+
+    assert bucket.chunks()[0] == b"first "
+    assert b"".join(bucket.chunks()) == b"first second"
+    assert len(bucket.chunks()) == made.stdout.chunks
+
+
+def test_what_is_dropped_is_not_the_chunk_that_is_tried(made, monkeypatch):
+    monkeypatch.setattr(streams, "_CHUNK_BYTES", 4)
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 20)
+    bucket = Bucket(failures=1)
+    write(made, b"0123456789abcdefgh")  # of which ten may stay
+    made.start(bucket)
+
+    wait_until(lambda: not made.stdout.pending)
+    made.finish()
+
+    assert b"".join(bucket.chunks()) == b"0123cdefgh"
+    assert made.stdout.describe() == {"chunks": 3, "stored": 10, "dropped": 8}
+
+
+def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
+    bucket = Bucket()
+    made.start(bucket)
+    write(made, b"start")
+    wait_until(lambda: not made.stdout.pending)
+    bucket.failures = 1_000_000
+    write(made, b"x" * INLINE_BYTES)
+    wait_until(lambda: len(bucket.seen) > 1)
+    write(made, b"y" * INLINE_BYTES)
+
+    made.finish()
+
+    assert made.stdout.describe() == {"chunks": 1, "stored": 5, "dropped": INLINE_BYTES}
+    assert bytes(made.stdout.pending) == b"y" * INLINE_BYTES
+    assert len(bucket.chunks()) == 2  # the second of which does not count
+
+
+def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatch, capsys):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    start = threading.Thread.start
+
+    def refuse(_self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    bucket = Bucket()
+    made.start(bucket)
+    write(made, b"01234567")
+    made.pump(made.stdout)
+    assert bytes(made.stdout.pending) == b"4567"
+    assert "output cannot be stored while the task runs: can't start" in capsys.readouterr().err
+
+    write(made, b"89ab")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    made.pump(made.stdout)
+    wait_until(lambda: not made.stdout.pending)
+    made.finish()
+    assert bucket.chunks() == [b"456789ab"]
