@@ -7,7 +7,7 @@ IMAGE ?= farcall
 BASE_IMAGE ?= python:$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-slim
 PIP_PACKAGES ?=
 
-.PHONY: help demo demo-covalent test test-containers check bench image clean
+.PHONY: help demo demo-covalent test test-on-engine test-elsewhere test-containers check bench image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -30,6 +30,13 @@ demo-covalent: $(VENV)/demo-covalent
 
 test: $(VENV)/test
 	$(BIN)/python -m pytest
+
+# The two halves of test, which .ci/run runs side by side: most of the containers' time is waiting.
+test-on-engine: $(VENV)/test
+	$(BIN)/python -m pytest tests/containers
+
+test-elsewhere: $(VENV)/test
+	$(BIN)/python -m pytest --ignore tests/containers
 
 test-containers: $(VENV)/test
 	PYTHON="$(BIN)/python" .ci/with-engine $(BIN)/python -m pytest tests/containers

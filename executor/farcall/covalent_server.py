@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from farcall.errors import FarcallError
+from farcall.local.signals import held_back
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -194,8 +195,9 @@ class CovalentServer:
                 f"Port {self.port} of the Covalent server in {self.home} is in use. "
                 "End who uses it, or delete config/covalent.conf there to choose another."
             )
-        self._process = self._launch()
         try:
+            with held_back():
+                self._process = self._launch()
             self._await_answer(self._process)
         except BaseException:
             self.kill()

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from farcall.local.launch import LocalAWS, own_environment, start
+from farcall.local.signals import handling
 
 #: How often it is looked at whether the server is still there.
 LOOK_S = 0.5
@@ -90,7 +91,7 @@ def serve(
     stopped = threading.Event()
     with (
         start(cpus=cpus, host=host, port=port, docker=docker) as aws,
-        _handling(lambda _: stopped.set()),
+        handling(lambda _: stopped.set()),
     ):
         for name, value in aws.environment.items():
             out.write(f"export {name}={shlex.quote(value)}\n")
@@ -106,22 +107,8 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
         if number != signal.SIGINT or not _in_foreground():
             process.send_signal(number)
 
-    with _handling(forward):
+    with handling(forward):
         yield
-
-
-@contextlib.contextmanager
-def _handling(handler: Any) -> Iterator[None]:
-    """Handle the signals that end programs, and give them back afterwards."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {
-        number: signal.signal(number, lambda received, _: handler(received)) for number in numbers
-    }
-    try:
-        yield
-    finally:
-        for number, action in former.items():
-            signal.signal(number, action)
 
 
 def _in_foreground() -> bool:
