@@ -28,6 +28,7 @@ class Proxy:
     """Passes requests on; a context manager.
 
     Attributes:
+        port: Its port of the loopback.
         url: Its address, to be given to an executor as ``endpoint_url``.
         counts: Requests by service and operation, such as ``batch submitjob``; of S3 by method
             and the part of the key that says what an object is, such as ``s3 PUT bundles``.
@@ -47,7 +48,8 @@ class Proxy:
         self._connections: set[socket.socket] = set()
         handler = type("Handler", (_Handler,), {"target": target, "proxy": self})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     def __enter__(self):

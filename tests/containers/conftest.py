@@ -8,10 +8,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
+from absent import Absent
 from containers.cloud import (  # noqa: F401
     account,
     aws,
@@ -34,20 +35,11 @@ _COMMAND_S = 90.0
 _PATIENCE_S = 60.0
 
 
-class _Missing(pytest.Module):
-    """A test module that cannot be run without the image."""
-
-    def collect(self) -> list[Any]:
-        reason = "There is no image to test: make test-containers"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; in CI this is an error")
-        pytest.skip(reason)
-
-
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    return None if _IMAGE else _Missing.from_parent(parent, path=module_path)
+    reason = "There is no image to test: make test-containers"
+    return None if _IMAGE else Absent.because(reason, module_path, parent)
 
 
 class Docker(Protocol):

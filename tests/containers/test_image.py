@@ -228,12 +228,20 @@ print(*(name for name, path in paths.items() if not os.path.exists(path)))
     assert lacking == ""
 
 
+def wait_until_it_asks(try_docker, name):
+    """Wait until the container's first process has loaded what it asks S3 with."""
+    looks = "import sys; sys.exit('obstore' not in open('/proc/1/maps').read())"
+    deadline = time.monotonic() + 60
+    while try_docker("exec", name, "python3", "-c", looks).returncode != 0:
+        assert time.monotonic() < deadline, "waited too long"
+
+
 def test_sigterm_ends_it_while_it_waits_for_the_bucket(docker, try_docker, image):
     name = f"farcall-test-{uuid.uuid4().hex[:12]}"
     environment = [f"--env={key}={value}" for key, value in UNREACHABLE.items()]
     docker("run", "--detach", "--name", name, "--network", "none", *environment, image)
     try:
-        time.sleep(3)  # well into its tries; sooner is a test of Python's start
+        wait_until_it_asks(try_docker, name)
         docker("stop", "--time", "30", name)
         state = json.loads(docker("container", "inspect", name))[0]["State"]
         log = try_docker("logs", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -158,7 +159,7 @@ async def test_a_terminated_function_cleans_up_and_exits_with_143(
     def work() -> None:
         try:
             print("working", flush=True)
-            time.sleep(600)
+            time.sleep(600)  # until it is cancelled
         except KeyboardInterrupt as stop:
             sys.stdout.write(f"cleaning up after {type(stop).__name__}")  # no line end, no flush
             raise
@@ -205,7 +206,7 @@ async def test_a_troubled_endpoint_costs_no_outcome(
 
     def work() -> str:
         print("before", flush=True)
-        time.sleep(3)
+        time.sleep(4)  # output is stored after 2 s; a shorter task's goes with its outcome
         return "stored"
 
     for operation in ("GET bundles", "PUT streams", "PUT outcomes"):
@@ -221,13 +222,17 @@ async def test_a_troubled_endpoint_costs_no_outcome(
 async def outlive(executor: BatchExecutor, proxy: Proxy) -> tuple[str, str]:
     """Let a task lose its network while it runs; return the job and what its caller then hears."""
 
-    def work() -> str:
+    def work(port: int) -> str:
         print("working", flush=True)
-        time.sleep(8)
-        return "nobody will know"
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+            except OSError:
+                return "nobody will know"
+            time.sleep(0.1)
 
     async with executor:
-        job = await executor.submit(work)
+        job = await executor.submit(work, proxy.port)
         async for _ in job.logs(follow=True):
             proxy.vanish()
             break
@@ -243,7 +248,7 @@ async def overrun(executor: BatchExecutor) -> tuple[str, JobTimeoutError]:
         print("working", flush=True)
         while True:
             try:
-                time.sleep(600)
+                time.sleep(600)  # for ever: the container has to end it
             except KeyboardInterrupt:
                 print("not yet", flush=True)
 

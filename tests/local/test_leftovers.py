@@ -12,6 +12,7 @@ import pytest
 
 from farcall.local.leftovers import identity, is_gone, remove_folders
 
+# Elsewhere nothing is taken for gone, which `is_gone` says.
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 

@@ -21,6 +21,7 @@ import cloudpickle
 import pytest
 
 import farcall.local
+from absent import Absent
 from farcall.covalent_server import CovalentServer
 
 #: Seconds for a dispatch, unless a test knows better.
@@ -39,20 +40,11 @@ def _is_installed() -> bool:
     return spec is not None and spec.origin is not None
 
 
-class _Missing(pytest.Module):
-    """A test module that cannot be imported without Covalent."""
-
-    def collect(self) -> list[Any]:
-        reason = "Covalent is not installed: pip install covalent 'fastapi<0.132'"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; in CI this is an error")
-        pytest.skip(reason)
-
-
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    return None if _COVALENT else _Missing.from_parent(parent, path=module_path)
+    reason = "Covalent is not installed: pip install covalent 'fastapi<0.132'"
+    return None if _COVALENT else Absent.because(reason, module_path, parent)
 
 
 def pytest_unconfigure() -> None:

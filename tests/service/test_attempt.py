@@ -245,7 +245,7 @@ def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(attempt)
         print("started", flush=True)
         while True:
             try:
-                time.sleep(60)
+                time.sleep(60)  # for ever: the container has to end it
             except KeyboardInterrupt:
                 print("ignored", flush=True)
 
@@ -263,7 +263,7 @@ def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(attempt)
 def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(attempt, tmp_path):
     def work(told):
         try:
-            time.sleep(60)
+            time.sleep(60)  # until it is told
         except KeyboardInterrupt:
             Path(told).touch()
             time.sleep(0.2)

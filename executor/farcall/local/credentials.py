@@ -30,6 +30,12 @@ DEFAULT_LIFETIME_S = 6 * 3600.0
 _ACCESS_KEY = re.compile(r"Credential=([^/,\s]+)/")
 
 
+def access_key_id(authorization: str) -> str | None:
+    """Return the key a request was signed with, from its header; None if it was not."""
+    found = _ACCESS_KEY.search(authorization)
+    return found and found[1]
+
+
 @dataclass
 class _Grant:
     """What one attempt may ask for.
@@ -117,8 +123,8 @@ class RoleCredentials:
 
     def expired(self, authorization: str) -> bool:
         """Say whether a request was signed with keys of ours that are good no more."""
-        found = _ACCESS_KEY.search(authorization)
-        return found is not None and time.time() >= self._expires.get(found[1], float("inf"))
+        expires = self._expires.get(access_key_id(authorization) or "", float("inf"))
+        return time.time() >= expires
 
     def _renew(self, grant: _Grant) -> None:
         lifetime_s = self.lifetime_s

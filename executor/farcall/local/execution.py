@@ -145,9 +145,7 @@ class Execution:
         """Stop the attempt: SIGTERM to its main process, SIGKILL to all after the grace."""
         if self.ending is not None or self._over:
             return
-        self.ending = ending
-        if self._preparing is not None:
-            self._preparing.cancel()
+        self._end(ending)
         if self._running is not None:
             self._signal(self._running)
 
@@ -163,9 +161,14 @@ class Execution:
             self.stop(Ending(SPOT_INTERRUPTED, can_succeed=True))
             return
         instance = f"i-{secrets.token_hex(8)}0"
-        self.ending = Ending(f"Host EC2 (instance {instance}) terminated.", host_lost=True)
+        self._end(Ending(f"Host EC2 (instance {instance}) terminated.", host_lost=True))
         if self._running is not None:
             self._running.kill()
+
+    def _end(self, ending: Ending) -> None:
+        self.ending = ending
+        if self._preparing is not None:
+            self._preparing.cancel()
 
     async def _start_and_wait(self) -> None:
         stream = self._open_resources()

@@ -14,7 +14,6 @@ Source:
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -30,10 +29,9 @@ from moto.s3.exceptions import (
 
 from farcall.local import actions, names
 from farcall.local.actions import Call
+from farcall.local.credentials import access_key_id
 from farcall.local.policies import Need, UnknownElementError, Verdict, evaluate
 from farcall.local.refusals import Reason, RefusedError
-
-_KEY = re.compile(r"Credential=([^/,\s]+)/")
 
 
 class _Caller(NamedTuple):
@@ -61,13 +59,13 @@ class Guard:
         Raises:
             RefusedError: The caller is not known, or a permission is missing.
         """
-        found = _KEY.search(call.headers.get("Authorization", ""))
-        if found is None:
+        key_id = access_key_id(call.headers.get("Authorization", ""))
+        if key_id is None:
             raise RefusedError(Reason.UNSIGNED, "The request carries no signature.")
-        if found[1] == names.CREDENTIALS["AWS_ACCESS_KEY_ID"]:
+        if key_id == names.CREDENTIALS["AWS_ACCESS_KEY_ID"]:
             return None
         with self._iam, self._sts:
-            caller = _identify(call, found[1])
+            caller = _identify(call, key_id)
         for need in actions.needs(call):
             text = _objection(caller, need)
             if text is not None:
