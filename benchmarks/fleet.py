@@ -69,13 +69,14 @@ def _play(
     """Yield key and content of each task's outcome."""
     first = Assignment.read(environment)
     bundle = memoryview(storage.read(first.where.bundle_key, 0, 1 << 40))
-    index = Index(bytes(bundle[: envelope.index_size(bundle)]), first.digest)
+    index = Index(bytes(bundle[-envelope.root_size(bundle) :]), first.digest)
     for number in range(job["size"]):
         if job["is_array"]:
             environment[contract.ENV_ARRAY_INDEX] = str(number)
             environment[contract.ENV_JOB_ID] = f"{job['id']}:{number}"
         assignment = Assignment.read(environment)
-        entry = index.entry(assignment.array_index)
+        page = index.page(number)
+        entry = index.entry(number, bundle[page.offset : page.offset + page.length])
         parts = []
         for part in (index.function(entry.function), entry):
             parts.append(bundle[part.offset : part.offset + part.length])
@@ -112,10 +113,8 @@ def _run(
     }
     value = b"".join(envelope.pack(results))
     if storage is not None and len(value) > SINGLE_PUT_BYTES:
-        meta["value"] = {"size": len(value), "sha256": hashlib.sha256(value).hexdigest()}
-        storage.put(
-            assignment.where.value_key(assignment.array_index, assignment.attempt), [value]
-        )
+        place = assignment.where.value_key(assignment.array_index, assignment.attempt)
+        meta["value"] = {"size": len(value), "sha256": storage.put_large(place, [value])}
         value = b""
     return envelope.seal_outcome(assignment.key, key, meta, b"", b"", value)
 

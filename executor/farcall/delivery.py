@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -208,13 +207,8 @@ class Courier:
         if said is None:
             return outcome.value
         key = submission.where.value_key(index, int(outcome.meta["attempt"]))
-        data: envelope.Buffer | None
-        if spool is None:
-            data = await store.get(key, said["size"])
-        else:
-            data = await store.get_into(spool, key, said["size"])
-        digest = "" if data is None else (await self._in_thread(hashlib.sha256, data)).hexdigest()
-        if data is None or digest != said["sha256"]:
+        data, digest = await store.get_large(key, said["size"], spool) or (b"", "")
+        if digest != said["sha256"]:
             raise envelope.IntegrityError(f"s3://{store.bucket}/{key} differs from its outcome")
         return data
 

@@ -202,4 +202,4 @@ class BatchExecutor:
 
 
 def _pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return payload.pack_function(function), payload.pack_calls([[(args, kwargs)]])
+    return payload.pack_function(function), list(payload.pack_calls([[(args, kwargs)]]))

@@ -9,6 +9,7 @@ imported there. On the way back a class that this process knows is this process'
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import pickle
@@ -32,6 +33,10 @@ from farcall_runtime.envelope import Buffer
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
+
+
+_TOGETHER = 64
+_TOGETHER_BYTES = 1024 * 1024
 
 
 class Origin(NamedTuple):
@@ -62,14 +67,20 @@ class Packed:
     Attributes:
         pieces: The bytes, in pieces; large ones are views of the user's own arrays.
         size: Number of bytes.
-        sha256: Their digest.
         origin: Who pickled the functions in it.
     """
 
     pieces: list[Buffer]
     size: int
-    sha256: bytes
     origin: Origin = HERE
+
+    @functools.cached_property
+    def sha256(self) -> bytes:
+        """Digest of the bytes."""
+        digest = hashlib.sha256()
+        for piece in self.pieces:
+            digest.update(piece)
+        return digest.digest()
 
 
 def check_callable(function: object) -> None:
@@ -106,15 +117,28 @@ def pack_function(function: Callable[..., Any]) -> Packed:
         ) from error
 
 
-def pack_calls(groups: Iterable[Sequence[Call]]) -> list[Packed]:
+def pack_calls(groups: Iterable[Sequence[Call]]) -> Iterator[Packed]:
     """Pickle the arguments of tasks: one call each, or several where they are chunked.
+
+    They are pickled a few at a time, as they are asked for: neither do all pickles of a large
+    sweep lie in memory, nor do other threads wait for all of them.
 
     Raises:
         TaskNotPicklableError: An argument cannot be pickled; the message says which.
     """
-    packed = []
+    groups = iter(groups)
+    while packed := _pack_some(groups):
+        yield from packed
+
+
+def _pack_some(groups: Iterator[Sequence[Call]]) -> list[Packed]:
+    packed: list[Packed] = []
+    size = 0
     with _project_by_value():
-        for calls in groups:
+        while len(packed) < _TOGETHER and size < _TOGETHER_BYTES:
+            calls = next(groups, None)
+            if calls is None:
+                break
             try:
                 packed.append(_pack(list(calls)))
             except Exception as error:
@@ -122,6 +146,7 @@ def pack_calls(groups: Iterable[Sequence[Call]]) -> list[Packed]:
                     f"{_find_culprit(calls)} cannot be pickled ({_reason(error)}); open files, "
                     "sockets, locks and generators cannot travel: pass what they are made from"
                 ) from error
+            size += packed[-1].size
     return packed
 
 
@@ -146,12 +171,7 @@ def load(parts: Sequence[Buffer]) -> Any:
 
 def _pack(value: object, origin: Origin = HERE) -> Packed:
     pieces = envelope.pack(pickles.dump(value))
-    digest = hashlib.sha256()
-    size = 0
-    for piece in pieces:
-        digest.update(piece)
-        size += len(piece)
-    return Packed(pieces, size, digest.digest(), origin)
+    return Packed(pieces, envelope.size(pieces), origin)
 
 
 def _find_culprit(calls: Sequence[Call]) -> str:

@@ -9,7 +9,7 @@ import logging
 import mmap
 import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -19,17 +19,21 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import S3Store
 
 from farcall.errors import FarcallError, ServiceError, SettingsError
+from farcall.transfers import (
+    PARALLEL_PARTS,
+    PART_BYTES,
+    SINGLE_PUT_BYTES,
+    Filling,
+    Rest,
+    fetch_in_parts,
+    joined,
+    take,
+)
 from farcall_runtime import contract
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
 
-_SINGLE_PUT_BYTES = 16 * 1024 * 1024
-"""Objects up to this size are stored by one request."""
-
-_PART_BYTES = 8 * 1024 * 1024
-_MOST_PARTS = 9_000  # S3 allows 10,000
-_PARALLEL_PARTS = 6
 _STREAM_BYTES = 4 * 1024 * 1024
 _PAGE = 1000
 _DELETE_WAIT_S = 1.0
@@ -90,26 +94,40 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             await self._call("GetObject", key, obstore.get_async(self._store, key))
 
-    async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Store an object, in parallel parts if it is large.
+    async def put(self, key: str, pieces: Iterable[Buffer], *, quick: bool = False) -> None:
+        """Store an object while its pieces are still being made; a large one in parallel parts.
+
+        Args:
+            key: Its key.
+            pieces: Its bytes; a large piece is read where it lies.
+            quick: Whether they are made so quickly that they need no thread.
 
         Raises:
+            Exception: What comes out of ``pieces``.
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        total = sum(len(piece) for piece in pieces)
-        await self._call(
-            "PutObject",
+        chunks = joined(pieces)
+        first = take(chunks) if quick else await asyncio.to_thread(take, chunks)
+        if sum(map(len, first)) <= SINGLE_PUT_BYTES:
+            request = obstore.put_async(self._store, key, first, use_multipart=False)
+            await self._call("PutObject", key, request)
+            return
+        rest = Rest(first, chunks)
+        request = obstore.put_async(
+            self._store,
             key,
-            obstore.put_async(
-                self._store,
-                key,
-                pieces,
-                use_multipart=total > _SINGLE_PUT_BYTES,
-                chunk_size=max(_PART_BYTES, total // _MOST_PARTS),
-                max_concurrency=_PARALLEL_PARTS,
-            ),
+            rest,
+            use_multipart=True,
+            chunk_size=PART_BYTES,
+            max_concurrency=PARALLEL_PARTS,
         )
+        try:
+            await self._call("PutObject", key, request)
+        except ServiceError:
+            if rest.error is not None:  # obstore tells of it in words of its own
+                raise rest.error from None
+            raise
 
     async def get(self, key: str, size: int | None = None) -> bytearray | None:
         """Return an object, or None if there is none.
@@ -138,16 +156,20 @@ class Store:
             raise self._refused("GetObject", key, error) from error
         return data
 
-    async def get_into(self, folder: str, key: str, size: int) -> memoryview | None:
-        """Return an object as a view of a file that has no name and ends with the view.
+    async def get_large(
+        self, key: str, size: int, folder: str | None = None
+    ) -> tuple[Buffer, str] | None:
+        """Return a large object and its digest, fetched in parallel parts, hashed meanwhile.
 
         Args:
-            folder: Where the file lies; it is made if it is not there.
-            key: The object's key.
+            key: Its key.
             size: Its size in bytes, more than 0.
+            folder: Where it is to lie in a file that has no name and ends with the buffer; it is
+                made if it is not there. By default it lies in memory.
 
         Returns:
-            The bytes, or None if there is no such object or it has another size.
+            The bytes, which may be written to, and their SHA-256, hexadecimal; None if there is
+            no such object or it has another size.
 
         Raises:
             NoRoomError: The folder has no room for it.
@@ -155,26 +177,43 @@ class Store:
             ServiceError: S3 refused or could not be reached.
         """
         try:
+            if folder is None:
+                target = memoryview(bytearray(size))
+                digest = await self._fetch(key, size, Filling(target).write)
+                return None if digest is None else (target, digest)
             await asyncio.to_thread(Path(folder).mkdir, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as file:
-                try:
-                    reply = await self._call("GetObject", key, obstore.get_async(self._store, key))
-                except FileNotFoundError:  # the object; below it is the folder
-                    return None
-                if reply.meta["size"] != size:
-                    return None
-                async for piece in reply.stream(min_chunk_size=_STREAM_BYTES):
-                    await asyncio.to_thread(file.write, piece)
+                digest = await self._fetch(key, size, file.write)
                 file.flush()
-                return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
-        except BaseError as error:
-            raise self._refused("GetObject", key, error) from error
+                if digest is None:
+                    return None
+                # Arrays on top of it may be changed; what is changed is then in memory.
+                return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)), digest
         except OSError as error:
             raise NoRoomError(
-                f"cache_dir is {folder!r}, where a value of {size} bytes was to lie for a moment: "
+                f"cache_dir is {folder!r}, where a value of {size} bytes was to lie: "
                 f"{error}; make room there, or set cache_dir to a folder that has it (s3://"
                 f"{self.bucket}/{key} is still there)"
             ) from error
+
+    async def _fetch(self, key: str, size: int, write: Callable[[Buffer], object]) -> str | None:
+        """Have an object written in its order; return its SHA-256, hexadecimal."""
+
+        async def part(start: int, end: int) -> Buffer | None:
+            return await self._part(key, start, end, size)
+
+        return await fetch_in_parts(part, size, write)
+
+    async def _part(self, key: str, start: int, end: int, size: int) -> Buffer | None:
+        """Return a part of an object; None if it is not there or has another size."""
+        request = obstore.get_async(self._store, key, options={"range": (start, end)})
+        try:
+            reply = await self._call("GetObject", key, request)
+            if reply.meta["size"] != size:
+                return None
+            return memoryview(await self._call("GetObject", key, reply.bytes_async()))
+        except FileNotFoundError:
+            return None
 
     async def list_outcomes(self, root: str) -> AsyncIterator[Arrived]:
         """Yield what lies in a run's inbox.

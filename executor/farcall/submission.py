@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from farcall.errors import FarcallError
-from farcall.payload import Packed
+from farcall.definitions import LARGEST_ARRAY
+from farcall.errors import FarcallError, TaskTooLargeError
+from farcall.payload import Origin, Packed
 from farcall.settings import Settings
 from farcall.states import JobDetail
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
+
+_STEP_BYTES = 8 * 1024 * 1024
+"""How much is hashed in one go; meanwhile the step before is on its way to the bucket."""
+
+_FULL_BYTES = 4 * 1024**3
+"""From this size on a bundle takes no more tasks: those in it can begin."""
+
+_LARGEST_BYTES = 64 * 1024**3
+"""An upload has 10,000 parts at most, https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 
 
 @dataclass(frozen=True)
@@ -65,71 +75,117 @@ class Submission:
         return cls(parent, detail.name, where, key, size), int(index or 0)
 
 
-@dataclass(frozen=True)
 class Bundle:
-    """What is uploaded before a job is submitted.
+    """What is uploaded before a job is submitted; equal functions are in it once.
 
-    Attributes:
-        where: Its place.
-        pieces: Its bytes.
-        environment: What the job has to know.
-        key: What the job's outcomes are signed with.
-    """
-
-    where: Location
-    pieces: list[Buffer] = field(repr=False)
-    environment: dict[str, str] = field(repr=False)
-    key: bytes = field(repr=False)
-
-
-def make_bundle(
-    settings: Settings,
-    root: str,
-    tasks: Sequence[tuple[Packed, Packed]],
-    *,
-    endpoint: str,
-    region: str,
-) -> Bundle:
-    """Put tasks into one bundle; equal functions are in it once.
+    It takes tasks until it is full, so what is left of them is for another bundle.
 
     Args:
         settings: The options.
         root: Key prefix of the run.
-        tasks: Function and arguments of each; all functions of one origin.
-        endpoint: URL of S3 where it is not AWS's own, else empty.
-        region: Region of the bucket.
+        tasks: Function and arguments of each, at least one; all functions of one origin.
+
+    Attributes:
+        where: Its place.
+        key: What the job's outcomes are signed with.
+        size: Number of tasks, once `pieces` is through.
+        digest: SHA-256 of the root of its index, hexadecimal, likewise.
     """
-    functions: dict[bytes, tuple[int, Packed]] = {}
-    entries = []
-    for function, arguments in tasks:
-        number, _ = functions.setdefault(function.sha256, (len(functions), function))
-        entries.append((number, arguments.size, arguments.sha256))
-    origin = tasks[0][0].origin
-    index = envelope.seal_index(
-        {
-            "python": origin.python,
-            "cloudpickle": origin.cloudpickle,
-            "attempts": settings.retry_attempts,
-            "retry_on": settings.retry_on,
-            "time_limit_s": settings.time_limit,
-        },
-        [(function.size, function.sha256) for _, function in functions.values()],
-        entries,
-        origin.minor,
+
+    def __init__(
+        self, settings: Settings, root: str, tasks: Iterator[tuple[Packed, Packed]]
+    ) -> None:
+        self.where = Location(settings.s3_bucket_name, root, secrets.token_hex(8))
+        self.key = secrets.token_bytes(32)
+        self.size = 0
+        self.digest = "0" * 64  # as long as the one that is to come
+        self._settings = settings
+        self._tasks = tasks
+
+    def pieces(self) -> Iterator[Buffer]:
+        """Yield the bytes, once; what is hashed is hashed on the way, and nothing is kept.
+
+        Raises:
+            TaskTooLargeError: The arguments of a task are larger than an upload can be.
+        """
+        functions: dict[bytes, tuple[int, Packed]] = {}
+        entries: list[tuple[int, int, bytes]] = []
+        total = 0
+        function: Packed | None = None
+        while len(entries) < LARGEST_ARRAY and total < _FULL_BYTES:
+            task = next(self._tasks, None)
+            if task is None:
+                break
+            if function is None:
+                yield envelope.bundle_start(task[0].origin.minor)
+            function, arguments = task
+            if arguments.size > _LARGEST_BYTES:
+                raise _too_large(arguments)
+            number, _ = functions.setdefault(function.sha256, (len(functions), function))
+            digest = yield from _hashed(arguments.pieces)
+            entries.append((number, arguments.size, digest))
+            total += arguments.size
+        if function is None:
+            raise ValueError("a bundle has at least one task")
+        pages, root = self._seal(function.origin, functions.values(), entries)
+        yield pages
+        for _, each in functions.values():
+            yield from each.pieces
+        yield root
+        self.size, self.digest = len(entries), hashlib.sha256(root).hexdigest()
+
+    def _seal(
+        self,
+        origin: Origin,
+        functions: Iterable[tuple[int, Packed]],
+        entries: Sequence[tuple[int, int, bytes]],
+    ) -> envelope.SealedIndex:
+        settings = self._settings
+        return envelope.seal_index(
+            {
+                "python": origin.python,
+                "cloudpickle": origin.cloudpickle,
+                "attempts": settings.retry_attempts,
+                "retry_on": settings.retry_on,
+                "time_limit_s": settings.time_limit,
+            },
+            [(function.size, function.sha256) for _, function in functions],
+            entries,
+            origin.minor,
+        )
+
+    def environment(self, *, endpoint: str, region: str) -> dict[str, str]:
+        """Return what the job has to know, once `pieces` is through.
+
+        Args:
+            endpoint: URL of S3 where it is not AWS's own, else empty.
+            region: Region of the bucket.
+        """
+        environment = {
+            contract.ENV_BUNDLE: self.where.url,
+            contract.ENV_DIGEST: self.digest,
+            contract.ENV_OUTCOME_KEY: self.key.hex(),
+            contract.ENV_REGION: region,
+        }
+        if endpoint:
+            environment[contract.ENV_ENDPOINT] = endpoint
+        return environment
+
+
+def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:
+    """Yield the bytes of some pieces in steps; return their SHA-256."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        for start in range(0, len(piece), _STEP_BYTES):
+            step = piece[start : start + _STEP_BYTES] if len(piece) > _STEP_BYTES else piece
+            digest.update(step)
+            yield step
+    return digest.digest()
+
+
+def _too_large(arguments: Packed) -> TaskTooLargeError:
+    return TaskTooLargeError(
+        f"the arguments of a task are {arguments.size / 1e9:.1f} GB, and "
+        f"{_LARGEST_BYTES / 1e9:.0f} GB are allowed; store them where the task can read them, and "
+        "pass where that is"
     )
-    pieces: list[Buffer] = [index]
-    for _, function in functions.values():
-        pieces.extend(function.pieces)
-    for _, arguments in tasks:
-        pieces.extend(arguments.pieces)
-    where = Location(settings.s3_bucket_name, root, secrets.token_hex(8))
-    key = secrets.token_bytes(32)
-    environment = {
-        contract.ENV_BUNDLE: where.url,
-        contract.ENV_DIGEST: hashlib.sha256(index).hexdigest(),
-        contract.ENV_OUTCOME_KEY: key.hex(),
-        contract.ENV_REGION: region,
-    }
-    if endpoint:
-        environment[contract.ENV_ENDPOINT] = endpoint
-    return Bundle(where, pieces, environment, key)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,12 +17,15 @@ from farcall.payload import Origin, Packed
 from farcall.preflight import Resources
 from farcall.settings import Settings
 from farcall.store import Store
-from farcall.submission import Submission, make_bundle
+from farcall.submission import Bundle, Submission
 
 _log = logging.getLogger("farcall")
 
 _LARGEST_GATHERED_BYTES = 256 * 1024 * 1024
-_MANY = 500  # tasks, from which on putting a bundle together is worth a thread
+_QUICK = 500
+_QUICK_BYTES = 1024 * 1024
+"""A bundle of fewer tasks and bytes is put together on the spot: a thread would take longer."""
+
 _CANCELLED = "cancelled while it was submitted"
 _MOST_NAME = 90  # of Batch's 128 characters; the bundle's name makes the job's unique
 
@@ -142,6 +145,7 @@ class Submitter:
                 gathering.settings,
                 wanted[0].name,
                 [(task.function, task.arguments) for task in wanted],
+                quick=len(wanted) < _QUICK and gathering.size < _QUICK_BYTES,
             )
         except Exception as error:  # whatever it is, the tasks' callers are to have it
             for task in wanted:
@@ -164,36 +168,54 @@ class Submitter:
             _log.warning("cancelled tasks may still run: %s", error)
 
     async def submit_together(
-        self, settings: Settings, name: str, tasks: Sequence[tuple[Packed, Packed]]
+        self,
+        settings: Settings,
+        name: str,
+        tasks: Iterable[tuple[Packed, Packed]],
+        *,
+        quick: bool = False,
     ) -> Submission:
         """Submit tasks as one job: a plain one, or an array of up to 10,000.
+
+        Cancelling the wait ends the upload; a job that is accepted all the same is terminated.
+
+        Of an iterator it takes as many as the job has, which the submission tells. They are
+        uploaded while they come, and nothing of them is kept.
 
         Args:
             settings: The options.
             name: A name to recognise the job by.
-            tasks: Function and arguments of each.
+            tasks: Function and arguments of each, at least one.
+            quick: Whether they come so quickly that they need no thread.
 
         Raises:
             SettingsError: Something the options name does not exist.
+            TaskNotPicklableError: What comes out of ``tasks``.
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        make = functools.partial(
-            make_bundle, settings, self._root, tasks, endpoint=self._endpoint, region=self._region
-        )
-        bundle = make() if len(tasks) < _MANY else await asyncio.to_thread(make)
+        bundle = Bundle(settings, self._root, iter(tasks))
         job_name = f"{re.sub('[^A-Za-z0-9_-]+', '-', name).strip('-_')[:_MOST_NAME] or 'task'}"
         job_name = f"{job_name}-{bundle.where.bundle}"
-        request = job_request(
+        write = functools.partial(
+            job_request,
             settings,
             name=job_name,
             definition_arn=await self._ensure_definition(settings),
-            environment=bundle.environment,
-            size=len(tasks),
         )
-        await self._store.put(bundle.where.bundle_key, bundle.pieces)
-        job_id = await self._batch.submit(request)
-        return Submission(job_id, job_name, bundle.where, bundle.key, len(tasks))
+        place = {"endpoint": self._endpoint, "region": self._region}
+        # A job that Batch cannot take is refused here, before its bundle is uploaded.
+        write(environment=bundle.environment(**place), size=LARGEST_ARRAY)
+        await self._store.put(bundle.where.bundle_key, bundle.pieces(), quick=quick)
+        request = write(environment=bundle.environment(**place), size=bundle.size)
+        sending = asyncio.ensure_future(self._batch.submit(request))
+        try:
+            job_id = await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            # The request may be on its way, and only its answer tells what to terminate.
+            await self._terminate_late([await sending])
+            raise
+        return Submission(job_id, job_name, bundle.where, bundle.key, bundle.size)
 
     async def _ensure_definition(self, settings: Settings) -> str:
         image = settings.container_image_uri or await self._image_of_definition(settings)

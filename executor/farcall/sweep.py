@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from typing import Any, Generic, TypeVar
 
 from farcall import payload
-from farcall.definitions import LARGEST_ARRAY
 from farcall.errors import FarcallError
-from farcall.payload import Call, Packed
+from farcall.payload import Call
 from farcall.results import Result
 from farcall.session import Session, session_for
 from farcall.settings import Settings
@@ -117,17 +116,14 @@ class Sweep(Generic[R]):
         try:
             submitter = await session.submitter(self._settings)
             function = await session.in_thread(payload.pack_function, self._function)
-            step = self._chunksize
-            tasks = [self._calls[at : at + step] for at in range(0, len(self._calls), step)]
-            for first in range(0, len(tasks), LARGEST_ARRAY):
-                array = tasks[first : first + LARGEST_ARRAY]
-                arguments: list[Packed] = await session.in_thread(payload.pack_calls, array)
+            step, last = self._chunksize, len(self._calls)
+            groups = (self._calls[at : at + step] for at in range(0, last, step))
+            tasks = ((function, arguments) for arguments in payload.pack_calls(groups))
+            first = 0
+            while first * step < last:
+                name = getattr(self._function, "__name__", "task")
                 submitting = asyncio.ensure_future(
-                    submitter.submit_together(
-                        self._settings,
-                        getattr(self._function, "__name__", "task"),
-                        [(function, packed) for packed in arguments],
-                    )
+                    submitter.submit_together(self._settings, name, tasks)
                 )
                 try:
                     submission = await asyncio.shield(submitting)
@@ -137,6 +133,7 @@ class Sweep(Generic[R]):
                     self._unfinished[submission.job_id] = submission.size
                     raise
                 self._watch(session, submission, first)
+                first += submission.size
         except Exception as error:  # whatever it is, the waiting caller is to have it
             await results.put(error)
 

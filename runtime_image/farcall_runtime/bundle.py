@@ -9,11 +9,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import ExitCode, Location
-from farcall_runtime.envelope import Index, Part
+from farcall_runtime.envelope import Buffer, Index, Part
 from farcall_runtime.storage import SINGLE_PUT_BYTES, NotFoundError, Storage, StorageError
 
 _FIRST_READ_BYTES = 64 * 1024
-"""The first request brings a small bundle whole, and of a larger one the start of the index."""
+"""The first request brings the end of a bundle: all of a small one, of any the functions."""
 
 _LARGEST_OUTCOME_BYTES = 2 * SINGLE_PUT_BYTES
 
@@ -130,18 +130,13 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
     Raises:
         RefusedError: The bundle is missing, was changed, or comes from another Python.
     """
-    bundle = job.where.bundle_key
     try:
-        head = storage.read(bundle, 0, _FIRST_READ_BYTES)
-        size = envelope.index_size(head)
-        if size > len(head):
-            head += storage.read(bundle, len(head), size)
-        index = Index(head[:size], job.digest)
-        _check_python(index)
-        entry = index.entry(job.array_index)
+        bundle = _Bundle(job, storage)
+        _check_python(bundle.index)
+        page = bundle.read(bundle.index.page(job.array_index))
+        entry = bundle.index.entry(job.array_index, page)
         function, arguments = (
-            _bring(part, head, bundle, storage, payload)
-            for part in (index.function(entry.function), entry)
+            bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
         )
     except NotFoundError as error:
         text = f"{error} (was it deleted before the job started?)"
@@ -153,7 +148,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
     except envelope.IntegrityError as error:
         raise RefusedError(ExitCode.INTEGRITY, f"{job.where.url}: {error}") from error
     payload.flush()
-    return Fetched(index.meta, function, arguments)
+    return Fetched(bundle.index.meta, function, arguments)
 
 
 def _check_python(index: Index) -> None:
@@ -167,22 +162,52 @@ def _check_python(index: Index) -> None:
     )
 
 
-def _bring(
-    part: Part, head: bytes, bundle: str, storage: Storage, payload: BinaryIO
-) -> tuple[int, int]:
-    """Append one part of the bundle to the payload file; return its range there."""
-    at = payload.tell()
-    end = part.offset + part.length
-    if end <= len(head):
-        data = memoryview(head)[part.offset : end]
-        part.check(data)
-        payload.write(data)
-    else:
-        digest = hashlib.sha256()
-        for piece in storage.stream(bundle, part.offset, part.length):
-            digest.update(piece)
-            payload.write(piece)
-        if digest.digest() != part.sha256:
-            raise envelope.IntegrityError("a part of the bundle differs from its index")
-    payload.write(bytes(-part.length % envelope.ALIGNMENT))
-    return at, part.length
+class _Bundle:
+    """A bundle in the bucket, whose end is here.
+
+    Args:
+        job: Says which.
+        storage: The bucket.
+
+    Attributes:
+        index: The verified root of its index.
+    """
+
+    def __init__(self, job: Assignment, storage: Storage) -> None:
+        self._key = job.where.bundle_key
+        self._storage = storage
+        tail = storage.read_end(self._key, _FIRST_READ_BYTES)
+        size = envelope.root_size(tail)
+        if size > len(tail):
+            tail = storage.read_end(self._key, size)
+        self.index = Index(tail[-size:], job.digest)
+        self._tail = memoryview(tail)
+        self._tail_at = self.index.end - len(tail)
+
+    def read(self, part: Part) -> Buffer:
+        """Return a small part, which the caller is to check."""
+        if part.offset >= self._tail_at:
+            start = part.offset - self._tail_at
+            return self._tail[start : start + part.length]
+        return self._storage.read(self._key, part.offset, part.offset + part.length)
+
+    def bring(self, part: Part, payload: BinaryIO) -> tuple[int, int]:
+        """Append a part to the payload file; return its range there.
+
+        Raises:
+            IntegrityError: It differs from the index.
+        """
+        at = payload.tell()
+        if part.offset >= self._tail_at:
+            data = self.read(part)
+            part.check(data)
+            payload.write(data)
+        else:
+            digest = hashlib.sha256()
+            for piece in self._storage.stream(self._key, part.offset, part.length):
+                digest.update(piece)
+                payload.write(piece)
+            if digest.digest() != part.sha256:
+                raise envelope.IntegrityError("a part of the bundle differs from its index")
+        payload.write(bytes(-part.length % envelope.ALIGNMENT))
+        return at, part.length

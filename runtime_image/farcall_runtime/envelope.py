@@ -8,6 +8,8 @@ Every object begins with the same twelve bytes, which no later version may move:
     8       2      protocol version, big-endian like every number here
     10      2      major and minor version of the sender's Python
 
+So does the root of a bundle's index, which stands at the bundle's end.
+
 What a digest or a signature covers is checked before anything in it is believed, and nothing in
 this module unpickles.
 """
@@ -32,7 +34,11 @@ CHUNK = b"S"
 
 _MAGIC = b"FARCALL"
 _PREFIX = struct.Struct(">7scHBB")
-_BUNDLE_HEAD = struct.Struct(">12sIII")  # prefix, bytes of meta, functions, entries
+# prefix, offset of the root, of the pages, bytes of meta, functions, entries
+_ROOT_HEAD = struct.Struct(">12sQQIII")
+_ROOT_SIZE = struct.Struct(">I")
+_LARGEST_ROOT_BYTES = 16 * 1024 * 1024
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _ROW = struct.Struct(">QQ32sI")  # offset, length, SHA-256, number of the entry's function
 _OUTCOME_HEAD = struct.Struct(">12s32sI")  # prefix, signature, bytes of meta
 _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
@@ -41,7 +47,8 @@ _PACK_LENGTH = struct.Struct(">Q")
 ALIGNMENT = 64
 """Buffers start at multiples of this many bytes, so that arrays on top of them are aligned."""
 
-INDEX_HEAD_BYTES = _BUNDLE_HEAD.size
+PAGE_ROWS = 128
+"""Rows in a page of a bundle's index."""
 
 
 class EnvelopeError(ValueError):
@@ -61,6 +68,11 @@ class VersionMismatchError(EnvelopeError):
 
 def _prefix(kind: bytes, python: tuple[int, int] | None = None) -> bytes:
     return _PREFIX.pack(_MAGIC, kind, PROTOCOL_VERSION, *(python or sys.version_info[:2]))
+
+
+def bundle_start(python: tuple[int, int] | None = None) -> bytes:
+    """Return the first bytes of a bundle, which its entries follow."""
+    return _prefix(BUNDLE, python)
 
 
 def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
@@ -116,13 +128,29 @@ class Part(NamedTuple):
             raise IntegrityError("a part of the bundle differs from its index")
 
 
+class SealedIndex(NamedTuple):
+    """The index of a bundle, ready to be stored behind the entries.
+
+    Attributes:
+        pages: A row for each entry. The functions come between these and the root.
+        root: The end of the bundle; its digest goes into the SubmitJob request.
+    """
+
+    pages: bytes
+    root: bytes
+
+
 def seal_index(
     meta: dict[str, Any],
     functions: Sequence[tuple[int, bytes]],
     entries: Sequence[tuple[int, int, bytes]],
     python: tuple[int, int] | None = None,
-) -> bytes:
-    """Describe a bundle: functions, then entries, lie behind the index without gaps.
+) -> SealedIndex:
+    """Describe a bundle, which is `bundle_start`, entries, pages, functions and root.
+
+    What describes comes last, so that a bundle can be stored while its entries are still being
+    pickled and hashed. The root holds the digest of each page and a page that of each of its
+    entries, so a container of a large array reads one page and not all of them.
 
     Args:
         meta: Facts for every container of the bundle, JSON.
@@ -131,68 +159,105 @@ def seal_index(
             arguments.
         python: Major and minor version of the Python that pickled the functions; by default this
             one's.
-
-    Returns:
-        The index; the bundle is the index, the functions and the entries, concatenated.
     """
-    text = json.dumps(meta).encode()
-    size = _BUNDLE_HEAD.size + len(text) + _ROW.size * (len(functions) + len(entries))
-    head = _BUNDLE_HEAD.pack(_prefix(BUNDLE, python), len(text), len(functions), len(entries))
     rows = []
-    offset = size
-    for length, digest in functions:
-        rows.append(_ROW.pack(offset, length, digest, 0))
-        offset += length
+    at = _PREFIX.size
     for function, length, digest in entries:
-        rows.append(_ROW.pack(offset, length, digest, function))
-        offset += length
-    return b"".join((head, text, *rows))
+        rows.append(_ROW.pack(at, length, digest, function))
+        at += length
+    page_rows = [rows[first : first + PAGE_ROWS] for first in range(0, len(rows), PAGE_ROWS)]
+    pages = [b"".join(group) for group in page_rows]
+    pages_at = at
+    at += _ROW.size * len(rows)
+    table = [hashlib.sha256(page).digest() for page in pages]
+    for length, digest in functions:
+        table.append(_ROW.pack(at, length, digest, 0))
+        at += length
+    text = json.dumps(meta).encode()
+    head = _ROOT_HEAD.pack(
+        _prefix(BUNDLE, python), at, pages_at, len(text), len(functions), len(entries)
+    )
+    root = b"".join((head, text, *table))
+    return SealedIndex(b"".join(pages), root + _ROOT_SIZE.pack(len(root) + _ROOT_SIZE.size))
 
 
-def index_size(head: Buffer) -> int:
-    """Return the size of an index in bytes, read off its first `INDEX_HEAD_BYTES`.
+def root_size(tail: Buffer) -> int:
+    """Return the size of a bundle's root in bytes, read off the last bytes of the bundle.
 
     Raises:
-        IntegrityError: These are not the first bytes of a bundle.
-        VersionMismatchError: The bundle has another protocol version.
+        IntegrityError: These are not the last bytes of a bundle.
     """
-    _check_prefix(BUNDLE, head)
-    if len(head) < _BUNDLE_HEAD.size:
-        raise IntegrityError("the bundle ends within its header")
-    _, meta, functions, entries = _BUNDLE_HEAD.unpack_from(head)
-    return int(_BUNDLE_HEAD.size + meta + _ROW.size * (functions + entries))
+    if len(tail) < _ROOT_SIZE.size:
+        raise IntegrityError(f"{len(tail)} bytes are too few for a bundle")
+    (size,) = _ROOT_SIZE.unpack_from(tail, len(tail) - _ROOT_SIZE.size)
+    if not _ROOT_HEAD.size < size <= _LARGEST_ROOT_BYTES:
+        raise IntegrityError("the bundle does not end with the size of its index")
+    return int(size)
 
 
 class Index:
-    """The verified index of a bundle; rows are decoded when asked for.
+    """The verified root of a bundle's index; rows are decoded when asked for.
 
     Args:
-        data: Exactly `index_size` bytes.
-        digest: SHA-256 that the bytes must have, hexadecimal, from the SubmitJob request.
+        root: Exactly the last `root_size` bytes of the bundle.
+        digest: SHA-256 that they must have, hexadecimal, from the SubmitJob request.
+
+    Attributes:
+        python: Major and minor version of the Python that pickled the functions.
+        meta: Facts for every container of the bundle.
+        functions: Number of functions.
+        entries: Number of entries.
+        end: Size of the bundle in bytes.
 
     Raises:
         IntegrityError: The bytes are not those the digest was made of.
         VersionMismatchError: The bundle has another protocol version.
     """
 
-    def __init__(self, data: bytes, digest: str) -> None:
-        self.python = _check_prefix(BUNDLE, data)
-        if index_size(data) != len(data) or hashlib.sha256(data).hexdigest() != digest.lower():
+    def __init__(self, root: bytes, digest: str) -> None:
+        self.python = _check_prefix(BUNDLE, root)
+        if hashlib.sha256(root).hexdigest() != digest.lower():
             raise IntegrityError("the bundle's index differs from the digest in the job")
-        _, meta, self.functions, self.entries = _BUNDLE_HEAD.unpack_from(data)
-        self.meta = _read_meta(data, _BUNDLE_HEAD.size, meta)
-        self._data = data
-        self._rows = _BUNDLE_HEAD.size + meta
+        if len(root) < _ROOT_HEAD.size:
+            raise IntegrityError("the bundle's index ends within its header")
+        _, at, self._pages_at, meta, self.functions, self.entries = _ROOT_HEAD.unpack_from(root)
+        self._root = root
+        self._page_digests = _ROOT_HEAD.size + meta
+        self._rows = self._page_digests + _DIGEST_BYTES * -(-self.entries // PAGE_ROWS)
+        if self._rows + _ROW.size * self.functions + _ROOT_SIZE.size != len(root):
+            raise IntegrityError("the bundle's index has not the size it speaks of")
+        self.meta = _read_meta(root, _ROOT_HEAD.size, meta)
+        self.end = at + len(root)
 
-    def entry(self, number: int) -> Part:
-        """Return where the arguments of an array child lie.
+    def page(self, number: int) -> Part:
+        """Return where the page lies that has the row of an array child.
 
         Raises:
             IntegrityError: The bundle has fewer entries.
         """
         if not 0 <= number < self.entries:
             raise IntegrityError(f"the bundle has {self.entries} entries, none of number {number}")
-        return self._row(self.functions + number)
+        page = number // PAGE_ROWS
+        first = PAGE_ROWS * page
+        at = self._page_digests + _DIGEST_BYTES * page
+        return Part(
+            self._pages_at + _ROW.size * first,
+            _ROW.size * min(PAGE_ROWS, self.entries - first),
+            self._root[at : at + _DIGEST_BYTES],
+        )
+
+    def entry(self, number: int, page: Buffer) -> Part:
+        """Return where the arguments of an array child lie.
+
+        Args:
+            number: Number of the array child.
+            page: The bytes of its page.
+
+        Raises:
+            IntegrityError: The page differs from the index, or the bundle has fewer entries.
+        """
+        self.page(number).check(page)
+        return Part(*_ROW.unpack_from(page, _ROW.size * (number % PAGE_ROWS)))
 
     def function(self, number: int) -> Part:
         """Return where a pickled function lies.
@@ -204,10 +269,7 @@ class Index:
             raise IntegrityError(
                 f"the bundle has {self.functions} functions, none of number {number}"
             )
-        return self._row(number)
-
-    def _row(self, number: int) -> Part:
-        return Part(*_ROW.unpack_from(self._data, self._rows + _ROW.size * number))
+        return Part(*_ROW.unpack_from(self._root, self._rows + _ROW.size * number))
 
 
 # --- packed buffers ---------------------------------------------------------------------------

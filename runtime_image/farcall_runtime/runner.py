@@ -8,7 +8,6 @@ Every failure becomes a stored outcome or, where nothing can be stored, a named 
 from __future__ import annotations
 
 import gc
-import hashlib
 import math
 import selectors
 import signal
@@ -185,8 +184,9 @@ class Supervisor:
         storage = self._storage.bounded(math.inf, self._times.give_up_at)
         try:
             if len(value) > SINGLE_PUT_BYTES:
-                meta["value"] = {"size": len(value), "sha256": hashlib.sha256(value).hexdigest()}
-                storage.put(job.where.value_key(job.array_index, job.attempt), [value])
+                place = job.where.value_key(job.array_index, job.attempt)
+                digest = storage.put_large(place, [value])
+                meta["value"] = {"size": len(value), "sha256": digest}
                 value = b""
             out, err = (stream.pending for stream in self._streams.both)
             pieces = envelope.seal_outcome(job.key, key, meta, out, err, value)

@@ -8,6 +8,7 @@ environment, and the EC2 instance's role. It renews them before they expire.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import os
 import time
@@ -171,6 +172,25 @@ class Storage:
             )
         )
 
+    def read_end(self, key: str, length: int) -> bytes:
+        """Return the last ``length`` bytes of an object, or all of one that has fewer.
+
+        Raises:
+            NotFoundError: There is no such object.
+            StorageError: S3 could not be asked.
+        """
+        import obstore
+
+        return bytes(
+            self._call(
+                key,
+                length,
+                lambda store: obstore.get(
+                    store, key, options={"range": {"suffix": length}}
+                ).bytes(),
+            )
+        )
+
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield ``length`` bytes of an object, from ``start``, in pieces of up to 64 MiB.
 
@@ -204,7 +224,24 @@ class Storage:
         return True
 
     def put(self, key: str, pieces: list[Buffer]) -> None:
-        """Store an object, in parallel parts if it is large, over whatever was there.
+        """Store an object by one request, over whatever was there.
+
+        Raises:
+            StorageError: S3 could not be asked, or refused.
+        """
+        import obstore
+
+        self._call(
+            key,
+            sum(map(len, pieces)),
+            lambda store: obstore.put(store, key, pieces, use_multipart=False),
+        )
+
+    def put_large(self, key: str, pieces: list[Buffer]) -> str:
+        """Store an object in parallel parts, over whatever was there, and hash it meanwhile.
+
+        Returns:
+            The SHA-256 of its bytes, hexadecimal.
 
         Raises:
             StorageError: S3 could not be asked, or refused.
@@ -212,18 +249,21 @@ class Storage:
         import obstore
 
         total = sum(map(len, pieces))
-        self._call(
-            key,
-            total,
-            lambda store: obstore.put(
+
+        def send(store: S3Store) -> str:
+            digest = hashlib.sha256()
+            obstore.put(
                 store,
                 key,
-                pieces,
-                use_multipart=total > SINGLE_PUT_BYTES,
+                _hashed(pieces, digest),
+                use_multipart=True,
                 chunk_size=max(_PART_BYTES, total // _MOST_PARTS),
                 max_concurrency=_PARALLEL_PARTS,
-            ),
-        )
+            )
+            return digest.hexdigest()
+
+        hexadecimal: str = self._call(key, total, send)
+        return hexadecimal
 
     def _call(self, key: str, size: int, request: Callable[[S3Store], Any]) -> Any:
         """Make a request again and again until S3's answer is final, within the bounds.
@@ -261,6 +301,16 @@ class Storage:
                 return False
             time.sleep(min(LOOK_S, wake - now))
         return True
+
+
+def _hashed(pieces: list[Buffer], digest: hashlib._Hash) -> Iterator[Buffer]:
+    """Yield bytes in steps; each is hashed while those before it are on their way."""
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _PART_BYTES):
+            step = view[start : start + _PART_BYTES]
+            digest.update(step)
+            yield step
 
 
 _FINAL = (NotFoundError, DeniedError, _ExistsError)

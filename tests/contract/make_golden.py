@@ -24,7 +24,13 @@ WHERE = Location("bucket", run_root("prefix", "run"), "0011223344556677")
 KEY = bytes(range(32))
 
 FUNCTIONS = [b"function 0", b"function 1" * 20]
-ENTRIES = [(0, b"arguments 0"), (1, b""), (0, b"arguments 2" * 100)]
+ENTRIES = [
+    (0, b"arguments 0"),
+    (1, b""),
+    (0, b"arguments 2" * 100),
+    *((number % 2, b"arguments %d" % number) for number in range(3, envelope.PAGE_ROWS + 2)),
+]
+"""One more than a page of the index holds, and one in the second page."""
 BUNDLE_META = {
     "python": "3.12.4",
     "cloudpickle": "3.1.1",
@@ -133,13 +139,14 @@ def electrons() -> bytes:
 
 def bundle() -> tuple[bytes, str]:
     """Return a bundle, and the digest of its index."""
-    index = envelope.seal_index(
+    pages, root = envelope.seal_index(
         BUNDLE_META,
         [(len(data), hashlib.sha256(data).digest()) for data in FUNCTIONS],
         [(number, len(data), hashlib.sha256(data).digest()) for number, data in ENTRIES],
     )
-    bodies = [*FUNCTIONS, *(data for _, data in ENTRIES)]
-    return b"".join([index, *bodies]), hashlib.sha256(index).hexdigest()
+    entries = [data for _, data in ENTRIES]
+    data = b"".join([envelope.bundle_start(), *entries, pages, *FUNCTIONS, root])
+    return data, hashlib.sha256(root).hexdigest()
 
 
 def outcome(meta: dict[str, object], index: int, parts: list[bytes] | None) -> bytes:

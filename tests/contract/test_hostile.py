@@ -16,7 +16,7 @@ from farcall_runtime.envelope import EnvelopeError, IntegrityError, VersionMisma
 
 FILES = golden.files()
 DIGEST = FILES["bundle.digest"].decode().strip()
-INDEX = FILES["bundle"][: envelope.index_size(FILES["bundle"])]
+ROOT = FILES["bundle"][-envelope.root_size(FILES["bundle"]) :]
 PLACES = {
     **{name: golden.WHERE.outcome_key(index) for name, (_, index, _) in golden.OUTCOMES.items()},
     "chunk": golden.WHERE.chunk_key(7, 1, "stdout", 0),
@@ -32,7 +32,7 @@ def open_outcome(data, name="outcome-returned"):
 
 
 READERS = {
-    "index_size": envelope.index_size,
+    "root_size": envelope.root_size,
     "Index": lambda data: envelope.Index(bytes(data), DIGEST),
     "open_outcome": open_outcome,
     "open_chunk": open_chunk,
@@ -48,7 +48,7 @@ def survives(reader, data):
 
 
 TEXT = st.text('ab \0\n"\\\u00fc\u4e16\U0001f600', max_size=20)
-HEADS = [FILES[name][:size] for name in ("bundle", *PLACES) for size in (8, 10, 12)]
+HEADS = [data[:size] for data in (ROOT, *map(FILES.get, PLACES)) for size in (8, 10, 12)]
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -94,13 +94,13 @@ def test_mutated_objects_break_no_reader(reader, data):
 @example(digest="\ud800")
 def test_no_text_in_place_of_a_digest_passes(digest):
     with pytest.raises(IntegrityError):
-        envelope.Index(INDEX, digest)
+        envelope.Index(ROOT, digest)
 
 
-@pytest.mark.parametrize("name", ["index", *PLACES])
+@pytest.mark.parametrize("name", ["root", *PLACES])
 def test_a_flipped_bit_never_passes(name):
-    data = INDEX if name == "index" else FILES[name]
-    readers = {"index": READERS["Index"], "chunk": open_chunk}
+    data = ROOT if name == "root" else FILES[name]
+    readers = {"root": READERS["Index"], "chunk": open_chunk}
     reader = readers.get(name, lambda data: open_outcome(data, name))
     reader(data)
     passed = []
@@ -115,10 +115,10 @@ def test_a_flipped_bit_never_passes(name):
     assert passed == []
 
 
-@pytest.mark.parametrize("name", ["index", *PLACES])
+@pytest.mark.parametrize("name", ["root", *PLACES])
 def test_a_truncated_or_extended_object_never_passes(name):
-    data = INDEX if name == "index" else FILES[name]
-    readers = {"index": READERS["Index"], "chunk": open_chunk}
+    data = ROOT if name == "root" else FILES[name]
+    readers = {"root": READERS["Index"], "chunk": open_chunk}
     reader = readers.get(name, lambda data: open_outcome(data, name))
     for other in [*(data[:size] for size in range(len(data))), data + b"\0", data + data]:
         with pytest.raises(IntegrityError):
@@ -142,34 +142,54 @@ def test_an_object_of_another_kind_key_or_place_never_passes():
 @pytest.mark.parametrize(
     ("name", "reader"),
     [
-        ("bundle", READERS["index_size"]),
-        ("bundle", READERS["Index"]),
+        ("root", READERS["Index"]),
         ("chunk", open_chunk),
         ("outcome-returned", open_outcome),
     ],
 )
 def test_another_protocol_version_is_told_as_such(name, reader):
-    data = bytearray(FILES[name])
+    data = bytearray(ROOT if name == "root" else FILES[name])
     data[8:10] = (2).to_bytes(2, "big")
     with pytest.raises(VersionMismatchError, match="protocol version 2, this side speaks 1"):
         reader(bytes(data))
 
 
-@given(data=st.binary(max_size=200), meta=st.integers(0, 60), functions=st.integers(0, 3))
-def test_an_index_that_is_signed_and_nonsense_breaks_nothing(data, meta, functions):
-    head = envelope._BUNDLE_HEAD.pack(INDEX[:12], meta, functions, 1)
-    size = envelope.index_size(head)
-    index = (head + data + bytes(size))[:size]
+@given(
+    data=st.binary(max_size=200),
+    at=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
+    meta=st.integers(0, 60),
+    functions=st.integers(0, 3),
+    entries=st.integers(0, 300),
+    page=st.binary(max_size=60),
+)
+def test_an_index_that_is_signed_and_nonsense_breaks_nothing(
+    data, at, meta, functions, entries, page
+):
+    head = envelope._ROOT_HEAD.pack(ROOT[:12], *at, meta, functions, entries)
+    length = meta + 32 * -(-entries // envelope.PAGE_ROWS) + envelope._ROW.size * functions
+    root = head + (data + bytes(length))[:length] + bytes(4)
     try:
-        opened = envelope.Index(index, hashlib.sha256(index).hexdigest())
+        opened = envelope.Index(root, hashlib.sha256(root).hexdigest())
     except IntegrityError:
         return
-    opened.entry(0)
-    for number in (-1, opened.entries):
+    for number in (-1, 0, opened.entries):
         with pytest.raises(IntegrityError):
-            opened.entry(number)
+            opened.entry(number, page)
     with pytest.raises(IntegrityError):
         opened.function(functions)
+
+
+def test_a_page_of_the_index_passes_only_in_its_own_place():
+    bundle = FILES["bundle"]
+    index = envelope.Index(ROOT, DIGEST)
+    pages = []
+    for number in (0, envelope.PAGE_ROWS):
+        part = index.page(number)
+        pages.append(bundle[part.offset : part.offset + part.length])
+        index.entry(number, pages[-1])
+    for number, page in ((0, pages[1]), (envelope.PAGE_ROWS, pages[0]), (0, pages[0][:-1])):
+        with pytest.raises(IntegrityError):
+            index.entry(number, page)
 
 
 def address(buffer):

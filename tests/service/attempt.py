@@ -20,7 +20,7 @@ from obstore.store import S3Store
 
 import farcall_runtime
 from farcall import Settings, payload
-from farcall.submission import make_bundle
+from farcall.submission import Bundle
 from farcall_runtime import envelope
 
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
@@ -149,14 +149,13 @@ class Attempt:
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         settings = Settings(s3_bucket_name=bucket, retry_attempts=1)
         (arguments,) = payload.pack_calls([[(args, {})]])
-        self._bundle = make_bundle(
+        self._bundle = Bundle(
             settings.model_copy(update={"time_limit": time_limit}),
             "v1/attempts",
-            [(payload.pack_function(function), arguments)],
-            endpoint=road.url,
-            region="us-east-1",
+            iter([(payload.pack_function(function), arguments)]),
         )
         self.where = self._bundle.where
+        self._endpoint = road.url
         self._bucket = S3Store(
             bucket,
             config={
@@ -167,7 +166,7 @@ class Attempt:
             },
             client_options={"allow_http": True},
         )
-        obstore.put(self._bucket, self.where.bundle_key, b"".join(self._bundle.pieces))
+        obstore.put(self._bucket, self.where.bundle_key, b"".join(self._bundle.pieces()))
         self.process = None
 
     def start(self, *times, wrapper=(), **options):
@@ -178,7 +177,7 @@ class Attempt:
             "PYTHONPATH": str(RUNTIME_ROOT),
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
-            **self._bundle.environment,
+            **self._bundle.environment(endpoint=self._endpoint, region="us-east-1"),
             **options.pop("environment", {}),
         }
         self.process = subprocess.Popen(

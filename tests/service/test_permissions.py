@@ -273,12 +273,15 @@ async def test_without_get_log_events_last_words_are_lost(enforced):
 
 
 class Interrupted(list):
-    """Pieces of an object; something happens while they are sent, after they were counted."""
+    """Pieces of an object; something happens while they are sent.
 
-    def __init__(self, pieces, happening):
+    The container counts them before, the client does not.
+    """
+
+    def __init__(self, pieces, happening, *, counted_first=False):
         super().__init__(pieces)
         self._happening = happening
-        self._counted = False
+        self._counted = not counted_first
 
     def __iter__(self):
         for number in range(len(self)):
@@ -369,10 +372,10 @@ def test_the_job_aborts_a_broken_upload_where_it_may(enforced, may_abort, monkey
     for name, value in assumed(enforced).items():
         monkeypatch.setenv(name, value)
     happening = losing(enforced, "job-role", "StoreResults", may_abort=may_abort)
-    pieces = Interrupted([bytes(16 * 1024 * 1024)] * 6, happening)
+    pieces = Interrupted([bytes(16 * 1024 * 1024)] * 6, happening, counted_first=True)
     storage = Storage(BUCKET, os.environ, retry_s=10)
     with pytest.raises(StorageError, match="403"):
-        storage.put("farcall/v1/run/values/bundle/0/1", pieces)
+        storage.put_large("farcall/v1/run/values/bundle/0/1", pieces)
     assert uploads(enforced) == before + (not may_abort)
 
 

@@ -6,11 +6,11 @@ import platform
 import cloudpickle
 import pytest
 
-from farcall import Settings
-from farcall.errors import FarcallError
-from farcall.payload import pack_calls, pack_function
+from farcall import Settings, submission
+from farcall.errors import FarcallError, TaskTooLargeError
+from farcall.payload import Packed, pack_calls, pack_function
 from farcall.states import JobDetail, JobStatus
-from farcall.submission import Submission, make_bundle
+from farcall.submission import Bundle, Submission
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
 from farcall_runtime.contract import Location
@@ -32,16 +32,19 @@ def tasks(*functions):
     return [(pack_function(f), a) for f, a in zip(functions, arguments, strict=True)]
 
 
-def bundle(*functions, endpoint="", **options):
-    return make_bundle(
-        Settings(**options), ROOT, tasks(*functions), endpoint=endpoint, region="eu-west-1"
-    )
+def bundle(*functions, **options):
+    return Bundle(Settings(**options), ROOT, iter(tasks(*functions)))
 
 
-def index_of(made):
-    data = b"".join(made.pieces)
-    size = envelope.index_size(data[: envelope.INDEX_HEAD_BYTES])
-    return envelope.Index(data[:size], made.environment[contract.ENV_DIGEST]), data
+def written(*functions, **options):
+    """Return a bundle that was written, and its bytes."""
+    made = bundle(*functions, **options)
+    return made, b"".join(made.pieces())
+
+
+def index_of(made, data):
+    digest = made.environment(endpoint="", region="eu-west-1")[contract.ENV_DIGEST]
+    return envelope.Index(data[-envelope.root_size(data) :], digest)
 
 
 def part(data, where):
@@ -50,28 +53,84 @@ def part(data, where):
     return found
 
 
+def entry_of(index, data, number):
+    return index.entry(number, part(data, index.page(number)))
+
+
 def test_the_runtime_finds_each_task_s_function_and_arguments():
-    index, data = index_of(bundle(double, triple, double))
-    assert (index.functions, index.entries) == (2, 3)
-    for number, (function, arguments) in enumerate(tasks(double, triple, double)):
-        entry = index.entry(number)
+    wanted = [double, triple, double, *[triple] * envelope.PAGE_ROWS]
+    made, data = written(*wanted)
+    index = index_of(made, data)
+    assert (index.functions, index.entries, made.size) == (2, len(wanted), len(wanted))
+    for number, (function, arguments) in enumerate(tasks(*wanted)):
+        entry = entry_of(index, data, number)
         assert part(data, entry) == joined(arguments)
         assert part(data, index.function(entry.function)) == joined(function)
-    last = index.entry(2)
-    assert last.offset + last.length == len(data)
+
+
+def test_the_functions_lie_near_the_end_where_the_first_request_finds_them():
+    made, data = written(*[double] * 3000)
+    index = index_of(made, data)
+    where = index.function(0)
+    assert where.offset > len(data) - 16 * 1024
+    assert where.offset + where.length + envelope.root_size(data) == index.end == len(data)
 
 
 def test_equal_functions_are_stored_once():
-    one, many = (len(b"".join(bundle(*[double] * n).pieces)) for n in (1, 100))
+    one, many = (len(written(*[double] * n)[1]) for n in (1, 100))
     function, arguments = tasks(double)[0]
     row = 52
     assert many - one == 99 * (row + arguments.size)
     assert function.size > row
 
 
+def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
+    taken = []
+
+    def coming():
+        for number, task in enumerate(tasks(*[double] * 5)):
+            taken.append(number)
+            yield task
+
+    pieces = Bundle(Settings(), ROOT, coming()).pieces()
+    assert taken == []
+    next(pieces)  # the start, which says who pickled
+    assert taken == [0]
+    next(pieces)
+    assert len(taken) < 5
+
+
+def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
+    all_of_them = tasks(*[double] * 5)
+    monkeypatch.setattr(submission, "_FULL_BYTES", 2 * all_of_them[0][1].size)
+    left = iter(all_of_them)
+    sizes = []
+    for _ in range(3):
+        made = Bundle(Settings(), ROOT, left)
+        assert index_of(made, b"".join(made.pieces())).entries == made.size
+        sizes.append(made.size)
+    assert (sizes, next(left, None)) == ([2, 2, 1], None)
+
+
+def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
+    monkeypatch.setattr(submission, "_LARGEST_BYTES", 10)
+    with pytest.raises(TaskTooLargeError, match="store them where the task can read them"):
+        written(double)
+
+
+def test_large_arguments_are_neither_copied_nor_yielded_in_one_piece():
+    data = bytearray(20 * 1024 * 1024)
+    arguments = Packed([b"head", memoryview(data)], len(data) + 4)
+    made = Bundle(Settings(), ROOT, iter([(pack_function(double), arguments)]))
+    steps = [piece for piece in made.pieces() if len(piece) > 1024 * 1024]
+    assert all(isinstance(step, memoryview) and step.obj is data for step in steps)
+    assert sum(map(len, steps)) == len(data)
+    assert max(map(len, steps)) <= 8 * 1024 * 1024
+
+
 def test_the_bundle_says_what_the_container_must_know():
-    index, _ = index_of(bundle(double, retry_attempts=4, retry_on="infrastructure", time_limit=99))
-    assert index.meta == {
+    made, data = written(double, retry_attempts=4, retry_on="infrastructure", time_limit=99)
+    assert index_of(made, data).meta == {
         "python": platform.python_version(),
         "cloudpickle": cloudpickle.__version__,
         "attempts": 4,
@@ -81,16 +140,17 @@ def test_the_bundle_says_what_the_container_must_know():
 
 
 def test_the_job_s_environment_is_read_by_the_runtime():
-    made = bundle(double, prefix="ignored")
-    found = Assignment.read({**made.environment, "AWS_BATCH_JOB_ARRAY_INDEX": "7"})
+    made, data = written(double, prefix="ignored")
+    environment = made.environment(endpoint="", region="eu-west-1")
+    found = Assignment.read({**environment, "AWS_BATCH_JOB_ARRAY_INDEX": "7"})
     assert (found.where, found.key, found.array_index, found.attempt) == (
         made.where,
         made.key,
         7,
         1,
     )
-    assert found.digest == hashlib.sha256(made.pieces[0]).hexdigest()
-    assert set(made.environment) == {
+    assert found.digest == hashlib.sha256(data[-envelope.root_size(data) :]).hexdigest()
+    assert set(environment) == {
         "FARCALL_BUNDLE",
         "FARCALL_DIGEST",
         "FARCALL_OUTCOME_KEY",
@@ -99,13 +159,14 @@ def test_the_job_s_environment_is_read_by_the_runtime():
 
 
 def test_an_endpoint_is_told_only_where_it_is_not_aws_s_own():
-    made = bundle(double, endpoint="http://localhost:5000")
-    assert made.environment["FARCALL_ENDPOINT"] == "http://localhost:5000"
+    made = bundle(double).environment(endpoint="http://localhost:5000", region="eu-west-1")
+    assert made["FARCALL_ENDPOINT"] == "http://localhost:5000"
 
 
 def test_the_environment_stays_small():
-    made = bundle(double, s3_bucket_name="b" * 63)
-    assert sum(len(k) + len(v) for k, v in made.environment.items()) < 2048
+    made, _ = written(double, s3_bucket_name="b" * 63)
+    environment = made.environment(endpoint="http://localhost:5000", region="eu-west-1")
+    assert sum(len(k) + len(v) for k, v in environment.items()) < 2048
 
 
 def test_no_two_bundles_share_a_name_or_a_key():
