@@ -27,6 +27,7 @@ from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.httpsession import get_cert_path
 from obstore.store import S3Store
 
+from farcall import failures
 from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall.settings import Settings
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 _SERVICES = ("batch", "iam", "logs", "sts")
-_CONNECT_TIMEOUT_S = 10
-_READ_TIMEOUT_S = 60
-_READ_ATTEMPTS = 8
-_CONNECTIONS = 32
+_CONNECT_TIMEOUT_S = 5
+_READ_TIMEOUT_S = 30
+_ATTEMPTS = 8
+_CONNECTIONS = 128
 _SETTLE_S = 0.05
 _CREDENTIALS_KEPT = timedelta(minutes=10)
 """How long obstore keeps temporary credentials before it asks the session again."""
@@ -98,6 +99,7 @@ class Aws:
         region: The region in force.
         s3_endpoint: URL of S3 where it is not AWS's own, else empty.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
+        batch: The client of Batch. It sends each request once; `farcall.lanes` tries again.
     """
 
     def __init__(self, session: Any, settings: Settings) -> None:
@@ -119,7 +121,6 @@ class Aws:
         ).rstrip("/")
         self.has_console = False
         self.batch: Any = None
-        self.submitter: Any = None
 
     @classmethod
     async def open(cls, settings: Settings) -> Aws:
@@ -144,11 +145,9 @@ class Aws:
                 option="profile",
             ) from error
         except botocore.exceptions.BotoCoreError as error:
-            raise ServiceError(f"the AWS configuration cannot be used: {error}") from error
-        aws.batch = await aws._client("batch", _READ_ATTEMPTS)
+            raise _unusable(error) from error
+        aws.batch = await aws._enter(aws._stack, "batch", attempts=1)
         aws.has_console = ".amazonaws.com" in aws.batch.meta.endpoint_url
-        # SubmitJob has no token that would make a second send harmless, so its client sends once.
-        aws.submitter = await aws._client("batch", 1)
         return aws
 
     async def close(self) -> None:
@@ -158,8 +157,8 @@ class Aws:
     @contextlib.asynccontextmanager
     async def client(self, service: str) -> AsyncIterator[Any]:
         """Lend a client of another service for a few calls."""
-        async with self._session.client(service, **self._options(_READ_ATTEMPTS)) as client:
-            yield client
+        async with contextlib.AsyncExitStack() as stack:
+            yield await self._enter(stack, service, attempts=_ATTEMPTS)
 
     def store(self, bucket: str) -> S3Store:
         """Return the store of a bucket."""
@@ -197,23 +196,24 @@ class Aws:
             self._account = identity["Account"]
         return self._account
 
-    async def _client(self, service: str, attempts: int) -> Any:
-        return await self._stack.enter_async_context(
-            self._session.client(service, **self._options(attempts))
+    async def _enter(
+        self, stack: contextlib.AsyncExitStack, service: str, *, attempts: int
+    ) -> Any:
+        config = AioConfig(
+            http_session_cls=_HttpSession,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+            max_pool_connections=_CONNECTIONS,
+            retries={"mode": "standard", "total_max_attempts": attempts},
         )
-
-    def _options(self, attempts: int) -> dict[str, Any]:
-        return {
-            "region_name": self.region,
-            "endpoint_url": self._settings.endpoint_url or None,
-            "config": AioConfig(
-                http_session_cls=_HttpSession,
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                read_timeout=_READ_TIMEOUT_S,
-                max_pool_connections=_CONNECTIONS,
-                retries={"mode": "standard", "total_max_attempts": attempts},
-            ),
-        }
+        url = self._settings.endpoint_url or None
+        opening = self._session.client(
+            service, region_name=self.region, endpoint_url=url, config=config
+        )
+        try:
+            return await stack.enter_async_context(opening)
+        except (botocore.exceptions.BotoCoreError, ValueError) as error:  # a URL that is none
+            raise _unusable(error) from error
 
     async def _credentials(self) -> S3Credential:
         """Hand the session's credentials to obstore, renewed by botocore where they expire."""
@@ -241,41 +241,16 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
     Raises:
         ServiceError: The service refused or could not be reached.
     """
-    name = client.meta.method_to_api_mapping[operation]
     try:
         reply: dict[str, Any] = await getattr(client, operation)(**parameters)
-    except botocore.exceptions.ClientError as error:
-        raise refused(name, error) from error
-    except (
-        botocore.exceptions.EndpointConnectionError,
-        botocore.exceptions.ConnectTimeoutError,
-        botocore.exceptions.NoCredentialsError,
-        botocore.exceptions.ParamValidationError,
-    ) as error:
-        raise ServiceError(f"{name}: {error}", operation=name, sent=False) from error
-    except (botocore.exceptions.BotoCoreError, OSError, asyncio.TimeoutError) as error:
-        raise ServiceError(f"{name}: {error or type(error).__name__}", operation=name) from error
+    except failures.ALL as error:
+        name = client.meta.method_to_api_mapping[operation]
+        raise failures.explain(name, error) from error
     return reply
 
 
-def refused(operation: str, error: botocore.exceptions.ClientError) -> ServiceError:
-    """Turn a service's refusal into an error that says what to do."""
-    said = error.response.get("Error", {})
-    meta = error.response.get("ResponseMetadata", {})
-    code, status = str(said.get("Code", "")), int(meta.get("HTTPStatusCode", 0))
-    text = f"{operation} was refused: {said.get('Message') or code} ({code})"
-    if "AccessDenied" in code or code == "UnauthorizedOperation":
-        text += f"; the credentials in use need permission for {operation}"
-    elif "Expired" in code:
-        text += "; renew the credentials and try again"
-    return ServiceError(
-        text,
-        operation=operation,
-        code=code,
-        request_id=str(meta.get("RequestId", "")),
-        status=status,
-        sent=status >= 500,  # a refusal with 4xx did nothing
-    )
+def _unusable(error: Exception) -> ServiceError:
+    return ServiceError(f"the AWS configuration cannot be used: {error}")
 
 
 def _prepare(settings: Settings) -> Any:
@@ -295,11 +270,17 @@ def _prepare(settings: Settings) -> Any:
     if "region" not in given:
         region = core.get_config_variable("region") or region
     certificates = get_cert_path(core.get_config_variable("ca_bundle") or True)
-    _tls_context().load_verify_locations(certificates)
+    try:
+        _tls_context().load_verify_locations(certificates)
+    except OSError as error:
+        raise ServiceError(
+            f"the certificates of {certificates} cannot be read: {error}; AWS_CA_BUNDLE and "
+            "ca_bundle in the AWS configuration say which file is read"
+        ) from error
     loader = core.get_component("data_loader")
     for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
         loader.load_data(name)
-    for service in _SERVICES:
+    for service in (*_SERVICES, "sqs") if settings.event_queue else _SERVICES:
         loader.load_service_model(service, "service-2")
         loader.load_service_model(service, "endpoint-rule-set-1")
     return aioboto3.Session(botocore_session=core, region_name=region)

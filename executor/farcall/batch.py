@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from farcall import aws
+from farcall import failures
 from farcall.aws import Aws
 from farcall.definitions import Definition
-from farcall.errors import ServiceError, SettingsError, SubmissionError
-from farcall.limiter import Limiter
+from farcall.errors import FarcallError, ServiceError
+from farcall.lanes import Lane, Ticket, Tries, is_throttling
 from farcall.states import OWN_REASON, JobDetail, JobStatus
 
 _log = logging.getLogger("farcall")
@@ -26,13 +28,21 @@ DESCRIBE_IDS = 100
 
 _TERMINATE_IDS = 50
 _REASON_CHARACTERS = 1024
+
+# Calls a second. An account has 50 of each operation, or of all together: the documents differ.
 _SUBMITS_PER_S = 45.0
+_POLLS_PER_S = 5.0
 _CONTROLS_PER_S = 20.0
-_THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitExceeded"}
+
+_SUBMIT_FOR_S = 60.0
+_REGISTER_FOR_S = 20.0
+_TERMINATE_FOR_S = 20.0
 _LOOK_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 """Waits before looking for a job whose submission was not answered: lists lag behind."""
-_MOST_SENDS = 5
-_REGISTRATIONS = 6
+_LOOK_FOR_S = 300.0
+"""Whoever gave up sooner would leave a job that nobody knows of."""
+
+_NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
 
 
 class Batch:
@@ -45,10 +55,23 @@ class Batch:
     def __init__(self, access: Aws) -> None:
         self._aws = access
         self._definitions: dict[str, asyncio.Task[str]] = {}
-        self._submits = Limiter(_SUBMITS_PER_S)
-        self._controls = Limiter(_CONTROLS_PER_S)
+        self._submitting = Lane(access.batch, _SUBMITS_PER_S)
+        self._polling = Lane(access.batch, _POLLS_PER_S)
+        self._control = Lane(access.batch, _CONTROLS_PER_S)
 
-    # --- definitions --------------------------------------------------------------------------
+    # --- queues and definitions ---------------------------------------------------------------
+
+    async def find_queue(self, name: str) -> dict[str, Any] | None:
+        """Return a job queue, or None if there is no such queue.
+
+        Args:
+            name: Name or ARN.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        reply = await self._control.call("describe_job_queues", jobQueues=[name])
+        return next(iter(reply.get("jobQueues", [])), None)
 
     async def ensure_definition(self, definition: Definition) -> str:
         """Return the ARN of an active definition with this content, registered if there is none.
@@ -64,27 +87,26 @@ class Batch:
         return await asyncio.shield(task)
 
     async def _ensure(self, definition: Definition) -> str:
-        for wait_s in range(_REGISTRATIONS):
+        tries = Tries(_REGISTER_FOR_S)
+        while True:
+            # Also before it is registered again: each time makes a revision, answered or not.
             found = await self.find_definition(definition.name)
             if found:
                 return str(found["jobDefinitionArn"])
             try:
-                reply = await aws.call(
-                    self._aws.batch,
+                reply = await self._control.once(
                     "register_job_definition",
                     jobDefinitionName=definition.name,
                     **definition.document,
                 )
             except ServiceError as error:
-                if "Too many concurrent attempts" not in str(error):
-                    raise _explain_registration(error) from error
-                await asyncio.sleep(1 + wait_s)  # somebody registers the very same one
+                # Somebody registers the very same one.
+                busy = "Too many concurrent attempts" in str(error)
+                if error.code == "ClientException" and not busy:
+                    raise failures.explain_registration(error) from error
+                await tries.wait_after(error, again=busy)
             else:
                 return str(reply["jobDefinitionArn"])
-        raise ServiceError(
-            f"{definition.name} could not be registered: others kept registering it",
-            operation="RegisterJobDefinition",
-        )
 
     async def find_definition(self, name: str) -> dict[str, Any] | None:
         """Return a definition, or None: the revision that the name says, or the newest active one.
@@ -99,7 +121,7 @@ class Batch:
         found: list[dict[str, Any]] = []
         try:
             while True:
-                reply = await self._call("describe_job_definitions", **wanted)
+                reply = await self._control.call("describe_job_definitions", **wanted)
                 found += reply.get("jobDefinitions", [])
                 if not reply.get("nextToken"):
                     break
@@ -119,43 +141,69 @@ class Batch:
         SubmitJob takes no token, so it is never sent again blindly: where no answer came, the
         job is looked up by its name, which must be unique, and adopted if it is there.
 
+        Cancelling the wait takes a request back that waits for its turn. For one on its way the
+        answer is waited for, and the job is terminated.
+
         Raises:
             SettingsError: There is no such queue.
             SubmissionError: Batch refused the job.
             ServiceError: The credentials don't allow it, or Batch cannot be reached.
         """
-        sends = 0
+        ticket = Ticket()
+        sending = asyncio.ensure_future(self._submit(request, ticket))
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if ticket.withdraw():
+                sending.cancel()
+            else:
+                await self._terminate_late(request, sending)
+            raise
+
+    async def _submit(self, request: Mapping[str, Any], ticket: Ticket) -> str:
+        tries = Tries(_SUBMIT_FOR_S)
         while True:
-            await self._submits.turn()
             try:
-                reply = await aws.call(self._aws.submitter, "submit_job", **request)
+                reply = await self._submitting.once("submit_job", ticket=ticket, **request)
             except ServiceError as error:
-                if _is_throttling(error):
-                    self._submits.throttled()
-                    continue
-                sends += 1
                 found = await self._find_unanswered(request, error) if error.sent else None
                 if found:
                     return found
-                if sends >= _MOST_SENDS or not _may_send_again(error):
-                    raise _explain_submission(request, error) from error
-                await asyncio.sleep(sends)
+                ticket.note_refused()
+                # Batch's own services learn of a new definition one after the other.
+                new = bool(_NEW_DEFINITION.search(str(error)))
+                try:
+                    await tries.wait_after(error, again=new)
+                except ServiceError as last:
+                    raise failures.explain_submission(request, last) from error
             else:
-                self._submits.passed()
                 return str(reply["jobId"])
+
+    async def _terminate_late(
+        self, request: Mapping[str, Any], sending: asyncio.Future[str]
+    ) -> None:
+        try:
+            await self.terminate([await sending], "cancelled while it was submitted")
+        except FarcallError as error:
+            _log.warning("%s, which was cancelled: %s", request["jobName"], error)
 
     async def _find_unanswered(
         self, request: Mapping[str, Any], error: ServiceError
     ) -> str | None:
         name = request["jobName"]
         _log.warning("%s; looking whether %s was submitted", error, name)
+        wanted = {"name": "JOB_NAME", "values": [name]}
         for wait_s in _LOOK_AGAIN_S:
             await asyncio.sleep(wait_s)
-            reply = await self._call(
-                "list_jobs",
-                jobQueue=request["jobQueue"],
-                filters=[{"name": "JOB_NAME", "values": [name]}],
-            )
+            try:
+                reply = await self._control.call(
+                    "list_jobs",
+                    patience_s=_LOOK_FOR_S,
+                    jobQueue=request["jobQueue"],
+                    filters=[wanted],
+                )
+            except ServiceError as failure:
+                raise failures.explain_unanswered(request, error, failure) from failure
             for job in reply.get("jobSummaryList", []):
                 if job["jobName"] == name:
                     return str(job["jobId"])
@@ -169,7 +217,7 @@ class Batch:
         """
         found = {}
         for ids in _groups(job_ids, DESCRIBE_IDS):
-            reply = await self._call("describe_jobs", jobs=ids)
+            reply = await self._polling.call("describe_jobs", jobs=ids)
             for job in reply.get("jobs", []):
                 found[job["jobId"]] = JobDetail.from_describe(job)
         return found
@@ -181,9 +229,9 @@ class Batch:
             ServiceError: Batch refused the call.
         """
         found = []
-        token: dict[str, str] = {}
+        token: dict[str, Any] = {}
         while True:
-            reply = await self._call(
+            reply = await self._polling.call(
                 "list_jobs", arrayJobId=parent_id, jobStatus=status.value, **token
             )
             for job in reply.get("jobSummaryList", []):
@@ -213,78 +261,40 @@ class Batch:
             raise
 
     async def _terminate(self, job_ids: Sequence[str], reason: str) -> None:
+        requests: list[Awaitable[Any]]
         if hasattr(self._aws.batch, "terminate_jobs"):  # from botocore 1.43.93 on
-            for ids in _groups(job_ids, _TERMINATE_IDS):
-                await self._terminate_together(ids, reason)
-            return
-        requests = [self._call("terminate_job", jobId=i, reason=reason) for i in job_ids]
-        done = await asyncio.gather(*requests, return_exceptions=True)
-        for error in done:
+            groups = _groups(job_ids, _TERMINATE_IDS)
+            requests = [self._terminate_together(ids, reason) for ids in groups]
+        else:
+            terminate = partial(self._control.call, "terminate_job", reason=reason)
+            requests = [terminate(jobId=job_id) for job_id in job_ids]
+        for error in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(error, BaseException):
                 raise error
 
     async def _terminate_together(self, job_ids: list[str], reason: str) -> None:
+        tries = Tries(_TERMINATE_FOR_S)
         while job_ids:
-            reply = await self._call("terminate_jobs", jobs=job_ids, reason=reason)
-            problems = reply.get("errors", [])
-            job_ids = [p["job"] for p in problems if p.get("code") in _THROTTLED]
-            for problem in problems:
-                if problem["job"] not in job_ids:
-                    _log.warning("TerminateJobs of %s: %s", problem["job"], problem["message"])
-            if job_ids:
-                self._controls.throttled()
-
-    async def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make a call that may be repeated, in a lane that never waits behind submissions."""
-        while True:
-            await self._controls.turn()
-            try:
-                reply = await aws.call(self._aws.batch, operation, **parameters)
-            except ServiceError as error:
-                if not _is_throttling(error):
-                    raise
-                self._controls.throttled()
-            else:
-                self._controls.passed()
-                return reply
+            reply = await self._control.call("terminate_jobs", jobs=job_ids, reason=reason)
+            throttled, failed = [], []
+            for problem in reply.get("errors", []):
+                job_id, code = problem["job"], problem.get("code", "")
+                text = f"TerminateJobs of {job_id}: {problem['message']}"
+                if is_throttling(code):
+                    throttled.append(job_id)
+                elif code == "ServerException":
+                    failed.append(job_id)
+                    error = ServiceError(text, operation="TerminateJobs", code=code, status=500)
+                else:
+                    _log.warning(text)
+            if throttled:
+                self._control.slow_down()
+            elif failed:
+                await tries.wait_after(error)
+            job_ids = throttled + failed
 
 
 def _groups(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group
-
-
-def _is_throttling(error: ServiceError) -> bool:
-    return error.status == 429 or error.code in _THROTTLED
-
-
-def _may_send_again(error: ServiceError) -> bool:
-    """Whether the request did nothing and may do something the next time."""
-    if error.status >= 500 or error.status == 0:
-        return True
-    # Batch's own services learn of a new definition one after the other.
-    return "definition" in str(error).lower() and "not found" in str(error).lower()
-
-
-def _explain_submission(request: Mapping[str, Any], error: ServiceError) -> Exception:
-    text = str(error).lower()
-    if error.code == "ClientException" and "queue" in text:
-        return SettingsError(
-            f"batch_queue is {request['jobQueue']!r}: {error}; set batch_queue to a queue that "
-            "exists in this region and is ENABLED",
-            option="batch_queue",
-        )
-    if error.code == "ClientException":
-        return SubmissionError(f"job {request['jobName']} was not accepted: {error}")
-    return error
-
-
-def _explain_registration(error: ServiceError) -> Exception:
-    if error.code != "ClientException":
-        return error
-    return SettingsError(
-        f"the job definition made of the options was refused: {error}; check "
-        "container_image_uri, the roles and job_definition_extra",
-        option="job_definition_extra",
-    )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 
 
 class Limiter:
-    """Spaces calls evenly; slows down when told of throttling, and speeds up again slowly.
+    """Spaces calls evenly; slows down at each refusal, and speeds up again as time passes.
 
     AWS Batch allows 50 calls a second for an account and answers more with 429. Everybody who
-    uses the account shares these 50, so the fair pace is not known beforehand: halving it on a
-    429 and adding a little with each success makes all clients meet near an equal share.
+    uses the account shares these 50 and sees nothing of the others but these answers, so the fair
+    pace cannot be known, only approached: a refusal takes a share of the pace, and time adds the
+    same to everybody's. Who is faster is refused more often and loses more by it, so all clients
+    come to the same pace. The shares taken are small, because the more refusals decide about a
+    client's pace, the less it depends on whom they happen to hit.
+
+    Every second adds one call a second; after some seconds without any refusal it adds much more,
+    because then the others have probably stopped.
 
     Args:
         most: Calls a second when nothing else uses the account.
@@ -21,32 +26,51 @@ class Limiter:
         https://repost.aws/knowledge-center/aws-batch-requests-error
     """
 
-    _LEAST = 0.2
-    _STEP = 0.5
+    _LEAST = 0.5
+    _KEPT = 0.85
+    _PATIENCE_S = 5.0
+    """After this time each further second adds visibly more than the one before."""
 
     def __init__(self, most: float) -> None:
         self._most = most
-        self._rate = most
+        self._base = most
+        self._refused = 0.0
         self._next = 0.0
-        self._slowed = 0.0
         self._line = asyncio.Lock()
 
-    async def turn(self) -> None:
-        """Wait for a turn."""
+    @property
+    def pace(self) -> float:
+        """Calls a second at this moment."""
+        waited = _now() - self._refused
+        return min(self._most, self._base + waited + (waited / self._PATIENCE_S) ** 4)
+
+    async def turn(self) -> float:
+        """Wait for a turn; return the pace at which it was given, for `throttled`."""
         async with self._line:  # one behind the other, so that a 429 slows down those who wait
-            while (wait := self._next - time.monotonic()) > 0:  # noqa: ASYNC110  # may grow
+            while (wait := self._next - _now()) > 0:  # noqa: ASYNC110  # may grow
                 await asyncio.sleep(wait)
-            self._next = time.monotonic() + 1 / self._rate
+            pace = self.pace
+            self._next = _now() + 1 / pace
+            return pace
 
-    def passed(self) -> None:
-        """Note that a call got through."""
-        self._rate = min(self._most, self._rate + self._STEP)
+    def throttled(self, pace: float) -> None:
+        """Note that a call was refused for coming too fast.
 
-    def throttled(self) -> None:
-        """Note a 429. Of several that arrive together only the first counts."""
-        now = time.monotonic()
-        if now - self._slowed < 1 / self._rate + 0.1:
+        What counts is the pace at which it was sent. So of several calls on their way at once,
+        all refused, only the first slows the others down.
+
+        Args:
+            pace: What its `turn` returned.
+        """
+        slower = max(self._LEAST, self._KEPT * pace)
+        if slower >= self.pace:
             return
-        self._slowed = now
-        self._rate = max(self._LEAST, self._rate / 2)
-        self._next = now + random.uniform(0.5, 1) / self._rate  # noqa: S311  # jitter, no secret
+        now = _now()
+        self._base, self._refused = slower, now
+        # Clients that were refused together are not to come again together.
+        pause = random.uniform(0.5, 1) / slower  # noqa: S311  # no secret
+        self._next = max(self._next, now + pause)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

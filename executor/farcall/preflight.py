@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from farcall import aws
 from farcall.aws import Aws
+from farcall.batch import Batch
 from farcall.errors import ServiceError, SettingsError
 from farcall.settings import Settings
 from farcall.store import Store
@@ -28,13 +29,16 @@ class Resources:
     execution_role: str
 
 
-async def check(access: Aws, settings: Settings, store: Store, root: str) -> Resources:
+async def check(
+    access: Aws, batch: Batch, settings: Settings, store: Store, root: str
+) -> Resources:
     """Look up what the options name.
 
     Whoever may not look (IAM, logs) is not stopped: what is missing then shows when a job starts.
 
     Args:
         access: The open clients.
+        batch: Batch.
         settings: The options.
         store: The bucket's store.
         root: Key prefix of the run.
@@ -45,7 +49,7 @@ async def check(access: Aws, settings: Settings, store: Store, root: str) -> Res
     """
     _, _, _, job_role, execution_role = await asyncio.gather(
         store.check(root),
-        _check_queue(access, settings),
+        _check_queue(batch, settings, access.region),
         _check_log_group(access, settings),
         _find_role(access, settings, "batch_job_role_name"),
         _find_role(access, settings, "batch_execution_role_name"),
@@ -53,26 +57,25 @@ async def check(access: Aws, settings: Settings, store: Store, root: str) -> Res
     return Resources(job_role, execution_role)
 
 
-async def _check_queue(access: Aws, settings: Settings) -> None:
+async def _check_queue(batch: Batch, settings: Settings, region: str) -> None:
     name = settings.batch_queue
     try:
-        reply = await aws.call(access.batch, "describe_job_queues", jobQueues=[name])
+        queue = await batch.find_queue(name)
     except ServiceError as error:
         if "AccessDenied" not in error.code:
             raise
         _log.debug("batch_queue was not checked: %s", error)
         return
-    queues = reply.get("jobQueues", [])
-    if not queues:
+    if queue is None:
         raise SettingsError(
-            f"batch_queue is {name!r}, and there is no such queue in {access.region}; set "
+            f"batch_queue is {name!r}, and there is no such queue in {region}; set "
             "batch_queue to one that `aws batch describe-job-queues` lists, or set region",
             option="batch_queue",
         )
-    if queues[0].get("state", "ENABLED") != "ENABLED" or queues[0].get("status") == "INVALID":
+    if queue.get("state", "ENABLED") != "ENABLED" or queue.get("status") == "INVALID":
         raise SettingsError(
-            f"batch_queue is {name!r}, which is {queues[0].get('state')} and "
-            f"{queues[0].get('status')} ({queues[0].get('statusReason', 'no reason given')}); "
+            f"batch_queue is {name!r}, which is {queue.get('state')} and "
+            f"{queue.get('status')} ({queue.get('statusReason', 'no reason given')}); "
             "enable it or set batch_queue to another",
             option="batch_queue",
         )

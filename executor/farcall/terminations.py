@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from farcall.batch import Batch
@@ -12,6 +13,14 @@ from farcall.submission import Submission
 from farcall.tracker import Tracker
 
 _TOGETHER_S = 0.05
+
+
+@dataclass
+class _Doomed:
+    """Jobs that are named within a moment, and the request that will end them."""
+
+    job_ids: dict[str, None]
+    request: asyncio.Future[None]
 
 
 class Terminations:
@@ -29,11 +38,12 @@ class Terminations:
         self._tracker = tracker
         self._requests: set[asyncio.Future[None]] = set()
         self._unended: dict[str, set[int]] = {}  # of arrays, children whose end is not known
-        self._doomed: list[str] = []
-        self._gathering: asyncio.Future[None] | None = None
+        self._doomed: dict[str, _Doomed] = {}
 
-    async def now(self, job_ids: Sequence[str], reason: str) -> None:
+    async def now(self, job_ids: Iterable[str], reason: str) -> None:
         """End jobs, and look soon at what came of it.
+
+        An array is ended as a whole where all of its children that have not ended are named.
 
         Args:
             job_ids: The jobs' IDs.
@@ -45,26 +55,26 @@ class Terminations:
         await asyncio.shield(self._send(self._terminate(job_ids, reason)))
 
     async def soon(self, job_id: str, reason: str) -> None:
-        """End a job together with others that are named within a moment.
-
-        An array is ended as a whole where all of its children that have not ended are named.
+        """End a job as `now` does, together with others that are named within a moment.
 
         Args:
             job_id: The job's ID.
-            reason: Kept by Batch; the first one of the moment is used.
+            reason: Kept by Batch; others with another reason are ended apart.
 
         Raises:
             ServiceError: Batch refused a call.
         """
-        self._doomed.append(job_id)
-        if self._gathering is None:
-            self._gathering = self._send(self._terminate_doomed(reason))
-        await asyncio.shield(self._gathering)
+        if reason not in self._doomed:
+            request = self._send(self._terminate_doomed(reason))
+            self._doomed[reason] = _Doomed({}, request)
+        doomed = self._doomed[reason]
+        doomed.job_ids[job_id] = None
+        await asyncio.shield(doomed.request)
 
     def note_children(self, submission: Submission) -> None:
-        """Count the children of an array, so that `soon` knows when none is left out."""
-        if submission.size > 1:
-            self._unended.setdefault(submission.job_id, set(range(submission.size)))
+        """Count the children of an array, so that it is known when none is left out."""
+        if submission.size > 1 and submission.job_id not in self._unended:
+            self._unended[submission.job_id] = set(range(submission.size))
 
     def note_end(self, submission: Submission, index: int) -> None:
         """Count a child out that has ended."""
@@ -84,21 +94,26 @@ class Terminations:
         sent.add_done_callback(self._requests.discard)
         return sent
 
-    async def _terminate(self, job_ids: Sequence[str], reason: str) -> None:
-        await self._batch.terminate(job_ids, reason)
-        self._tracker.hurry()
+    async def _terminate(self, job_ids: Iterable[str], reason: str) -> None:
+        wanted = self._in_few(job_ids)
+        await self._batch.terminate(wanted, reason)
+        self._tracker.hurry(wanted)
 
     async def _terminate_doomed(self, reason: str) -> None:
         # The loop's end cancels this; the jobs are to be ended all the same.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(_TOGETHER_S)
-        doomed, self._doomed, self._gathering = dict.fromkeys(self._doomed), [], None
-        children: dict[str, set[str]] = {}
-        for job_id in doomed:
-            children.setdefault(job_id.partition(":")[0], set()).add(job_id)
+        await self._terminate(self._doomed.pop(reason).job_ids, reason)
+
+    def _in_few(self, job_ids: Iterable[str]) -> list[str]:
+        """Name arrays as a whole instead of all of their children that have not ended."""
+        children: dict[str, dict[str, None]] = {}
+        for job_id in job_ids:
+            children.setdefault(job_id.partition(":")[0], {})[job_id] = None
         wanted: list[str] = []
         for parent, ids in children.items():
             left = self._unended.get(parent)
-            whole = left is not None and all(f"{parent}:{index}" in ids for index in left)
-            wanted += [parent] if whole else sorted(ids)
-        await self._terminate(wanted, reason)
+            whole = left and all(f"{parent}:{index}" in ids for index in left)
+            several = len(ids) > 1
+            wanted += [parent] if several and (whole or parent in ids) else ids
+        return wanted

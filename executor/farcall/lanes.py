@@ -1,0 +1,175 @@
+"""Calls of one AWS client, in lanes that don't wait for each other; each tries again by itself.
+
+The client sends once, so that each answer is seen here: a refusal for coming too fast slows the
+lane down and is no failure, whatever the operation; where an answer is missing, only the caller
+knows whether the operation may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+from farcall import aws, failures
+from farcall.errors import ServiceError
+from farcall.limiter import Limiter
+
+_log = logging.getLogger("farcall")
+
+_THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitExceeded"}
+_AT_ONCE = 40
+"""Calls of one lane on their way at once; a client has connections for three lanes."""
+_PATIENCE_S = 10.0
+_FIRST_WAIT_S = 0.3
+_LONGEST_WAIT_S = 5.0
+_SAY_S = 60.0
+
+
+class Lane:
+    """Calls that are made one behind the other, at a pace of their own.
+
+    Args:
+        client: A client that sends once.
+        most: Calls a second at most; fewer while the service refuses some.
+    """
+
+    def __init__(self, client: Any, most: float) -> None:
+        self._client = client
+        self._limiter = Limiter(most)
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._refused_since: float | None = None
+
+    async def once(
+        self, operation: str, *, ticket: Ticket | None = None, **parameters: Any
+    ) -> dict[str, Any]:
+        """Make a call that must not be repeated where it may have been carried out.
+
+        A call that was refused for coming too fast was not carried out, and is made again however
+        long that takes.
+
+        Args:
+            operation: The client's method, such as ``"submit_job"``.
+            ticket: With which the caller may withdraw it.
+            **parameters: The request.
+
+        Raises:
+            ServiceError: The service refused, or did not answer.
+        """
+        ticket = ticket or Ticket()
+        while True:
+            async with self._room:
+                pace = await self._limiter.turn()
+                ticket.note_sent()
+                try:
+                    reply = await aws.call(self._client, operation, **parameters)
+                except ServiceError as error:
+                    if not (error.status == 429 or is_throttling(error.code)):
+                        raise
+                    self._limiter.throttled(pace)
+                    self._note_refused(error)
+                    ticket.note_refused()
+                else:
+                    self._refused_since = None
+                    return reply
+
+    async def call(
+        self, operation: str, *, patience_s: float = _PATIENCE_S, **parameters: Any
+    ) -> dict[str, Any]:
+        """Make a call that may be repeated, and repeat it where the service fails for a while.
+
+        Args:
+            operation: The client's method, such as ``"describe_jobs"``.
+            patience_s: Seconds from the first failure, after which it is not tried again.
+            **parameters: The request.
+
+        Raises:
+            ServiceError: The service refused, or failed each time.
+        """
+        tries = Tries(patience_s)
+        while True:
+            try:
+                return await self.once(operation, **parameters)
+            except ServiceError as error:
+                await tries.wait_after(error)
+
+    def slow_down(self) -> None:
+        """Note that something was refused for coming too fast, within an answer."""
+        self._limiter.throttled(self._limiter.pace)
+
+    def _note_refused(self, error: ServiceError) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._refused_since is None:
+            self._refused_since = now
+        elif now - self._refused_since > _SAY_S:
+            self._refused_since = now
+            _log.warning("%s; for %.0f s nothing else was answered, going on", error, _SAY_S)
+
+
+class Ticket:
+    """A call that its caller may withdraw until it is sent, and once more when it was refused."""
+
+    def __init__(self) -> None:
+        self._sent = False
+        self._withdrawn = False
+
+    def withdraw(self) -> bool:
+        """Tell whether the call has not been sent; if it has, it is not repeated."""
+        self._withdrawn = True
+        return not self._sent
+
+    def note_sent(self) -> None:
+        """Note that the call's turn has come."""
+        self._sent = True
+
+    def note_refused(self) -> None:
+        """Note that the call was not carried out.
+
+        Raises:
+            asyncio.CancelledError: It was withdrawn meanwhile.
+        """
+        self._sent = False
+        if self._withdrawn:
+            raise asyncio.CancelledError
+
+
+class Tries:
+    """Counts the tries of one call, and decides whether there is another.
+
+    Args:
+        patience_s: Seconds from the first failure, after which no further try begins but the
+            second.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._failing_since: float | None = None
+        self._count = 0
+
+    async def wait_after(self, error: ServiceError, *, again: bool = False) -> None:
+        """Wait before the next try; longer each time, and not for the same time as others.
+
+        Args:
+            error: What the last one met.
+            again: Whether a further try makes sense for a reason that only the caller knows.
+
+        Raises:
+            ServiceError: A further try makes no sense; it names the tries there were.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        self._count += 1
+        spent_s = now - self._failing_since
+        if not (again or failures.may_pass(error)):
+            raise error
+        if self._count > 1 and spent_s >= self._patience_s:
+            raise failures.explain_tries(error, self._count, spent_s) from error
+        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (self._count - 1))
+        await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
+
+
+def is_throttling(code: str) -> bool:
+    """Tell whether an error's code means that calls come too fast."""
+    return code in _THROTTLED

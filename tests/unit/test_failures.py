@@ -1,0 +1,136 @@
+"""What aiobotocore makes of connections that fail, with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+import botocore.parsers
+import pytest
+
+from farcall import Settings, aws, failures
+from farcall.aws import Aws
+from farcall.errors import ServiceError
+from unit.fakes import refusal
+
+JOB = {"jobName": "name", "jobQueue": "queue", "jobDefinition": "definition"}
+
+
+@contextlib.asynccontextmanager
+async def server(answer):
+    """Serve on a port of the loopback; yield its URL."""
+    running = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with running:
+        yield f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+
+
+async def failed(url, monkeypatch, **parameters):
+    """Return what SubmitJob fails with."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "nobody")
+    access = await Aws.open(Settings(s3_bucket_name="bucket", endpoint_url=url))
+    try:
+        with pytest.raises(ServiceError) as caught:
+            await aws.call(access.batch, "submit_job", **(parameters or JOB))
+    finally:
+        await access.close()
+    assert caught.value.operation == "SubmitJob"
+    return caught.value
+
+
+@pytest.mark.parametrize("by", ["a reset", "an end", "half an answer"])
+async def test_a_connection_that_breaks_after_the_request_may_have_done_its_work(by, monkeypatch):
+    asked = []
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"/v1/submitjob"))
+        if by == "a reset":
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if by == "half an answer":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+            await writer.drain()
+        writer.close()
+
+    async with server(answer) as url:
+        error = await failed(url, monkeypatch)
+    assert error.sent
+    assert failures.may_pass(error)
+    assert len(asked) == 1  # it is not for the client to send it again
+
+
+async def test_a_port_that_nobody_listens_on_was_sent_nothing(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    error = await failed(f"http://127.0.0.1:{port}", monkeypatch)
+    assert not error.sent
+    assert failures.may_pass(error)
+    assert f"127.0.0.1:{port}" in str(error)
+
+
+async def test_a_name_that_leads_nowhere_was_sent_nothing(monkeypatch):
+    error = await failed("http://nowhere.invalid", monkeypatch)
+    assert not error.sent
+    assert failures.may_pass(error)
+
+
+async def test_a_server_that_speaks_no_tls_was_sent_nothing(monkeypatch):
+    async def answer(_, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with server(answer) as url:
+        error = await failed(url.replace("http:", "https:"), monkeypatch)
+    assert not error.sent
+
+
+async def test_a_page_in_the_place_of_an_answer_is_told(monkeypatch):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        page = b"<html>Log in to this network</html>"
+        writer.write(b"HTTP/1.1 511 Log In\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
+        await writer.drain()
+        writer.close()
+
+    async with server(answer) as url:
+        error = await failed(url, monkeypatch)
+    assert error.status == 511
+
+
+async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
+    error = await failed("http://127.0.0.1:9", monkeypatch, jobName=1)
+    assert not error.sent
+    assert not failures.may_pass(error)
+    assert "jobQueue" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "passes", "sent"), [(400, False, False), (403, False, False), (500, True, True)]
+)
+async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
+    error = failures.explain("SubmitJob", refusal("Code", status))
+    assert (failures.may_pass(error), error.sent) == (passes, sent)
+    assert "SubmitJob was refused: No. (Code)" in str(error)
+
+
+async def test_an_answer_that_cannot_be_read_is_no_stranger():
+    error = botocore.parsers.ResponseParserError("no XML")
+    assert isinstance(error, failures.ALL)
+    assert failures.explain("GetRole", error).sent
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_BATCH"])
+async def test_a_url_that_is_none_is_told(variable, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nobody")
+    monkeypatch.setenv(variable, "somewhere")
+    with pytest.raises(ServiceError, match="configuration cannot be used.*somewhere"):
+        await Aws.open(Settings(s3_bucket_name="bucket"))
+
+
+async def test_certificates_that_are_not_there_are_told(monkeypatch):
+    monkeypatch.setenv("AWS_CA_BUNDLE", "not-there.pem")
+    with pytest.raises(ServiceError, match="certificates of not-there.pem.*AWS_CA_BUNDLE"):
+        await Aws.open(Settings(s3_bucket_name="bucket"))

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from farcall.batch import Batch
+from farcall.errors import ServiceError
+from farcall.submission import Submission
+from farcall.terminations import Terminations
+from farcall_runtime.contract import Location
+from unit.fakes import Client, refusal
+
+WHERE = Location("bucket", "farcall/v1/run", "0" * 16)
+ARRAY = Submission("a", "name", WHERE, bytes(32), 4)
+CHILDREN = [ARRAY.id_of(index) for index in range(4)]
+
+
+class Looking:
+    """The tracker, as far as it is told that jobs end."""
+
+    def __init__(self):
+        self.told = []
+
+    def hurry(self, job_ids):
+        self.told += job_ids
+
+
+@pytest.fixture
+async def client(clock):
+    return Client(terminate_job=lambda **_: {})
+
+
+@pytest.fixture
+async def tracker():
+    return Looking()
+
+
+@pytest.fixture
+async def terminations(client, tracker):
+    return Terminations(Batch(SimpleNamespace(batch=client)), tracker)
+
+
+def ended(client):
+    return [call["jobId"] for call in client.asked("terminate_job")]
+
+
+async def test_jobs_are_ended_and_looked_for(terminations, client, tracker):
+    await terminations.now(["x", "y", "x"], "enough")
+    assert ended(client) == ["x", "y"]
+    assert tracker.told == ["x", "y"]
+
+
+async def test_an_array_of_which_all_are_named_is_ended_with_one_call(terminations, client):
+    terminations.note_children(ARRAY)
+    await terminations.now(["x", *CHILDREN], "enough")
+    assert ended(client) == ["x", "a"]
+
+
+async def test_children_that_have_ended_need_not_be_named(terminations, client):
+    terminations.note_children(ARRAY)
+    terminations.note_end(ARRAY, 2)
+    terminations.note_children(ARRAY)
+    await terminations.now([CHILDREN[3], CHILDREN[0], CHILDREN[1]], "enough")
+    assert ended(client) == ["a"]
+
+
+async def test_a_child_that_is_left_out_lives_on(terminations, client):
+    terminations.note_children(ARRAY)
+    await terminations.now(CHILDREN[1:], "enough")
+    assert ended(client) == CHILDREN[1:]
+
+
+async def test_the_last_child_is_ended_by_its_own_name(terminations, client):
+    terminations.note_children(ARRAY)
+    for index in range(3):
+        terminations.note_end(ARRAY, index)
+    await terminations.now(CHILDREN[3:], "enough")
+    assert ended(client) == CHILDREN[3:]
+
+
+async def test_children_of_an_array_that_is_not_known_are_ended_one_by_one(terminations, client):
+    await terminations.now(CHILDREN, "enough")
+    assert ended(client) == CHILDREN
+
+
+async def test_those_named_within_a_moment_are_ended_together(terminations, client):
+    terminations.note_children(ARRAY)
+    await asyncio.gather(*(terminations.soon(child, "enough") for child in CHILDREN))
+    assert client.asked("terminate_job") == [{"jobId": "a", "reason": "farcall: enough"}]
+    await terminations.soon("x", "enough")
+    assert ended(client) == ["a", "x"]
+
+
+async def test_each_keeps_its_own_reason(terminations, client):
+    terminations.note_children(ARRAY)
+    reasons = ["one", "two", "one", "two"]
+    pairs = zip(CHILDREN, reasons, strict=True)
+    await asyncio.gather(*(terminations.soon(child, reason) for child, reason in pairs))
+    told = {call["jobId"]: call["reason"] for call in client.asked("terminate_job")}
+    assert [told[child] for child in CHILDREN] == [f"farcall: {reason}" for reason in reasons]
+
+
+async def test_whoever_named_a_job_is_told_that_it_was_refused(terminations, client):
+    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    asked = [terminations.soon("x", "enough"), terminations.soon("x", "enough")]
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(error) for error in told] == [ServiceError, ServiceError]
+
+
+async def test_a_request_outlives_the_wait_for_it(terminations, client):
+    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await terminations.settle()
+    assert ended(client) == ["x"]
