@@ -1,109 +1,24 @@
-"""The tracker with a scripted Batch and inbox, in virtual time."""
+"""How the ends of tasks are told: outcomes, ends without one, and what fails meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from farcall import Settings
-from farcall.batch import Batch
 from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall.states import JobDetail, JobStatus
-from farcall.store import Arrived
 from farcall.submission import Submission
-from farcall.tracker import Ended, Tracker
+from farcall.watching import ClosedError, Ended, Watch
 from farcall_runtime.contract import Location
-from unit.fakes import Client
+from unit.fakes import no_answer, refusal
+from unit.tracking import ROOT, World, arrived
 
-ROOT = "farcall/v1/run"
 BLOCKED = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too many vCPUs"
-
-
-class Inbox:
-    """The listing of one bucket's outcomes."""
-
-    def __init__(self):
-        self.outcomes = []
-        self.failure = None
-        self.listings = 0
-        self.while_listing = lambda: None
-
-    async def list_outcomes(self, root):
-        assert root == ROOT
-        self.listings += 1
-        snapshot = list(self.outcomes)
-        self.while_listing()
-        await asyncio.sleep(0.01)
-        if self.failure is not None:
-            raise self.failure
-        for outcome in snapshot:
-            yield outcome
-
-
-class Jobs:
-    """Batch, as the tracker uses it."""
-
-    def __init__(self):
-        self.known = {}
-        self.failed_children = {}
-        self.log = []
-        self.failure = None
-
-    def set(self, job_id, status, **more):
-        self.known[job_id] = JobDetail(job_id, "n", status=JobStatus(status), **more)
-
-    async def describe(self, job_ids):
-        job_ids = list(job_ids)
-        if not job_ids:
-            return {}
-        self.log.append(("describe", job_ids))
-        await asyncio.sleep(0.01)
-        if self.failure is not None:
-            raise self.failure
-        return {job_id: self.known[job_id] for job_id in job_ids if job_id in self.known}
-
-    async def list_children(self, parent_id, status):
-        self.log.append(("list", parent_id, status.value))
-        return self.failed_children.get(parent_id, [])
-
-    async def terminate(self, job_ids, reason):
-        self.log.append(("terminate", job_ids, reason))
-        for job_id in job_ids:
-            self.set(job_id, "FAILED", status_reason=reason, is_terminated=True)
-
-
-class World:
-    """A tracker with everything around it."""
-
-    def __init__(self, clock, batch=None):
-        self.clock = clock
-        self.jobs = Jobs()
-        self.inbox = Inbox()
-        self.told = []
-        self.tracker = Tracker(batch or self.jobs, lambda bucket: self.inbox)
-
-    def watch(self, job_id, size=1, indexes=None, tell=None, **options):
-        where = Location("bucket", ROOT, f"bundle-of-{job_id}")
-        self.tracker.watch(
-            Submission(job_id, "n", where, b"key", size),
-            range(size) if indexes is None else indexes,
-            Settings(**options),
-            tell or (lambda index, arrival: self.told.append((job_id, index, arrival))),
-        )
-
-    def store(self, job_id, index=0):
-        self.inbox.outcomes.append(Arrived(f"bundle-of-{job_id}", index, 10))
-
-    async def until(self, count, at_most_s=3600.0):
-        """Wait until so many ends were told; return how long it took."""
-        begin = self.clock.now()
-        while len(self.told) < count:
-            assert self.clock.now() - begin < at_most_s, self.told
-            await asyncio.sleep(0.05)
-        return self.clock.now() - begin
+HOST_LOST = "Host EC2 (instance i-1) terminated."
 
 
 @pytest.fixture
@@ -111,10 +26,6 @@ async def world(clock):
     made = World(clock)
     yield made
     await made.tracker.close()
-
-
-def told(world):
-    return [(job_id, index) for job_id, index, _ in world.told]
 
 
 # --- outcomes ---------------------------------------------------------------------------------
@@ -127,17 +38,7 @@ async def test_an_outcome_is_told_once_and_soon(world):
     world.store("j")
     assert await world.until(1) < 0.6
     await asyncio.sleep(30)
-    assert world.told == [("j", 0, Arrived("bundle-of-j", 0, 10))]
-
-
-async def test_one_listing_finds_the_outcomes_of_all_jobs(world):
-    for n in range(300):
-        world.jobs.set(f"j{n}", "RUNNING")
-        world.watch(f"j{n}")
-        world.store(f"j{n}")
-    await world.until(300)
-    assert sorted(told(world)) == sorted((f"j{n}", 0) for n in range(300))
-    assert world.inbox.listings == 1
+    assert world.told == [("j", 0, arrived("j"))]
 
 
 async def test_outcomes_of_others_and_of_those_told_already_mean_nothing(world):
@@ -146,7 +47,7 @@ async def test_outcomes_of_others_and_of_those_told_already_mean_nothing(world):
     world.store("somebody")
     world.store("j", 1)
     await asyncio.sleep(10)
-    assert told(world) == [("j", 1)]
+    assert world.tasks() == [("j", 1)]
 
 
 async def test_everybody_who_waits_for_a_task_is_told(world):
@@ -155,35 +56,59 @@ async def test_everybody_who_waits_for_a_task_is_told(world):
     world.watch("j")
     world.store("j")
     await world.until(2)
-    assert told(world) == [("j", 0), ("j", 0)]
+    assert world.tasks() == [("j", 0), ("j", 0)]
+
+
+async def test_tasks_of_several_runs_are_told(world):
+    for run in ("a", "b"):
+        world.watch(run, root=run)
+        world.store(run, root=run)
+    await world.until(2, at_most_s=1)
+    assert sorted(world.tasks()) == [("a", 0), ("b", 0)]
 
 
 async def test_the_tracker_rests_when_nobody_waits_and_begins_again(world):
     world.jobs.set("j", "RUNNING")
     world.watch("j")
+    await asyncio.sleep(1004)
     world.store("j")
-    await world.until(1)
+    world.tracker.note(told_by_an_event("j", "SUCCEEDED"))
+    await world.until(1, at_most_s=1)
     await asyncio.sleep(1)
-    listings = world.inbox.listings
-    await asyncio.sleep(600)
-    assert world.inbox.listings == listings
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     world.jobs.set("k", "RUNNING")
     world.watch("k")
     world.store("k")
     assert await world.until(2) < 1
 
 
-async def test_looks_become_rare_while_nothing_happens_but_not_rarer_than_poll_freq(world):
-    world.jobs.set("j", "RUNNING")
-    world.watch("j", poll_freq=10)
-    await asyncio.sleep(10)
-    early = world.inbox.listings
-    await asyncio.sleep(4000 - 10)
-    before, asked = world.inbox.listings, len(world.jobs.log)
-    await asyncio.sleep(1000)
-    assert early >= 30
-    assert 90 <= world.inbox.listings - before <= 100
-    assert 90 <= len(world.jobs.log) - asked <= 100
+async def test_who_waits_no_more_is_told_nothing_and_costs_nothing(world):
+    def nobody(index, arrival):
+        raise AssertionError
+
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
+    world.watch("p", size=3, tell=nobody)
+    world.watch("p", size=3, indexes=[1])
+    world.tracker.unwatch("p", nobody)
+    world.store("p", 0, 1, 2)
+    await world.until(1)
+    await asyncio.sleep(1)
+    assert world.told == [("p", 1, arrived("p", 1))]
+    world.watch("q", size=3, tell=nobody)
+    world.tracker.unwatch("q", nobody)
+    world.tracker.unwatch("unknown", nobody)
+    sent = len(world.inbox.requests), len(world.jobs.log)
+    await asyncio.sleep(60)
+    assert (len(world.inbox.requests), len(world.jobs.log)) == sent
+
+
+async def test_those_who_wait_are_told_when_the_tracker_closes(world):
+    world.watch("j", size=2)
+    await asyncio.sleep(5)
+    await world.tracker.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert world.tasks() == [("j", 0), ("j", 1)]
+    assert all(isinstance(arrival.error, ClosedError) for _, _, arrival in world.told)
 
 
 # --- ends without an outcome ------------------------------------------------------------------
@@ -191,9 +116,9 @@ async def test_looks_become_rare_while_nothing_happens_but_not_rarer_than_poll_f
 
 async def test_a_job_that_failed_without_an_outcome_is_told_with_what_batch_says(world):
     world.watch("j")
-    world.jobs.set("j", "FAILED", status_reason="Host EC2 (instance i-1) terminated.")
+    world.jobs.set("j", "FAILED", HOST_LOST)
     assert await world.until(1) < 3
-    assert world.told == [("j", 0, Ended(world.jobs.known["j"]))]
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
@@ -203,63 +128,71 @@ async def test_an_outcome_stored_before_the_end_wins_over_the_end(status, world)
     world.watch("j")
 
     def end_while_listing():
-        if world.clock.now() > 1010 and world.jobs.known["j"].status is JobStatus.RUNNING:
+        if world.clock.now() > 1010 and world.jobs.known["j"]["status"] == "RUNNING":
             world.store("j")
             world.jobs.set("j", status)
 
     world.inbox.while_listing = end_while_listing
     await world.until(1)
-    assert world.told == [("j", 0, Arrived("bundle-of-j", 0, 10))]
+    assert world.told == [("j", 0, arrived("j"))]
 
 
 async def test_an_end_is_told_only_after_a_listing_that_began_later(world):
     world.watch("j")
     world.jobs.set("j", "SUCCEEDED")
-    order = []
-    world.inbox.while_listing = lambda: order.append("list")
-    describe = world.jobs.describe
-
-    async def noted(job_ids):
-        if job_ids := list(job_ids):
-            order.append("describe")
-        return await describe(job_ids)
-
-    world.jobs.describe = noted
     await world.until(1)
-    assert order[order.index("describe") :] == ["describe", "list"]
+    (described,) = [at for at, operation, _ in world.jobs.log if operation == "describe"]
+    assert world.inbox.listed()[-1] > described
 
 
 async def test_a_child_that_failed_is_found_by_listing_the_failed_ones(world):
-    world.jobs.set("p", "PENDING", array_size=5, status_summary={"FAILED": 1, "RUNNING": 4})
-    world.jobs.set("p:3", "FAILED", status_reason="Host EC2 (instance i-1) terminated.")
-    world.jobs.failed_children["p"] = [3]
+    world.jobs.set("p", "PENDING", summary={"FAILED": 1, "RUNNING": 4})
+    world.jobs.set("p:3", "FAILED", HOST_LOST)
     world.watch("p", size=5)
     await world.until(1, at_most_s=5)
-    assert world.told == [("p", 3, Ended(world.jobs.known["p:3"]))]
+    assert world.told == [("p", 3, Ended(world.jobs.detail("p:3")))]
     await asyncio.sleep(60)
-    assert [entry for entry in world.jobs.log if entry[0] == "list"] == [("list", "p", "FAILED")]
+    assert world.jobs.asked("list") == ["p"]
     assert len(world.told) == 1
 
 
 async def test_an_array_whose_children_do_not_fail_is_not_listed(world):
-    world.jobs.set("p", "PENDING", array_size=5, status_summary={"RUNNING": 5, "FAILED": 0})
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 5, "FAILED": 0})
     world.watch("p", size=5)
     await asyncio.sleep(60)
-    assert [entry for entry in world.jobs.log if entry[0] == "list"] == []
+    assert world.jobs.asked("list") == []
 
 
 async def test_the_end_of_an_array_is_the_end_of_every_child(world):
     world.watch("p", size=3)
-    world.jobs.set("p", "FAILED", array_size=3)
+    world.jobs.set("p", "FAILED", summary={"SUCCEEDED": 1, "FAILED": 2})
     for index, status in enumerate(["SUCCEEDED", "FAILED", "FAILED"]):
         world.jobs.set(f"p:{index}", status)
     world.store("p", 0)
     await world.until(3)
-    arrivals = {index: arrival for _, index, arrival in world.told}
-    assert arrivals == {
-        0: Arrived("bundle-of-p", 0, 10),
-        1: Ended(world.jobs.known["p:1"]),
-        2: Ended(world.jobs.known["p:2"]),
+    assert {index: arrival for _, index, arrival in world.told} == {
+        0: arrived("p", 0),
+        1: Ended(world.jobs.detail("p:1")),
+        2: Ended(world.jobs.detail("p:2")),
+    }
+
+
+async def test_a_child_that_still_ends_after_its_array_is_waited_for(world):
+    """A terminated array is FAILED at once, and its children take their time to clean up."""
+    world.watch("p", size=2)
+    world.jobs.set("p", "FAILED", "stopped", summary={"RUNNING": 2})
+    for index in range(2):
+        world.jobs.set(f"p:{index}", "RUNNING")
+    await asyncio.sleep(25)
+    assert world.told == []
+    asked = world.jobs.asked("describe")
+    assert len(asked) <= 30
+    world.store("p", 0)
+    world.jobs.set("p:1", "FAILED", "stopped")
+    await world.until(2, at_most_s=3)
+    assert {index: arrival for _, index, arrival in world.told} == {
+        0: arrived("p", 0),
+        1: Ended(world.jobs.detail("p:1")),
     }
 
 
@@ -273,24 +206,63 @@ async def test_a_job_just_submitted_may_be_missing_for_a_while(world):
     await world.until(1)
 
 
-async def test_a_job_that_batch_forgot_is_lost_after_a_bound(world):
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_job_that_batch_forgot_is_lost_after_a_bound(size, world):
+    world.watch("j", size=size)
+    assert 60 <= await world.until(size) <= 90
+    assert world.told == [("j", index, Ended(None)) for index in range(size)]
+
+
+async def test_a_job_that_batch_remembers_in_the_end_lives_on(world):
+    """Between the two questions that would have called it lost, Batch knows it again."""
     world.watch("j")
-    assert 60 <= await world.until(1) <= 90
-    assert world.told == [("j", 0, Ended(None))]
+    looks = len(world.inbox.requests)
+
+    def remember_while_it_is_looked_for():
+        if world.jobs.known or world.clock.now() < 1060:
+            return
+        watch = world.tracker._watches["j"]
+        if watch.ended:
+            world.jobs.set("j", "RUNNING")
+
+    world.inbox.while_listing = remember_while_it_is_looked_for
+    await asyncio.sleep(300)
+    assert world.jobs.known
+    assert world.told == []
+    asked = len(world.jobs.log)
+    await asyncio.sleep(100)
+    assert len(world.jobs.log) - asked <= 15
+    assert len(world.inbox.requests) > looks
+    world.jobs.set("j", "FAILED", HOST_LOST)
+    await world.until(1)
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 async def test_a_job_that_batch_forgot_has_its_outcome_all_the_same(world):
     world.watch("j")
     world.store("j")
     await world.until(1)
-    assert world.told == [("j", 0, Arrived("bundle-of-j", 0, 10))]
+    assert world.told == [("j", 0, arrived("j"))]
+
+
+async def test_who_comes_after_the_end_of_an_array_is_told_too(world):
+    full = [True]
+    world.jobs.set("p", "FAILED", summary={"FAILED": 2})
+    for index in range(2):
+        world.jobs.set(f"p:{index}", "FAILED", HOST_LOST)
+    world.watch("p", size=2, indexes=[0], is_full=lambda: full[0])
+    await asyncio.sleep(10)
+    world.watch("p", size=2, indexes=[1])
+    full[0] = False
+    await world.until(2, at_most_s=10)
+    assert sorted(world.tasks()) == [("p", 0), ("p", 1)]
 
 
 # --- jobs that cannot be placed ---------------------------------------------------------------
 
 
 async def test_a_blocked_job_is_warned_of_once_and_left_alone(world, caplog):
-    world.jobs.set("j", "RUNNABLE", status_reason=BLOCKED)
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
     world.watch("j")
     await asyncio.sleep(3600)
     assert world.told == []
@@ -298,22 +270,154 @@ async def test_a_blocked_job_is_warned_of_once_and_left_alone(world, caplog):
 
 
 async def test_a_job_blocked_for_stuck_timeout_is_ended_with_batch_s_words(world):
-    world.jobs.set("j", "RUNNABLE", status_reason=BLOCKED)
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
     world.watch("j", stuck_timeout_s=300)
     assert 300 <= await world.until(1) <= 360
-    reason = f"stuck for 300 s: {BLOCKED}"
-    assert [e for e in world.jobs.log if e[0] == "terminate"] == [("terminate", ["j"], reason)]
-    assert world.told == [("j", 0, Ended(world.jobs.known["j"], stuck=True))]
+    reason = f"farcall: stuck for 300 s: {BLOCKED}"
+    assert world.jobs.asked("terminate") == [("j", reason)]
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j"), stuck=True))]
+
+
+async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog):
+    for n in range(250):
+        world.jobs.set(f"j{n}", "RUNNABLE", BLOCKED if n < 249 else "CAPACITY:INSUFFICIENT")
+        world.watch(f"j{n}", stuck_timeout_s=100)
+    await world.until(250, at_most_s=200)
+    assert len(caplog.records) == 3 + 1
+    assert f"job j0 (and 99 more) waits: {BLOCKED}" in caplog.text
+    assert {arrival.stuck for _, _, arrival in world.told} == {True}
+    assert sorted(job_id for job_id, _ in world.jobs.asked("terminate")) == sorted(
+        world.jobs.known
+    )
+
+
+async def test_a_stuck_job_whose_end_was_refused_is_ended_later(world):
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
+    world.watch("j", stuck_timeout_s=100)
+    await asyncio.sleep(90)
+    world.jobs.refusal = no_answer()
+    await asyncio.sleep(60)
+    assert world.jobs.asked("terminate")
+    world.jobs.refusal = None
+    await world.until(1, at_most_s=60)
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j"), stuck=True))]
 
 
 async def test_a_job_that_was_blocked_for_a_moment_is_not_stuck(world):
     world.watch("j", stuck_timeout_s=300)
     for reason in (BLOCKED, ""):
-        world.jobs.set("j", "RUNNABLE", status_reason=reason)
+        world.jobs.set("j", "RUNNABLE", reason)
         await asyncio.sleep(200)
-    world.jobs.set("j", "RUNNABLE", status_reason=BLOCKED)
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
     await asyncio.sleep(200)
-    assert [e for e in world.jobs.log if e[0] == "terminate"] == []
+    assert world.jobs.asked("terminate") == []
+
+
+# --- what others tell -------------------------------------------------------------------------
+
+
+def told_by_an_event(job_id, status, reason="", **more):
+    return JobDetail(job_id, "n", status=JobStatus(status), status_reason=reason, **more)
+
+
+async def test_what_batch_said_last_is_known_without_a_question(world):
+    assert world.tracker.latest("p") is None
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 2, "RUNNABLE": 1})
+    world.watch("p", size=3)
+    assert world.tracker.latest("p") is None
+    await asyncio.sleep(2)
+    asked = len(world.jobs.log)
+    assert world.tracker.latest("p").status_summary == {"RUNNING": 2, "RUNNABLE": 1}
+    assert world.tracker.latest("p").status is JobStatus.PENDING
+    assert len(world.jobs.log) == asked
+
+
+@pytest.mark.parametrize(("job_id", "size"), [("j", 1), ("j:2", 3)])
+async def test_an_end_that_is_noted_is_told_without_a_question(job_id, size, world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j", size=size, indexes=[size - 1])
+    await asyncio.sleep(1000)
+    asked = len(world.jobs.log)
+    end = told_by_an_event(job_id, "FAILED", HOST_LOST)
+    world.tracker.note(end)
+    world.tracker.note(told_by_an_event(job_id, "FAILED", "told twice"))
+    assert await world.until(1) < 0.6
+    assert world.told == [("j", size - 1, Ended(end))]
+    assert len(world.jobs.log) == asked
+
+
+async def test_an_outcome_wins_over_an_end_that_is_noted(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
+    world.watch("p", size=2)
+    await asyncio.sleep(1000)
+    world.store("p", 0)
+    world.tracker.note(told_by_an_event("p:0", "FAILED"))
+    assert await world.until(1) < 0.6
+    assert world.told == [("p", 0, arrived("p", 0))]
+
+
+async def test_the_end_of_an_array_that_is_noted_makes_its_children_be_asked_for(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
+    world.watch("p", size=2)
+    await asyncio.sleep(1000)
+    for index in range(2):
+        world.jobs.set(f"p:{index}", "FAILED", HOST_LOST)
+    world.tracker.note(told_by_an_event("p:1", "FAILED", "by the event"))
+    world.tracker.note(told_by_an_event("p", "FAILED"))
+    assert await world.until(2) < 2
+    assert {index: arrival.detail.status_reason for _, index, arrival in world.told} == {
+        0: HOST_LOST,
+        1: "by the event",
+    }
+
+
+async def test_states_of_jobs_that_nobody_waits_for_mean_nothing(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
+    world.watch("p", size=3, indexes=[1])
+    for job_id in ("other", "other:1", "p:0", "p:7"):
+        world.tracker.note(told_by_an_event(job_id, "FAILED"))
+    await asyncio.sleep(100)
+    assert world.told == []
+
+
+async def test_the_counts_of_an_array_outlast_an_event_without_them(world):
+    world.jobs.set("p", "SUBMITTED", summary={"RUNNING": 2})
+    world.watch("p", size=2)
+    await asyncio.sleep(2)
+    world.tracker.note(told_by_an_event("p", "PENDING"))
+    assert world.tracker.latest("p").status is JobStatus.PENDING
+    assert world.tracker.latest("p").status_summary == {"RUNNING": 2}
+
+
+LIFE = ["SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"]
+
+
+@given(st.permutations([*LIFE, *LIFE, "FAILED", "FAILED"]), st.sets(st.integers(0, 11)))
+def test_states_only_go_forward_whatever_the_order_of_events(events, asked):
+    """Events come out of order and twice; what Batch says itself may go back, but for an end."""
+    dropped, told = [], []
+    submission = Submission("j", "n", Location("b", ROOT, "x"), b"key", 1)
+    watch = Watch(submission, Settings(), dropped.append)
+    watch.waiting[0] = (lambda index, arrival: told.append(arrival),)
+    ended = False
+    for number, status in enumerate(events):
+        before = watch.detail.status if watch.detail else None
+        event = told_by_an_event("j", status, f"event {number}")
+        forward = before is None or (
+            not before.is_final and [*LIFE, "FAILED"].index(status) > LIFE.index(before)
+        )
+        assert watch.note(event) is forward
+        assert watch.detail.status == (status if forward else before)
+        if forward and status == "FAILED":
+            assert watch.ended == {0: event}
+            ended = True
+        if number in asked:
+            watch.take(told_by_an_event("j", "RUNNABLE"))
+            assert watch.detail.status == ("FAILED" if ended else "RUNNABLE")
+    assert watch.ended[0].status_reason == f"event {events.index('FAILED')}"
+    watch.deliver(0, Ended(watch.ended[0]))
+    watch.deliver(0, Ended(None))
+    assert (len(told), dropped, watch.ended) == (1, [watch], {})
 
 
 # --- when looking fails -----------------------------------------------------------------------
@@ -326,79 +430,79 @@ NO_BUCKET = SettingsError("no such bucket", option="s3_bucket_name")
 async def test_a_listing_that_fails_for_minutes_is_endured(world):
     world.jobs.set("j", "RUNNING")
     world.watch("j")
-    world.inbox.failure = UNREACHABLE
+    world.inbox.failures[ROOT] = UNREACHABLE
     await asyncio.sleep(500)
     assert world.told == []
-    world.inbox.failure = None
+    del world.inbox.failures[ROOT]
     world.store("j")
     await world.until(1)
-    assert told(world) == [("j", 0)]
+    assert world.tasks() == [("j", 0)]
 
 
 async def test_a_listing_that_fails_for_too_long_is_told_to_all_who_wait(world):
     world.watch("j", size=2)
     world.watch("k")
-    world.inbox.failure = UNREACHABLE
+    world.inbox.failures[ROOT] = UNREACHABLE
     assert 600 <= await world.until(3) <= 700
     assert {arrival.error for _, _, arrival in world.told} == {UNREACHABLE}
 
 
 @pytest.mark.parametrize("failure", [DENIED, NO_BUCKET])
-async def test_a_permanent_refusal_is_told_to_all_who_wait_at_once(failure, world):
+async def test_a_permanent_refusal_is_told_to_all_who_wait_for_that_run_at_once(failure, world):
+    world.jobs.set("other", "RUNNING")
+    world.watch("other", root="another/v1/run")
     world.watch("j", size=2)
     world.watch("k")
-    world.inbox.failure = failure
+    world.inbox.failures[ROOT] = failure
     assert await world.until(3) < 2
-    assert sorted(told(world)) == [("j", 0), ("j", 1), ("k", 0)]
+    assert sorted(world.tasks()) == [("j", 0), ("j", 1), ("k", 0)]
     assert {arrival.error for _, _, arrival in world.told} == {failure}
+    await asyncio.sleep(10)
+    world.store("other", root="another/v1/run")
+    await world.until(4, at_most_s=1)
+    assert world.told[3] == ("other", 0, arrived("other"))
 
 
 async def test_batch_s_refusal_is_told_too(world):
     world.watch("j")
-    world.jobs.failure = ServiceError("no", operation="DescribeJobs", code="AccessDeniedException")
+    world.jobs.failure = refusal("AccessDeniedException", 403)
     await world.until(1, at_most_s=10)
-    assert world.told[0][2].error is world.jobs.failure
+    assert world.told[0][2].error.code == "AccessDeniedException"
+
+
+async def test_outcomes_arrive_while_batch_cannot_be_reached(world):
+    world.watch("j", size=2)
+    world.jobs.failure = no_answer()
+    await asyncio.sleep(300)
+    world.store("j", 0)
+    await world.until(1, at_most_s=10)
+    assert await world.until(2) > 200
+    assert world.told[0] == ("j", 0, arrived("j", 0))
+    assert isinstance(world.told[1][2].error, ServiceError)
 
 
 async def test_after_a_failure_new_tasks_have_their_own_patience(world):
     world.watch("j")
-    world.inbox.failure = UNREACHABLE
+    world.inbox.failures[ROOT] = UNREACHABLE
     await world.until(1)
     await asyncio.sleep(10)
     world.watch("k")
     await asyncio.sleep(300)
-    assert told(world) == [("j", 0)]
+    assert world.tasks() == [("j", 0)]
 
 
-async def test_what_nobody_foresaw_leaves_nobody_waiting(world):
-    """Whatever is raised in the loop, the tasks are told in the end, or looked for again."""
+@pytest.mark.parametrize("side", ["inbox", "batch"])
+async def test_what_nobody_foresaw_leaves_nobody_waiting(side, world):
+    """Whatever is raised while looking, the tasks are told in the end, or looked for again."""
     world.watch("j")
-    world.inbox.failure = RuntimeError("a bug, or something new in a library")
+    failure = RuntimeError("a bug, or something new in a library")
+    if side == "inbox":
+        world.inbox.failures[ROOT] = failure
+    else:
+        world.jobs.failure = failure
     await world.until(1, at_most_s=700)
     assert isinstance(world.told[0][2].error, FarcallError)
-
-
-async def test_more_than_a_page_of_jobs_may_grow_while_batch_is_asked(clock):
-    """DescribeJobs takes 100 IDs, so looking at more takes several calls; others go on."""
-    worlds = []
-    numbers = itertools.count(150)
-
-    def describe(*, jobs):
-        worlds[0].watch(f"j{next(numbers)}")
-        return {"jobs": [{"jobId": job, "jobName": "n", "status": "RUNNING"} for job in jobs]}
-
-    client = Client(describe_jobs=describe)
-    world = World(clock, Batch(SimpleNamespace(batch=client, submitter=client)))
-    worlds.append(world)
-    for n in range(150):
-        world.watch(f"j{n}")
-    await asyncio.sleep(5)
-    for n in range(150):
-        world.store(f"j{n}")
-    try:
-        await world.until(150, at_most_s=60)
-    finally:
-        await world.tracker.close()
+    assert world.told[0][2].error.__cause__ is failure
 
 
 # --- questions --------------------------------------------------------------------------------
@@ -417,7 +521,19 @@ async def test_many_who_ask_for_jobs_share_a_call(world):
 
 
 async def test_a_refused_question_is_told_to_each_who_asked(world):
-    world.jobs.failure = ServiceError("no", operation="DescribeJobs")
+    world.jobs.failure = refusal("AccessDeniedException", 403)
     asked = [world.tracker.detail("a"), world.tracker.detail("b")]
     found = await asyncio.gather(*asked, return_exceptions=True)
-    assert found == [world.jobs.failure] * 2
+    assert [error.code for error in found] == ["AccessDeniedException"] * 2
+
+
+async def test_of_many_questions_the_first_are_answered_before_the_last_are_asked(world):
+    for n in range(250):
+        world.jobs.set(f"j{n}", "RUNNING")
+    asked = [asyncio.ensure_future(world.tracker.detail(f"j{n}")) for n in range(250)]
+    assert (await asked[0]).job_id == "j0"
+    assert len(world.jobs.log) < 3
+    assert [detail.job_id for detail in await asyncio.gather(*asked)] == [
+        f"j{n}" for n in range(250)
+    ]
+    assert [len(ids) for ids in world.jobs.asked("describe")] == [100, 100, 50]

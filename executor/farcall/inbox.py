@@ -1,0 +1,204 @@
+"""Looks for outcomes in the bucket: one run's inbox, listed as seldom and as briefly as will do.
+
+An outcome shows in a listing the moment the container stored it. A listing gives 1000 keys a
+page, in the order of their text, from any key on. What was told already may still lie there: a
+failed task's outcome stays, and a fetched one is deleted a little later. So a look begins at the
+first key that is waited for, and leaves out what lies between one such key and the next where
+that is more than a page.
+
+https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+from farcall.states import JobDetail
+from farcall.store import Store
+from farcall.watching import Ended, Patience, Watch, moment
+
+_SHORTEST_S = 0.25
+"""Between two looks, for each page that the first of them took."""
+
+_SHARE_OF_WAIT = 0.01
+"""A look may be late by this share of the time that was waited in vain: 1 s after 100 s."""
+
+_FEW = 4
+"""Up to so many bundles are listed one by one, and so many large ones at the quickest pace."""
+
+_MANY = 100
+"""Tasks of one bundle, from which on it is looked for by itself, at its own pace."""
+
+
+class Inbox:
+    """The outcomes of one run.
+
+    Args:
+        store: The bucket.
+        root: Key prefix of the run.
+        on_missing: Is told of tasks that have ended, whose outcome is not there, and of which no
+            detail is known.
+    """
+
+    def __init__(
+        self, store: Store, root: str, on_missing: Callable[[Watch, list[int]], None]
+    ) -> None:
+        self.store = store
+        self.root = root
+        self.on_missing = on_missing
+        self.looking: set[asyncio.Task[None]] = set()
+        self._small = _Lane(self)
+        self._large: dict[str, _Lane] = {}
+
+    @property
+    def crowd(self) -> float:
+        """By how much a lane is to be slower than alone, so that all together keep to bounds."""
+        return max(1.0, len(self._large) / _FEW)
+
+    def add(self, watch: Watch) -> None:
+        """Look for the outcomes of a watch, which may have been looked for before."""
+        bundle = watch.submission.where.bundle
+        lane = self._large.get(bundle, self._small)
+        if lane is self._small and len(watch.waiting) > _MANY:
+            self._small.watches.pop(bundle, None)
+            lane = self._large[bundle] = _Lane(self)
+        lane.watches[bundle] = watch
+        lane.hurry()
+        lane.start()
+
+    def hurry(self, watch: Watch) -> None:
+        """Look soon: something has happened, or is about to."""
+        self._large.get(watch.submission.where.bundle, self._small).hurry()
+
+    def forget(self, watch: Watch) -> None:
+        """Look no more for what a watch waited for."""
+        bundle = watch.submission.where.bundle
+        lane = self._large.pop(bundle, self._small)
+        lane.watches.pop(bundle, None)
+        if not lane.watches:
+            lane.hurry()  # to its end
+
+    async def close(self) -> None:
+        """Stop looking."""
+        for task in self.looking:
+            task.cancel()
+        await asyncio.gather(*self.looking, return_exceptions=True)
+
+
+class _Lane:
+    """What is looked for at one pace: all small bundles of a run, or one large one.
+
+    Attributes:
+        watches: By bundle.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.watches: dict[str, Watch] = {}
+        self._inbox = inbox
+        self._news = moment()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._least_s = _SHORTEST_S
+        self._longest_s = _SHORTEST_S
+        self._patience = Patience()
+
+    def hurry(self) -> None:
+        self._news = moment()
+        self._wake.set()
+
+    def start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
+            self._inbox.looking.add(self._task)
+            self._task.add_done_callback(self._inbox.looking.discard)
+
+    async def _run(self) -> None:
+        while self.watches:
+            await self._pause()
+            try:
+                await self._look()
+                self._patience.renew()
+            except Exception as error:  # nobody may wait for ever because of a bug
+                self._patience.endure(error, self.watches)
+
+    async def _pause(self) -> None:
+        least_s = self._least_s * self._inbox.crowd
+        await asyncio.sleep(least_s)
+        in_vain_s = moment() - self._news
+        wait_s = min(self._longest_s, _SHARE_OF_WAIT * in_vain_s) - least_s
+        if wait_s <= 0:  # or something was announced meanwhile
+            return
+        self._wake.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), wait_s)
+
+    async def _look(self) -> None:
+        """Tell of the outcomes that have arrived, then of the ends that came without one."""
+        wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
+        self._least_s = _SHORTEST_S
+        if not wanted:
+            self._news = moment()  # those who fetch are busy, and will want more
+            return
+        self._longest_s = min(watch.settings.poll_freq for watch in wanted.values())
+        # Taken before the listing. S3 lists whatever was stored before it was asked, so a task
+        # known by now to have ended, and whose outcome is not in the listing, has none.
+        ended = [(watch, dict(watch.ended)) for watch in wanted.values() if watch.ended]
+        parts = {"": wanted}
+        if len(wanted) <= _FEW:
+            parts = {bundle: {bundle: watch} for bundle, watch in wanted.items()}
+        for bundle, part in parts.items():
+            pages = await self._list(bundle, part)
+            self._least_s = max(self._least_s, pages * _SHORTEST_S)
+        for watch, ends in ended:
+            if not watch.is_full:  # else the listing may have been left before its end
+                self._tell_ends(watch, ends)
+
+    async def _list(self, bundle: str, wanted: Mapping[str, Watch]) -> int:
+        """List what lies in one bundle, or in all; return how many pages it took."""
+        pages = 0
+        key = _first(wanted, "")
+        while key:
+            start = _before(key)
+            page, last = await self._inbox.store.list_outcomes(self._inbox.root, bundle, start)
+            pages += 1
+            now = moment()
+            for arrived in page:
+                watch = wanted.get(arrived.bundle)
+                if watch is not None and arrived.index in watch.waiting:
+                    self._news = now
+                    watch.deliver(arrived.index, arrived)
+            if last <= start or all(watch.is_full for watch in wanted.values()):
+                break
+            key = _first(wanted, last)
+        return pages
+
+    def _tell_ends(self, watch: Watch, ends: dict[int, JobDetail | None]) -> None:
+        missing = []
+        for index, detail in ends.items():
+            if index not in watch.waiting:
+                continue
+            if detail is not None:
+                self._news = moment()
+                watch.deliver(index, Ended(detail, stuck=watch.stuck))
+            else:
+                watch.ended.pop(index, None)
+                missing.append(index)
+        if missing:
+            self._inbox.on_missing(watch, missing)
+
+
+def _first(wanted: Mapping[str, Watch], after: str) -> str:
+    """Return the first key beyond another that is waited for, or an empty string."""
+    keys = (f"{bundle}/{i}" for bundle, watch in wanted.items() for i in watch.waiting)
+    return min((key for key in keys if key > after), default="")
+
+
+def _before(key: str) -> str:
+    """Return a text that a listing can begin after to find a key, and little before it.
+
+    The colon comes right after the nine: ``b/12:`` is beyond ``b/129``, but before ``b/13``.
+    """
+    last = key[-1]
+    return key[:-1] if last == "0" else f"{key[:-1]}{int(last) - 1}:"

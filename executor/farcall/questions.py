@@ -1,0 +1,247 @@
+"""What Batch is asked about the jobs that are waited for, and when.
+
+Outcomes show in the bucket. Batch is asked about what died without one: of every plain job and
+array its status, of an array those children that failed where there are more than before, and of
+tasks whose outcome is missing how they ended. One call follows the other, at the pace of the lane
+that `farcall.batch` keeps for such calls, however many jobs wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import math
+from collections.abc import Callable
+from itertools import islice
+
+from farcall.batch import DESCRIBE_IDS, Batch
+from farcall.states import JobDetail, JobStatus
+from farcall.watching import Ended, Patience, Watch, moment
+
+_log = logging.getLogger("farcall")
+
+_SHORTEST_S = 1.0
+_SHARE_OF_WAIT = 0.1
+_LOST_AFTER_S = 60.0
+_LONGEST_S = 3600.0
+_TOGETHER_S = 0.1
+"""What is due this much later is asked for with what is due now."""
+_LISTED_CHILDREN = 1000
+
+
+class Questions:
+    """Asks Batch about watched jobs, again and again.
+
+    Args:
+        batch: Batch.
+        watches: By ID, the jobs.
+        on_news: Is told of a job to which something happened.
+    """
+
+    def __init__(
+        self, batch: Batch, watches: dict[str, Watch], on_news: Callable[[Watch], None]
+    ) -> None:
+        self._batch = batch
+        self._watches = watches
+        self._on_news = on_news
+        self._missing: dict[Watch, dict[int, None]] = {}
+        self._missing_at = 0.0
+        self._rests_until = math.inf
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._patience = Patience()
+
+    def hurry(self, watch: Watch) -> None:
+        """Ask soon about a job that is new, or to which something happens."""
+        watch.news = moment()
+        watch.ask_at = min(watch.ask_at, watch.news + _SHORTEST_S)
+        if watch.ask_at < self._rests_until:
+            self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
+
+    def look_for(self, watch: Watch, indexes: list[int]) -> None:
+        """Ask how tasks ended that left no outcome, and tell."""
+        self._missing.setdefault(watch, {}).update(dict.fromkeys(indexes))
+        self._wake.set()
+
+    def forget(self, watch: Watch) -> None:
+        """Ask no more about a job."""
+        self._missing.pop(watch, None)
+        if not self._watches:
+            self._wake.set()
+
+    async def close(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._watches:
+            await self._rest()
+            try:
+                if await self._ask_jobs(self._due()) + await self._ask_missing():
+                    self._patience.renew()
+            except Exception as error:  # nobody may wait for ever because of a bug
+                self._patience.endure(error, self._watches)
+                await asyncio.sleep(_SHORTEST_S)
+
+    async def _rest(self) -> None:
+        """Wait until there is something to ask."""
+        self._wake.clear()
+        self._rests_until = min((w.ask_at for w in self._watches.values()), default=math.inf)
+        if self._missing:
+            self._rests_until = min(self._rests_until, self._missing_at)
+        wait_s = self._rests_until - moment()
+        if wait_s > _TOGETHER_S:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), min(wait_s, _LONGEST_S))
+        self._rests_until = -math.inf
+
+    # --- jobs as a whole ----------------------------------------------------------------------
+
+    def _due(self) -> list[Watch]:
+        """Return the jobs to ask about in one call.
+
+        Where there are more than one call takes, half of it is for those to which something
+        happened last: they are the nearest to their end. The others take turns.
+        """
+        soon = moment() + _TOGETHER_S
+        due = [watch for watch in self._watches.values() if watch.ask_at <= soon]
+        if len(due) <= DESCRIBE_IDS:
+            return due
+        due.sort(key=lambda watch: watch.ask_at)
+        lively = heapq.nlargest(DESCRIBE_IDS // 2, due, key=lambda watch: watch.news)
+        return list(islice(dict.fromkeys([*lively, *due]), DESCRIBE_IDS))
+
+    async def _ask_jobs(self, watches: list[Watch]) -> int:
+        """Ask for jobs; return for how many."""
+        if not watches:
+            return 0
+        found = await self._batch.describe([watch.submission.job_id for watch in watches])
+        for watch in watches:
+            detail = found.get(watch.submission.job_id)
+            pages = 0
+            if not watch.waiting:  # any more
+                continue
+            if detail is None:
+                self._note_unseen(watch)
+            else:
+                pages = await self._learn(watch, detail)
+            if not math.isinf(watch.ask_at):
+                watch.ask_at = moment() + max(_interval(watch), pages * _SHORTEST_S)
+        await self._look_after_blocked(watches)
+        return len(watches)
+
+    def _note_unseen(self, watch: Watch) -> None:
+        """A job may be missing right after its submission, and for ever once Batch forgot it."""
+        now = moment()
+        watch.unseen_since = watch.unseen_since or now
+        if now - watch.unseen_since > _LOST_AFTER_S:
+            watch.ended = dict.fromkeys(watch.waiting)
+            self._on_news(watch)
+
+    async def _learn(self, watch: Watch, detail: JobDetail) -> int:
+        """Take in what Batch says of a job; return how many pages of children were listed."""
+        watch.unseen_since = None
+        is_first = watch.detail is None
+        if watch.take(detail):
+            self._on_news(watch)
+            if not is_first:  # what is told first may have been so for long
+                watch.news = moment()
+        counted = detail.status_summary.get(JobStatus.FAILED.value, 0)
+        if detail.status.is_final or counted <= watch.failed:
+            return 0
+        failed = await self._batch.list_children(detail.job_id, JobStatus.FAILED)
+        watch.failed = len(failed)
+        new = [index for index in failed if index in watch.waiting and index not in watch.ended]
+        if new:
+            watch.ended.update(dict.fromkeys(new))
+            watch.news = moment()
+            self._on_news(watch)
+        return 1 + len(failed) // _LISTED_CHILDREN
+
+    async def _look_after_blocked(self, watches: list[Watch]) -> None:
+        """Tell at once of jobs that cannot be placed; end them only after ``stuck_timeout_s``."""
+        now = moment()
+        new: dict[str, list[Watch]] = {}
+        stuck: dict[str, list[Watch]] = {}
+        for watch in watches:
+            if watch.detail is None or not watch.detail.is_blocked:
+                watch.blocked_since = None
+                continue
+            why, limit = watch.detail.status_reason, watch.settings.stuck_timeout_s
+            if watch.blocked_since is None:
+                watch.blocked_since = now
+                new.setdefault(why, []).append(watch)
+            if limit is not None and now - watch.blocked_since >= limit and not watch.stuck:
+                # The reason becomes the job's status reason, so Batch's own words go into it.
+                stuck.setdefault(f"stuck for {limit:g} s: {why}", []).append(watch)
+        for why, found in new.items():
+            rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            _log.warning("job %s%s waits: %s", found[0].submission.job_id, rest, why)
+        for reason, found in stuck.items():
+            await self._end(found, reason)
+
+    async def _end(self, watches: list[Watch], reason: str) -> None:
+        for watch in watches:
+            watch.stuck = True
+        try:
+            await self._batch.terminate([w.submission.job_id for w in watches], reason)
+        except BaseException:
+            for watch in watches:
+                watch.stuck = False
+            raise
+
+    # --- tasks that left no outcome -----------------------------------------------------------
+
+    async def _ask_missing(self) -> int:
+        """Ask how tasks ended that left no outcome, and tell; return how many were asked for."""
+        if not self._missing or moment() + _TOGETHER_S < self._missing_at:
+            return 0
+        asked = self._take_missing()
+        found = await self._batch.describe([watch.submission.id_of(i) for watch, i in asked])
+        told = False
+        for watch, index in asked:
+            self._missing.get(watch, {}).pop(index, None)
+            if not self._missing.get(watch, True):
+                del self._missing[watch]
+            told = self._tell(watch, index, found.get(watch.submission.id_of(index))) or told
+        if not told:
+            self._missing_at = moment() + _SHORTEST_S
+        return len(asked)
+
+    def _take_missing(self) -> list[tuple[Watch, int]]:
+        """Return tasks to ask for in one call, an equal part for each job."""
+        watches = list(self._missing)[:DESCRIBE_IDS]
+        share = DESCRIBE_IDS // len(watches)
+        return [(w, index) for w in watches for index in islice(self._missing[w], share)]
+
+    def _tell(self, watch: Watch, index: int, detail: JobDetail | None) -> bool:
+        """Tell how a task ended; return False if that is not known yet."""
+        if index not in watch.waiting:
+            return False
+        now = moment()
+        if detail is not None:
+            watch.children_unseen_since = None
+            is_over = detail.status.is_final
+        elif watch.unseen_since is None:  # the job itself is still known
+            watch.children_unseen_since = watch.children_unseen_since or now
+            is_over = now - watch.children_unseen_since >= _LOST_AFTER_S
+        else:
+            is_over = True
+        if is_over:
+            watch.deliver(index, Ended(detail, stuck=watch.stuck))
+        elif detail is None or (watch.detail is not None and watch.detail.status.is_final):
+            watch.ended[index] = None  # its outcome is looked for again, and then Batch is asked
+        else:
+            watch.failed = 0  # it lives: failed children are listed anew
+        return is_over
+
+
+def _interval(watch: Watch) -> float:
+    in_vain_s = moment() - watch.news
+    return max(_SHORTEST_S, min(watch.settings.poll_freq, _SHARE_OF_WAIT * in_vain_s))

@@ -1,0 +1,205 @@
+"""The tasks of a job that somebody waits for, and the ways in which a wait ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+from farcall.errors import FarcallError, ServiceError, SettingsError
+from farcall.settings import Settings
+from farcall.states import JobDetail, JobStatus
+from farcall.store import Arrived
+from farcall.submission import Submission
+
+_log = logging.getLogger("farcall")
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+_GIVE_UP_S = 600.0
+"""For how long the tracker's own calls may fail before the waiting tasks are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A task ended and left no outcome.
+
+    Attributes:
+        detail: What Batch says of it; None if Batch no longer knows it.
+        error: Set where it was not the task that failed but the looking for it; the job may go on.
+        stuck: Whether it was ended because it could not be placed.
+    """
+
+    detail: JobDetail | None
+    error: FarcallError | None = None
+    stuck: bool = False
+
+
+class ClosedError(FarcallError):
+    """The tracker was closed while somebody waited; another can follow the job on."""
+
+
+Arrival: TypeAlias = Arrived | Ended
+OnArrival: TypeAlias = Callable[[int, Arrival], None]
+IsFull: TypeAlias = Callable[[], bool]
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """The tasks of one job that somebody waits for. There may be 10,000 of these.
+
+    Attributes:
+        submission: The job.
+        settings: The options it was made with.
+        on_empty: Is told when nobody waits any more.
+        full: Tells whether what arrived lies unfetched, so that more need not be looked for; None
+            where that never is so.
+        waiting: By number of the task, who is to be told of its end.
+        detail: What Batch said last of the job as a whole, without its environment.
+        ended: Tasks that have ended and whose outcome was not seen yet; the detail is None until
+            Batch was asked for it.
+        news: When something was last seen to happen on Batch.
+        ask_at: When Batch is to be asked again.
+        failed: Number of failed children when they were last listed.
+        unseen_since: When Batch began not to know the job.
+        children_unseen_since: When Batch began not to know children that have ended.
+        blocked_since: When Batch began to say that it cannot place the job.
+        stuck: Whether it was terminated for that.
+    """
+
+    submission: Submission
+    settings: Settings
+    on_empty: Callable[[Watch], None]
+    full: IsFull | None = None
+    waiting: dict[int, tuple[OnArrival, ...]] = field(default_factory=dict)
+    detail: JobDetail | None = None
+    ended: dict[int, JobDetail | None] = field(default_factory=dict)
+    news: float = 0.0
+    ask_at: float = math.inf
+    failed: int = 0
+    unseen_since: float | None = None
+    children_unseen_since: float | None = None
+    blocked_since: float | None = None
+    stuck: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what arrived lies unfetched."""
+        return self.full is not None and self.full()
+
+    def deliver(self, index: int, arrival: Arrival) -> None:
+        """Tell those who wait for a task how it ended."""
+        self.ended.pop(index, None)
+        told = self.waiting.pop(index, ())
+        for tell in told:
+            tell(index, arrival)
+        if told and not self.waiting:
+            self.on_empty(self)
+
+    def give_up(self, error: FarcallError) -> None:
+        """Tell everybody that the looking failed."""
+        for index in list(self.waiting):
+            self.deliver(index, Ended(None, error))
+
+    def leave(self, tell: OnArrival) -> None:
+        """Let go of one of those who wait."""
+        for index, told in list(self.waiting.items()):
+            left = tuple(other for other in told if other is not tell)
+            if left:
+                self.waiting[index] = left
+            else:
+                del self.waiting[index]
+        if not self.waiting:
+            self.on_empty(self)
+
+    def take(self, detail: JobDetail) -> bool:
+        """Take in what Batch says of the job as a whole; an end is never taken back.
+
+        Returns:
+            Whether its status is another than before.
+        """
+        known = self.detail
+        if known is not None and known.status.is_final and not detail.status.is_final:
+            return False
+        # 10,000 of these may be kept, so what is known already is not kept twice.
+        job = self.submission
+        self.detail = replace(detail, job_id=job.job_id, name=job.name, environment=_NOTHING)
+        if detail.status.is_final:
+            self.ask_at = math.inf
+            if self.submission.size == 1:
+                self.ended = {0: detail}
+            else:
+                self.ended = {index: self.ended.get(index) for index in self.waiting}
+        return known is None or known.status is not detail.status
+
+    def note(self, detail: JobDetail) -> bool:
+        """Take in what was told late, perhaps, and twice, of the job or of a child of it.
+
+        Returns:
+            Whether it is news.
+        """
+        _, _, child = detail.job_id.partition(":")
+        if child:
+            index = int(child)
+            if not detail.status.is_final or index not in self.waiting or self.ended.get(index):
+                return False
+            self.ended[index] = detail
+            return True
+        known = self.detail
+        if known is not None and _rank(detail.status) <= _rank(known.status):
+            return False
+        if known is not None and not detail.status_summary:
+            detail = replace(detail, status_summary=known.status_summary)
+        return self.take(detail)
+
+
+class Patience:
+    """Bears failures of the tracker's own calls, but not for ever."""
+
+    def __init__(self) -> None:
+        self._failing_since: float | None = None
+
+    def renew(self) -> None:
+        """Note that a call got through."""
+        self._failing_since = None
+
+    def endure(self, error: Exception, watches: Mapping[str, Watch]) -> None:
+        """Note a failure; where it would last for ever, tell those who wait.
+
+        Args:
+            error: Whatever it is, nobody may wait for ever because of it.
+            watches: What could not be looked for.
+        """
+        if isinstance(error, FarcallError):
+            told = error
+        else:
+            told = FarcallError(f"looking for the job's end failed: {error!r}")
+            told.__cause__ = error
+        now = moment()
+        if self._failing_since is None:
+            self._failing_since = now
+            _log.warning("%s; trying again", told)
+        permanent = isinstance(told, SettingsError) or (
+            isinstance(told, ServiceError) and "AccessDenied" in told.code
+        )
+        if permanent or now - self._failing_since > _GIVE_UP_S:
+            self._failing_since = None
+            for watch in list(watches.values()):
+                watch.give_up(told)
+
+
+def moment() -> float:
+    """Return the time of the event loop in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+def _rank(status: JobStatus) -> int:
+    """Return the place of a status in a job's life; both ends have the same."""
+    return len(_LIFE) if status.is_final else _LIFE.index(status)
+
+
+_LIFE = [status for status in JobStatus if not status.is_final]

@@ -1,0 +1,177 @@
+"""A tracker with an inbox and a Batch that are scripted, for tests in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import collections
+import functools
+import itertools
+from types import SimpleNamespace
+
+from farcall import Settings
+from farcall.batch import Batch
+from farcall.states import JobDetail
+from farcall.store import Arrived
+from farcall.submission import Submission
+from farcall.tracker import Tracker
+from farcall_runtime.contract import Location
+from unit.fakes import Client
+
+ROOT = "farcall/v1/run"
+PAGE = 1000
+REQUEST_S = 0.01
+
+settings = functools.cache(Settings)
+
+
+class Inbox:
+    """What lies in one bucket, and the requests that list it: pages of 1000, sorted as text.
+
+    Attributes:
+        requests: When each request came, for which root and bundle.
+        failures: What to raise, by root.
+        while_listing: Is called between the moment that an answer tells of and the answer.
+    """
+
+    def __init__(self):
+        self._names = collections.defaultdict(list)
+        self.requests = []
+        self.failures = {}
+        self.while_listing = lambda: None
+
+    def put(self, bundle, index, root=ROOT):
+        bisect.insort(self._names[root], f"{bundle}/{index}")
+
+    def delete(self, bundle, index, root=ROOT):
+        self._names[root].remove(f"{bundle}/{index}")
+
+    async def list_outcomes(self, root, bundle="", after=""):
+        self.requests.append((asyncio.get_running_loop().time(), root, bundle))
+        prefix = f"{bundle}/" if bundle else ""
+        names = self._names[root]
+        first = max(bisect.bisect_right(names, after), bisect.bisect_left(names, prefix))
+        page = list(itertools.takewhile(lambda n: n.startswith(prefix), names[first:][:PAGE]))
+        self.while_listing()
+        await asyncio.sleep(REQUEST_S)
+        if root in self.failures:
+            raise self.failures[root]
+        found = [name.split("/") for name in page]
+        last = page[-1] if len(page) == PAGE else ""
+        return [Arrived(owner, int(index), 10) for owner, index in found], last
+
+    def listed(self, bundle=None):
+        """Return when a bundle was listed; by default when anything was."""
+        return [at for at, _, listed in self.requests if bundle in (None, listed)]
+
+
+class Jobs:
+    """Batch's side: what it knows of jobs, and the calls it was sent.
+
+    Attributes:
+        known: By ID what DescribeJobs says.
+        log: When each call came, its operation, and what it asked for.
+        failure: What DescribeJobs is to raise.
+        refusal: What TerminateJob is to raise.
+    """
+
+    def __init__(self):
+        self.known = {}
+        self.log = []
+        self.failure = self.refusal = None
+        client = Client(
+            describe_jobs=self._describe, list_jobs=self._list, terminate_job=self._terminate
+        )
+        self.batch = Batch(SimpleNamespace(batch=client, submitter=client))
+
+    def set(self, job_id, status, reason="", summary=None, **more):
+        job = {"jobId": job_id, "jobName": "n", "status": status, "statusReason": reason, **more}
+        if summary is not None:
+            size = sum(summary.values())
+            job["arrayProperties"] = {"size": size, "statusSummary": dict(summary)}
+        self.known[job_id] = job
+
+    def detail(self, job_id):
+        return JobDetail.from_describe(self.known[job_id])
+
+    def asked(self, operation, since=0.0):
+        return [said for at, name, said in self.log if name == operation and at >= since]
+
+    def _note(self, operation, said):
+        self.log.append((asyncio.get_running_loop().time(), operation, said))
+
+    async def _describe(self, *, jobs):
+        self._note("describe", jobs)
+        assert 1 <= len(jobs) <= 100
+        found = [dict(self.known[job_id]) for job_id in jobs if job_id in self.known]
+        await asyncio.sleep(REQUEST_S)
+        if self.failure is not None:
+            raise self.failure
+        return {"jobs": found}
+
+    async def _list(self, *, arrayJobId, jobStatus="RUNNING", nextToken="0"):  # noqa: N803
+        self._note("list", arrayJobId)
+        first = int(nextToken)
+        children = [
+            {"jobId": job_id, "jobName": "n", "status": job["status"]}
+            for job_id, job in reversed(self.known.items())
+            if job_id.startswith(f"{arrayJobId}:") and job["status"] == jobStatus
+        ]
+        await asyncio.sleep(REQUEST_S)
+        reply = {"jobSummaryList": children[first : first + PAGE]}
+        if first + PAGE < len(children):
+            reply["nextToken"] = str(first + PAGE)
+        return reply
+
+    async def _terminate(self, *, jobId, reason):  # noqa: N803
+        self._note("terminate", (jobId, reason))
+        if self.refusal is not None:
+            raise self.refusal
+        self.set(jobId, "FAILED", reason, isTerminated=True)
+        return {}
+
+
+class World:
+    """A tracker with everything around it.
+
+    Attributes:
+        told: Job, number and arrival of each end that was told.
+    """
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.jobs = Jobs()
+        self.inbox = Inbox()
+        self.told = []
+        self.tracker = Tracker(self.jobs.batch, lambda bucket: self.inbox)
+
+    def watch(self, job_id, size=1, indexes=None, tell=None, is_full=None, root=ROOT, **options):
+        where = Location("bucket", root, f"bundle-of-{job_id}")
+        self.tracker.watch(
+            Submission(job_id, "n", where, b"key", size),
+            range(size) if indexes is None else indexes,
+            settings(**options),
+            tell or (lambda index, arrival: self.told.append((job_id, index, arrival))),
+            is_full,
+        )
+
+    def store(self, job_id, *indexes, root=ROOT):
+        for index in indexes or (0,):
+            self.inbox.put(f"bundle-of-{job_id}", index, root)
+
+    async def until(self, count, at_most_s=3600.0):
+        """Wait until so many ends were told; return how long it took."""
+        begin = self.clock.now()
+        while len(self.told) < count:
+            assert self.clock.now() - begin < at_most_s, len(self.told)
+            await asyncio.sleep(0.05)
+        return self.clock.now() - begin
+
+    def tasks(self):
+        """Return the tasks whose end was told."""
+        return [(job_id, index) for job_id, index, _ in self.told]
+
+
+def arrived(job_id, index=0):
+    """What is told of an outcome."""
+    return Arrived(f"bundle-of-{job_id}", index, 10)
