@@ -20,6 +20,7 @@ VALUES = {
     "ACCOUNT": "123456789012",
     "BUCKET": "farcall-local",
     "PREFIX": "farcall",
+    "EVENT-QUEUE": "farcall-events",
     "QUEUE": "farcall-local",
     "LOG-GROUP": "farcall-local",
     "JOB-ROLE": JOB_ROLE,

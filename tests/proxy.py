@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.parse
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/([^/,\s]+)/([^/,\s]+)/aws4_request")
@@ -67,6 +67,17 @@ class Proxy:
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def remembered(self, connection: http.client.HTTPConnection) -> Iterator[None]:
+        """Have `vanish` close a connection, as long as the block lasts."""
+        connection.connect()
+        own = connection.sock
+        self._connections.add(own)
+        try:
+            yield
+        finally:
+            self._connections.discard(own)
 
     def of(self, service: str) -> dict[str, int]:
         """Return the requests of one service, by operation."""
@@ -134,10 +145,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._hang_up()
             return
         connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.target).netloc)
-        connection.request(self.command, self.path, body, dict(self.headers))
-        reply = connection.getresponse()
-        content = self.proxy.change(self.path, reply.read())
-        connection.close()
+        try:
+            with contextlib.closing(connection), self.proxy.remembered(connection):
+                connection.request(self.command, self.path, body, dict(self.headers))
+                reply = connection.getresponse()
+                content = self.proxy.change(self.path, reply.read())
+        except ConnectionError:  # the proxy vanished, or what is behind it
+            self.close_connection = True
+            return
         with self.proxy._lock:
             self.proxy.answers[f"{operation} {reply.status}"] += 1
         if fault == "lost":

@@ -39,6 +39,7 @@ SECTION = ("executors", "awsbatch")
 ENVIRONMENT_PREFIX = "FARCALL_"
 _FILES = (Path("farcall.toml"), Path("~/.config/farcall/farcall.toml"))
 _NAME = r"[A-Za-z0-9_-]{1,128}"
+_SQS = r"[A-Za-z0-9_-]{1,80}(\.fifo)?"
 _ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
 
 
@@ -102,8 +103,8 @@ class Settings(BaseSettings):
             before, at most 30 s, and has half of that to clean up.
         poll_freq: The longest time in seconds between two looks at a job; they follow each other
             faster while something happens.
-        cache_dir: Folder where a value of more than 64 MiB lies for a moment on its way into
-            Covalent's store.
+        cache_dir: Folder for arguments and values that would take half the memory that is left,
+            and where values of more than 64 MiB lie on their way into Covalent's store.
         container_image_uri: Image of the jobs, built from farcall's Dockerfile.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
@@ -114,6 +115,8 @@ class Settings(BaseSettings):
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.
         job_definition_extra: Merged into the RegisterJobDefinition request: any field Batch has.
+        event_queue: Name, URL or ARN of an SQS queue that an EventBridge rule sends Batch's events
+            to, so that the end of a job is known sooner; empty for none.
         endpoint_url: URL of all services in place of AWS's own.
         keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
 
@@ -159,6 +162,9 @@ class Settings(BaseSettings):
     priority: Annotated[int | None, _Number] = Field(None, ge=0, le=9999)
     share_identifier: str = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
     job_definition_extra: dict[str, Any] = Field({}, repr=False)  # may hold secrets
+    event_queue: str = Field(
+        "", pattern=rf"^({_SQS}|arn:aws[a-z-]*:sqs:[^:]+:\d+:{_SQS}|https?://\S+|)$"
+    )
     endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: bool = False
 
@@ -309,5 +315,6 @@ _PATTERNS = {
     "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
     "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
     "share_identifier": "up to 255 letters and digits are allowed",
+    "event_queue": "the name, the URL or the ARN of an SQS queue is allowed",
     "endpoint_url": "a URL that begins with http:// or https:// is allowed",
 }

@@ -36,6 +36,7 @@ OWN = {
     "priority": None,
     "share_identifier": "",
     "job_definition_extra": {},
+    "event_queue": "",
     "endpoint_url": "",
     "keep_artifacts": False,
 }

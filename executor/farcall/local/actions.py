@@ -7,12 +7,14 @@ Sources:
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsbatch.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoncloudwatchlogs.html
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonsqs.html
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoneventbridge.html
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -94,10 +96,8 @@ class Call:
 
 def needs(call: Call) -> list[Need]:
     """Return every permission a request needs; all of them must be there."""
-    mappings = {"batch": _batch, "s3": _s3, "logs": _logs, "iam": _iam, "sts": _sts}
-    if call.service in mappings:
-        return mappings[call.service](call)
-    return [Need(f"{call.service}:{_operation(call)}")]
+    mapping = _MAPPINGS.get(call.service)
+    return mapping(call) if mapping else [Need(f"{call.service}:{_operation(call)}")]
 
 
 # --- S3 -----------------------------------------------------------------------------------------
@@ -191,6 +191,28 @@ def _sts(call: Call) -> list[Need]:
     return [Need(f"sts:{_operation(call)}", call.form.get("RoleArn", "*"))]
 
 
+# --- SQS, EventBridge ---------------------------------------------------------------------------
+
+
+def _sqs(call: Call) -> list[Need]:
+    document = call.document()
+    # The batch operations have no actions of their own.
+    action = f"sqs:{_operation(call).removesuffix('Batch')}"
+    queue = document.get("QueueName") or str(document.get("QueueUrl", "")).rpartition("/")[2]
+    if not queue:
+        return [Need(action)]
+    return [Need(action, f"arn:aws:sqs:{names.REGION}:{names.ACCOUNT_ID}:{queue}")]
+
+
+def _events(call: Call) -> list[Need]:
+    document = call.document()
+    action = f"events:{_operation(call)}"
+    rule = document.get("Rule") or document.get("Name")
+    if not rule or not action.endswith(("Rule", "Targets")):
+        return [Need(action)]
+    return [Need(action, f"arn:aws:events:{names.REGION}:{names.ACCOUNT_ID}:rule/{rule}")]
+
+
 def _operation(call: Call) -> str:
     target = call.headers.get("X-Amz-Target", "")
     return target.rpartition(".")[2] or call.form.get("Action", "")
@@ -245,3 +267,14 @@ def _registering(document: dict[str, Any]) -> list[Need]:
 def _batch_arn(kind: str, name: object) -> str:
     text = str(name or "")
     return text if text.startswith("arn:") else names.batch_arn(f"{kind}/{text}")
+
+
+_MAPPINGS: dict[str, Callable[[Call], list[Need]]] = {
+    "batch": _batch,
+    "events": _events,
+    "iam": _iam,
+    "logs": _logs,
+    "s3": _s3,
+    "sqs": _sqs,
+    "sts": _sts,
+}

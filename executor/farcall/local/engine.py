@@ -109,14 +109,14 @@ class Engine:
         if job.status is not Status.SUBMITTED:
             return
         if job.waiting_for or job.children:
-            job.enter(Status.PENDING)
+            self._world.enter(job, Status.PENDING)
         else:
             self._make_runnable(job)
         for child in job.children:
             self._accept(child)
 
     def _make_runnable(self, job: Job, *, again: bool = False) -> None:
-        job.enter(Status.RUNNABLE)
+        self._world.enter(job, Status.RUNNABLE)
         self._after(Status.RUNNABLE, lambda: self._queue(job, again=again))
 
     def _queue(self, job: Job, *, again: bool) -> None:
@@ -133,7 +133,7 @@ class Engine:
     async def _execute(self, job: Job) -> None:
         execution = self._executions[job] = Execution(job, self._world)
         job.current = execution.attempt
-        job.enter(Status.STARTING)
+        self._world.enter(job, Status.STARTING)
         try:
             await execution.run()
         finally:
@@ -160,9 +160,9 @@ class Engine:
             self._finish(job, Status.FAILED, status_reason)
 
     def _finish(self, job: Job, status: Status, reason: str | None) -> None:
-        job.enter(status)
         job.status_reason = reason
         job.stopped_at = names.now_ms()
+        self._world.enter(job, status)
         # Told later, because a chain of 10,000 failing dependencies is deeper than the stack.
         self._loop.call_soon(self._tell, job)
 

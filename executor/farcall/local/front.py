@@ -17,12 +17,13 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from moto.backends import get_backend
 from moto.moto_server import werkzeug_app
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler
 
 from farcall.local import credentials as role_credentials
-from farcall.local import refusals
+from farcall.local import names, receiving, refusals
 from farcall.local.actions import Call, doomed_keys
 from farcall.local.api import Request, Response
 from farcall.local.credentials import RoleCredentials
@@ -33,8 +34,8 @@ from farcall.local.refusals import Reason, RefusedError
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
 
-#: What farcall and its jobs use of moto.
-SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
+#: What farcall, its jobs and its completion events use of moto.
+SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts", "events", "sqs")
 
 _SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/[^/,\s]+/([^/,\s]+)/aws4_request")
 
@@ -59,6 +60,7 @@ class Front:
 
     Attributes:
         guard: Checks signatures and permissions; None lets everybody do everything.
+        refill: Is given a queue of moto's, under SQS's lock, before messages are taken from it.
         locks: A lock for each of `SERVICES`; ``""`` is for all others.
         connections: The sockets of the open connections.
     """
@@ -70,6 +72,7 @@ class Front:
         credentials: RoleCredentials,
     ) -> None:
         self.guard: Guard | None = None
+        self.refill: Callable[[Any], None] = lambda queue: None
         self._batch = batch
         self._credentials = credentials
         self._control = control
@@ -77,6 +80,7 @@ class Front:
         self._apps: dict[str, Application] = {name: create_backend_app(name) for name in SERVICES}
         self._dispatcher: Application = DomainDispatcherApplication(create_backend_app)
         self.locks = {name: threading.Lock() for name in (*SERVICES, "")}
+        self.locks["events"] = self.locks["sqs"]  # what one is given it puts into the other
         self.connections: set[socket.socket] = set()
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
@@ -130,6 +134,10 @@ class Front:
             request = Request(method, path, environ["QUERY_STRING"], body)
             return _send(self._batch(request), start_response)
         app = self._apps.get(service or "", self._dispatcher)
+        if service == "sqs" and receiving.may_wait(environ):
+            sqs = get_backend("sqs")[names.ACCOUNT_ID][names.REGION]
+            lock = self.locks["sqs"]
+            return receiving.receive(sqs, environ, start_response, app, lock, self.refill)
         with self.locks.get(service or "s3", self.locks[""]):
             return list(app(environ, start_response))
 

@@ -29,7 +29,7 @@ _ELEMENTS = {
 }
 #: What requests are known to have, or not to have, in lower case. A key that AWS would have and
 #: nobody fills in here must not look absent, which some operators take for a yes.
-CONDITION_KEYS = {"iam:passedtoservice", "s3:prefix"}
+CONDITION_KEYS = {"aws:sourcearn", "iam:passedtoservice", "s3:prefix"}
 
 
 class UnknownElementError(Exception):
@@ -72,7 +72,7 @@ def evaluate(documents: Iterable[Mapping[str, Any]], need: Need) -> Verdict:
     """
     verdict = Verdict.NOT_ALLOWED
     for document in documents:
-        for statement in _many(document["Statement"]):
+        for statement in many(document["Statement"]):
             if not _applies(statement, need):
                 continue
             if statement["Effect"] == "Deny":
@@ -96,8 +96,8 @@ def _covers(
     statement: Mapping[str, Any], element: str, value: str, fold: Callable[[str], str]
 ) -> bool:
     if element in statement:
-        return any(_like(fold(pattern), value) for pattern in _many(statement[element]))
-    patterns = _many(statement[f"Not{element}"])
+        return any(_like(fold(pattern), value) for pattern in many(statement[element]))
+    patterns = many(statement[f"Not{element}"])
     return not any(_like(fold(pattern), value) for pattern in patterns)
 
 
@@ -108,7 +108,7 @@ def _meets(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, st
             raise UnknownElementError(f"the condition key {key}")
     values = {key.lower(): value for key, value in context.items()}
     return all(
-        _holds(operator, values.get(key.lower()), [str(value) for value in _many(wanted)])
+        _holds(operator, values.get(key.lower()), [str(value) for value in many(wanted)])
         for operator, key, wanted in tests
     )
 
@@ -160,5 +160,6 @@ _OPERATORS: dict[str, tuple[Callable[[str, str], bool], bool]] = {
 }
 
 
-def _many(value: Any) -> list[Any]:
+def many(value: Any) -> list[Any]:
+    """Return a list of what may stand in a policy alone or as a list."""
     return value if isinstance(value, list) else [value]

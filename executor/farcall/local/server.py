@@ -27,6 +27,7 @@ from farcall.local.api import BatchApi, Request, Response
 from farcall.local.control import Control, Controls
 from farcall.local.credentials import RoleCredentials
 from farcall.local.engine import Engine
+from farcall.local.events import Events
 from farcall.local.execution import Timing, World
 from farcall.local.front import SERVICES, Front, Handler
 from farcall.local.limits import Limits
@@ -56,7 +57,7 @@ TRUST = {
 
 
 class LocalServer(Controls):
-    """The embedded AWS in this process: S3, CloudWatch Logs, STS, IAM and Batch on one port.
+    """The embedded AWS in this process, all of its services on one port.
 
     Use it as a context manager in tests that want to look inside; `farcall.local.start` runs the
     same in a process of its own, where it does not share the interpreter lock with its clients.
@@ -100,6 +101,13 @@ class LocalServer(Controls):
         self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
         self._threads[0].start()
         cpus = cpus or os.cpu_count() or 1
+        self._events = Events(
+            _backend("events", names.REGION),
+            _backend("sqs", names.REGION),
+            self._front.locks["events"],
+            enforced=enforce_iam,
+        )
+        self._front.refill = self._events.refill
         self._runner = self._on_loop(lambda: runner(self.endpoint_url, self._credentials))
         self._engine, self._api, self._control = self._on_loop(lambda: self._make_batch(cpus))
         self._http = make_server(
@@ -137,6 +145,7 @@ class LocalServer(Controls):
             self._loop.shutdown_default_executor(),
         ):
             asyncio.run_coroutine_threadsafe(last, self._loop).result()
+        self._events.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         for connection in list(self._front.connections):
             with contextlib.suppress(OSError):
@@ -168,6 +177,7 @@ class LocalServer(Controls):
             assumable=self._assumable,
             environment_name=lambda job: queues.environment_name(job.submission.queue),
             timing=timing,
+            changed=self._events.changed,
         )
         engine = Engine(world, cpus)
         control = Control(engine, limits, timing, self._credentials)
