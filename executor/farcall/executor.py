@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from farcall import payload
 from farcall.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.job import Job
 from farcall.session import Session, session_for
@@ -63,6 +63,7 @@ class BatchExecutor:
             )
         self.settings = settings.replace(**options) if settings else Settings(**options)
         self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
+        self._session = functools.partial(session_for, self.settings)
 
     def __repr__(self) -> str:
         given = sorted(self.settings.model_fields_set)
@@ -127,7 +128,7 @@ class BatchExecutor:
         Args:
             job_id: The job's ID; of an array job's child ``"<parent>:<index>"``.
         """
-        return Job(job_id, self.settings, lambda: session_for(self.settings))
+        return Job(job_id, self.settings, self._session)
 
     async def __aenter__(self) -> Self:
         session = await session_for(self.settings)
@@ -171,23 +172,28 @@ class BatchExecutor:
     ) -> Job[R]:
         session = await session_for(self.settings)
         submitter = await session.submitter(self.settings)
-        packed, (arguments,) = await session.in_thread(_pack, function, args, kwargs)
+        packed, arguments = await session.packer.pack(
+            function, (args, kwargs), self.settings.cache_dir
+        )
         name = getattr(function, "__name__", "task")
         submission, index = await submitter.submit(self.settings, name, packed, arguments)
         session.note_submission(submission)
+        session.terminations.note_children(submission)
+
+        def note_end(job_id: str) -> None:
+            self._unfinished.pop(job_id, None)
+            session.terminations.note_end(submission, index)
+
         job: Job[R] = Job(
             submission.id_of(index),
             self.settings,
-            lambda: session_for(self.settings),
+            self._session,
             (submission, index),
-            self._note_end,
+            note_end,
         )
         self._unfinished[job.id] = asyncio.get_running_loop()
         job.watch(session, submission, index)
         return job
-
-    def _note_end(self, job_id: str) -> None:
-        self._unfinished.pop(job_id, None)
 
     async def _run(
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -199,7 +205,3 @@ class BatchExecutor:
             self._unfinished.pop(job.id, None)
             await job.cancel("the await on it was cancelled")
             raise
-
-
-def _pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return payload.pack_function(function), list(payload.pack_calls([[(args, kwargs)]]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Literal, TypeVar
 
@@ -14,7 +15,7 @@ from farcall.session import Session
 from farcall.settings import Settings
 from farcall.states import JobDetail, JobStatus
 from farcall.submission import Submission
-from farcall.tracker import Arrival, ClosedError, Ended
+from farcall.watching import Arrival, ClosedError, Ended
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 R = TypeVar("R")
@@ -45,7 +46,10 @@ class Job(Generic[R]):
         self._session = session
         self._place = place
         self._on_end = on_end
-        self._arrival: asyncio.Future[Arrival] | None = None
+        self._followed = False
+        self._arrival: Arrival | None = None
+        # Plain futures, one for each wait: ten thousand jobs are waited for in little memory.
+        self._waits: list[asyncio.Future[Arrival]] = []
         self._delivery: asyncio.Task[Delivered] | None = None
 
     def __repr__(self) -> str:
@@ -57,14 +61,16 @@ class Job(Generic[R]):
         Cancelling the wait leaves the job running; `cancel` ends the job. Waiting again gives
         the same value, or raises the same error, without asking AWS again.
 
+        The job of a ``map`` with a ``chunksize`` gives the values of its calls as a list.
+
         Raises:
             Exception: What the function raised, with the remote traceback as a note.
             JobError: The job ended badly; its class says how.
             OutcomeError: The job ended, and its answer cannot be used.
             ServiceError: AWS refused a call.
         """
-        delivered = await self._delivered()
-        value: R = delivered.results[0].unwrap()
+        values = [result.unwrap() for result in (await self._delivered()).results]
+        value: R = values if len(values) > 1 else values[0]  # type: ignore[assignment]
         return value
 
     async def exception(self) -> BaseException | None:
@@ -73,11 +79,12 @@ class Job(Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        return (await self._delivered()).results[0].error
+        errors = (result.error for result in (await self._delivered()).results)
+        return next((error for error in errors if error is not None), None)
 
     def done(self) -> bool:
         """Tell whether the job's end is known here; it asks nobody."""
-        return self._arrival is not None and self._arrival.done()
+        return self._arrival is not None
 
     async def status(self) -> JobStatus:
         """Ask Batch for the job's status. Asking for many jobs at once shares calls.
@@ -162,7 +169,9 @@ class Job(Generic[R]):
                 yield chunk
             if not follow:
                 return
-            await asyncio.wait([self.watch(*await self._find())], timeout=_FOLLOW_S)
+            self.watch(*await self._find())  # anew, where the session was closed
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._arrived(), _FOLLOW_S)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> None:
         """End the job, whatever it is doing; a job that has ended stays as it is.
@@ -177,7 +186,7 @@ class Job(Generic[R]):
             ServiceError: Batch refused the call.
         """
         session = await self._session()
-        await session.terminations.now([self.id], reason)
+        await session.terminations.soon(self.id, reason)
 
     # --- how it is found ----------------------------------------------------------------------
 
@@ -197,40 +206,47 @@ class Job(Generic[R]):
             self._place = Submission.of(await self._describe(session))
         return session, *self._place
 
-    def watch(
-        self, session: Session, submission: Submission, index: int
-    ) -> asyncio.Future[Arrival]:
+    def watch(self, session: Session, submission: Submission, index: int) -> None:
         """Have the tracker follow the job, whether or not somebody waits for its result yet."""
+        if not self._followed:
+            self._followed = True
+            session.tracker.watch(submission, [index], self._settings, self._tell)
+            session.events.listen(self._settings.event_queue)
+
+    def _tell(self, _index: int, arrived: Arrival) -> None:
+        if _is_closed(arrived):
+            self._followed = False  # the job goes on; whoever waits follows it in a new session
+        else:
+            self._arrival = arrived
+            self._on_end(self.id)
+        for wait in self._waits:
+            if not wait.done():
+                wait.set_result(arrived)
+
+    async def _arrived(self) -> Arrival:
+        """Wait for what the tracker tells of the job's end."""
         if self._arrival is not None:
             return self._arrival
-        arrival: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
-        self._arrival = arrival
-
-        def tell(_index: int, arrived: Arrival) -> None:
-            if _is_closed(arrived):
-                self._arrival = None  # the job goes on; whoever waits follows it in a new session
-            else:
-                self._on_end(self.id)
-            if not arrival.done():
-                arrival.set_result(arrived)
-
-        session.tracker.watch(submission, [index], self._settings, tell)
-        return arrival
+        wait: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
+        self._waits.append(wait)
+        try:
+            return await wait
+        finally:
+            self._waits.remove(wait)
 
     async def _delivered(self) -> Delivered:
         delivery = self._delivery
-        if delivery is None or (
-            delivery.done() and (delivery.cancelled() or delivery.exception() is not None)
-        ):
-            delivery = self._delivery = asyncio.ensure_future(self._deliver())
-        return await asyncio.shield(delivery)
-
-    async def _deliver(self) -> Delivered:
-        while True:
+        while delivery is None or _has_failed(delivery):
             session, submission, index = await self._find()
-            arrived = await self.watch(session, submission, index)
-            if not _is_closed(arrived):
-                return await self._fetch(session, submission, index, arrived)
+            self.watch(session, submission, index)
+            arrived = await self._arrived()
+            delivery = self._delivery  # which another wait may have begun meanwhile
+            if not _is_closed(arrived) and (delivery is None or _has_failed(delivery)):
+                delivery = self._delivery = asyncio.ensure_future(
+                    self._fetch(session, submission, index, arrived)
+                )
+                break
+        return await asyncio.shield(delivery)
 
     async def _fetch(
         self, session: Session, submission: Submission, index: int, arrived: Arrival
@@ -254,6 +270,11 @@ class Job(Generic[R]):
             return delivered.stdout, delivered.stderr
         session, submission, index = await self._find()
         return await session.output(submission, index)
+
+
+def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:
+    """Tell whether a delivery came to nothing and is to be tried again."""
+    return delivery.done() and (delivery.cancelled() or delivery.exception() is not None)
 
 
 def _is_closed(arrived: Arrival) -> bool:

@@ -28,6 +28,7 @@ import cloudpickle
 import cloudpickle.cloudpickle as _internals
 
 from farcall.errors import TaskNotPicklableError
+from farcall.spilling import NoRoomError, Spill
 from farcall_runtime import envelope, pickles
 from farcall_runtime.envelope import Buffer
 
@@ -106,7 +107,7 @@ def pack_function(function: Callable[..., Any]) -> Packed:
         TaskNotPicklableError: Something that it refers to cannot be pickled.
     """
     try:
-        with _project_by_value():
+        with project_by_value():
             return _pack(function)
     except Exception as error:
         name = getattr(function, "__qualname__", repr(function))
@@ -117,37 +118,56 @@ def pack_function(function: Callable[..., Any]) -> Packed:
         ) from error
 
 
-def pack_calls(groups: Iterable[Sequence[Call]]) -> Iterator[Packed]:
+def pack_calls(groups: Iterable[Sequence[Call]], cache_dir: str | None = None) -> Iterator[Packed]:
     """Pickle the arguments of tasks: one call each, or several where they are chunked.
 
     They are pickled a few at a time, as they are asked for: neither do all pickles of a large
     sweep lie in memory, nor do other threads wait for all of them.
 
+    Args:
+        groups: The calls of each task.
+        cache_dir: Folder for a pickle that is too large for the memory; None for none.
+
     Raises:
+        NoRoomError: There is no room in that folder.
         TaskNotPicklableError: An argument cannot be pickled; the message says which.
     """
     groups = iter(groups)
-    while packed := _pack_some(groups):
+    while packed := _pack_some(groups, cache_dir):
         yield from packed
 
 
-def _pack_some(groups: Iterator[Sequence[Call]]) -> list[Packed]:
+def _pack_some(groups: Iterator[Sequence[Call]], cache_dir: str | None) -> list[Packed]:
     packed: list[Packed] = []
     size = 0
-    with _project_by_value():
+    with project_by_value():
         while len(packed) < _TOGETHER and size < _TOGETHER_BYTES:
             calls = next(groups, None)
             if calls is None:
                 break
-            try:
-                packed.append(_pack(list(calls)))
-            except Exception as error:
-                raise TaskNotPicklableError(
-                    f"{_find_culprit(calls)} cannot be pickled ({_reason(error)}); open files, "
-                    "sockets, locks and generators cannot travel: pass what they are made from"
-                ) from error
+            packed.append(pack_call(calls, cache_dir))
             size += packed[-1].size
     return packed
+
+
+def pack_call(calls: Sequence[Call], cache_dir: str | None = None) -> Packed:
+    """Pickle the arguments of one task; see `pack_calls`.
+
+    Raises:
+        NoRoomError: There is no room in ``cache_dir``.
+        TaskNotPicklableError: An argument cannot be pickled; the message says which.
+    """
+    new_sink = functools.partial(Spill, cache_dir) if cache_dir else None
+    try:
+        with project_by_value():
+            return _frame(pickles.dump(list(calls), new_sink))
+    except NoRoomError:
+        raise
+    except Exception as error:
+        raise TaskNotPicklableError(
+            f"{_find_culprit(calls)} cannot be pickled ({_reason(error)}); open files, sockets, "
+            "locks and generators cannot travel: pass what they are made from"
+        ) from error
 
 
 def pack_plain(value: object, origin: Origin = HERE) -> Packed:
@@ -170,7 +190,11 @@ def load(parts: Sequence[Buffer]) -> Any:
 
 
 def _pack(value: object, origin: Origin = HERE) -> Packed:
-    pieces = envelope.pack(pickles.dump(value))
+    return _frame(pickles.dump(value), origin)
+
+
+def _frame(parts: list[pickles.Pieces], origin: Origin = HERE) -> Packed:
+    pieces = envelope.pack(parts)
     return Packed(pieces, envelope.size(pieces), origin)
 
 
@@ -195,7 +219,7 @@ def _reason(error: BaseException) -> str:
 _lock = threading.RLock()
 _by_value: dict[str, bool] = {}
 _project_names: list[str] = []
-_modules_seen: frozenset[str] = frozenset()
+_modules_seen = 0, ""
 _INSTALLED = tuple(
     {
         str(Path(path).resolve())
@@ -211,7 +235,7 @@ _OWN = ("farcall", "farcall_runtime")
 
 
 @contextlib.contextmanager
-def _project_by_value() -> Iterator[None]:
+def project_by_value() -> Iterator[None]:
     """Have cloudpickle take the project's modules by value, for as long as the block lasts.
 
     cloudpickle keeps one registry for the whole process, which other libraries use too, so what
@@ -232,12 +256,12 @@ def _project_by_value() -> Iterator[None]:
 def _project() -> list[ModuleType]:
     """Return the loaded modules of the user's project; looked through when more are loaded."""
     global _project_names, _modules_seen
-    loaded = sys.modules.copy()
-    names = frozenset(loaded)
-    if names != _modules_seen:
-        _modules_seen = names
+    newest = len(sys.modules), next(reversed(sys.modules))
+    if newest != _modules_seen:
+        _modules_seen = newest
+        loaded = sys.modules.copy()
         _project_names = [n for n, m in loaded.items() if _travels(m) and m.__name__ == n]
-    return [loaded[name] for name in _project_names]
+    return [sys.modules[name] for name in _project_names if name in sys.modules]
 
 
 def _travels(module: object) -> bool:

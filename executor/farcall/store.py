@@ -8,17 +8,16 @@ import html
 import logging
 import mmap
 import re
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from farcall.errors import FarcallError, ServiceError, SettingsError
+from farcall.errors import ServiceError, SettingsError
+from farcall.spilling import NoRoomError, open_file
 from farcall.transfers import (
     PARALLEL_PARTS,
     PART_BYTES,
@@ -44,11 +43,7 @@ _SAID = re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>", re.DOTA
 T = TypeVar("T")
 
 
-class NoRoomError(FarcallError):
-    """A large value came, and the folder it was to lie in has no room for it."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """An outcome in the inbox.
 
@@ -181,8 +176,7 @@ class Store:
                 target = memoryview(bytearray(size))
                 digest = await self._fetch(key, size, Filling(target).write)
                 return None if digest is None else (target, digest)
-            await asyncio.to_thread(Path(folder).mkdir, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:
+            with await asyncio.to_thread(open_file, folder) as file:
                 digest = await self._fetch(key, size, file.write)
                 file.flush()
                 if digest is None:
@@ -190,10 +184,8 @@ class Store:
                 # Arrays on top of it may be changed; what is changed is then in memory.
                 return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)), digest
         except OSError as error:
-            raise NoRoomError(
-                f"cache_dir is {folder!r}, where a value of {size} bytes was to lie: "
-                f"{error}; make room there, or set cache_dir to a folder that has it (s3://"
-                f"{self.bucket}/{key} is still there)"
+            raise NoRoomError.of(
+                f"{folder}", f"a value of {size} bytes (s3://{self.bucket}/{key})", error
             ) from error
 
     async def _fetch(self, key: str, size: int, write: Callable[[Buffer], object]) -> str | None:
@@ -215,23 +207,39 @@ class Store:
         except FileNotFoundError:
             return None
 
-    async def list_outcomes(self, root: str) -> AsyncIterator[Arrived]:
-        """Yield what lies in a run's inbox.
+    async def list_outcomes(
+        self, root: str, bundle: str = "", after: str = ""
+    ) -> tuple[list[Arrived], str]:
+        """Return what lies in a run's inbox, one page of at most 1000 in the order of their text.
+
+        Args:
+            root: Key prefix of the run.
+            bundle: Only this bundle's; by default all.
+            after: ``<bundle>/<index>``, or any text: only what comes after it.
+
+        Returns:
+            The outcomes, and where there may be more the last one's ``<bundle>/<index>``, to go
+            on after; otherwise an empty string.
 
         Raises:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        prefix = contract.outcomes_prefix(root)
-        pages = obstore.list(self._store, prefix, chunk_size=_PAGE)
+        inbox = contract.outcomes_prefix(root)
+        prefix = f"{inbox}{bundle}/" if bundle else inbox
+        offset = f"{inbox}{after}" if after else None
+        pages = obstore.list(self._store, prefix, offset=offset, chunk_size=_PAGE)
         try:
-            async for page in pages:
-                for meta in page:
-                    bundle, _, index = meta["path"][len(prefix) :].partition("/")
-                    if index.isdigit():
-                        yield Arrived(bundle, int(index), meta["size"])
+            page = await anext(aiter(pages), None)  # asked for one chunk, it sends one request
         except (BaseError, OSError) as error:
             raise self._refused("ListObjectsV2", prefix, error) from error
+        names = [(meta["path"][len(inbox) :], meta["size"]) for meta in page or ()]
+        found = []
+        for name, size in names:
+            owner, _, index = name.partition("/")
+            if index.isdigit():
+                found.append(Arrived(owner, int(index), size))
+        return found, names[-1][0] if len(names) == _PAGE else ""
 
     async def list_keys(self, prefix: str) -> list[tuple[str, int]]:
         """Return keys and sizes of the objects below a prefix that ends with a slash, sorted.

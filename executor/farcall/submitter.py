@@ -26,6 +26,7 @@ _QUICK = 500
 _QUICK_BYTES = 1024 * 1024
 """A bundle of fewer tasks and bytes is put together on the spot: a thread would take longer."""
 
+_TOLD_TOGETHER = 256
 _CANCELLED = "cancelled while it was submitted"
 _MOST_NAME = 90  # of Batch's 128 characters; the bundle's name makes the job's unique
 
@@ -56,7 +57,9 @@ class _Gathering:
     settings: Settings
     tasks: list[_Pending] = field(default_factory=list)
     size: int = 0
+    wanted: int = 0
     timer: asyncio.TimerHandle | None = None
+    submitting: asyncio.Task[Submission] | None = None
 
 
 class Submitter:
@@ -117,11 +120,15 @@ class Submitter:
         place = asyncio.get_running_loop().create_future()
         gathering.tasks.append(_Pending(name, function, arguments, place))
         gathering.size += function.size + arguments.size
+        gathering.wanted += 1
         if len(gathering.tasks) >= LARGEST_ARRAY or gathering.size >= _LARGEST_GATHERED_BYTES:
             self._flush(key)
         try:
             return await place
         except asyncio.CancelledError:
+            gathering.wanted -= 1
+            if not gathering.wanted and gathering.submitting is not None:
+                gathering.submitting.cancel()
             # Submitted a moment before, with the answer not handed over yet.
             if place.done() and not place.cancelled() and place.exception() is None:
                 submission, index = place.result()
@@ -140,20 +147,28 @@ class Submitter:
         wanted = [task for task in gathering.tasks if not task.place.done()]
         if not wanted:
             return
-        try:
-            submission = await self.submit_together(
+        gathering.submitting = asyncio.ensure_future(
+            self.submit_together(
                 gathering.settings,
                 wanted[0].name,
                 [(task.function, task.arguments) for task in wanted],
                 quick=len(wanted) < _QUICK and gathering.size < _QUICK_BYTES,
             )
+        )
+        try:
+            submission = await gathering.submitting
         except Exception as error:  # whatever it is, the tasks' callers are to have it
             for task in wanted:
                 if not task.place.done():
                     task.place.set_exception(error)
             return
+        await self._tell(submission, wanted)
+
+    async def _tell(self, submission: Submission, wanted: list[_Pending]) -> None:
         late = []
         for index, task in enumerate(wanted):
+            if index % _TOLD_TOGETHER == _TOLD_TOGETHER - 1:
+                await asyncio.sleep(0)  # what each of them does next would hold up the loop
             if task.place.done():  # cancelled meanwhile
                 late.append(submission.id_of(index))
             else:
@@ -177,7 +192,8 @@ class Submitter:
     ) -> Submission:
         """Submit tasks as one job: a plain one, or an array of up to 10,000.
 
-        Cancelling the wait ends the upload; a job that is accepted all the same is terminated.
+        Cancelling the wait ends the upload, or takes the request back; a job that is accepted all
+        the same is terminated.
 
         Of an iterator it takes as many as the job has, which the submission tells. They are
         uploaded while they come, and nothing of them is kept.
@@ -208,13 +224,7 @@ class Submitter:
         write(environment=bundle.environment(**place), size=LARGEST_ARRAY)
         await self._store.put(bundle.where.bundle_key, bundle.pieces(), quick=quick)
         request = write(environment=bundle.environment(**place), size=bundle.size)
-        sending = asyncio.ensure_future(self._batch.submit(request))
-        try:
-            job_id = await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            # The request may be on its way, and only its answer tells what to terminate.
-            await self._terminate_late([await sending])
-            raise
+        job_id = await self._batch.submit(request)
         return Submission(job_id, job_name, bundle.where, bundle.key, bundle.size)
 
     async def _ensure_definition(self, settings: Settings) -> str:

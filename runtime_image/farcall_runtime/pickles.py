@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from farcall_runtime.envelope import Buffer
@@ -22,8 +22,12 @@ _IN_BAND_BYTES = 1024  # smaller buffers are not worth a place of their own
 _COPY_BYTES = 4 * 1024 * 1024
 
 
-def dump(value: object) -> list[Pieces]:
+def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Pieces]:
     """Pickle a value with cloudpickle.
+
+    Args:
+        value: The value.
+        new_sink: Makes what the pickle is written to, where that is not to be memory.
 
     Returns:
         The pickle, then the buffers that it refers to: views of the value's own memory.
@@ -41,14 +45,15 @@ def dump(value: object) -> list[Pieces]:
         buffers.append([raw])
         return False
 
-    sink = _Sink()
+    new_sink = new_sink or Sink
+    sink = new_sink()
     try:
         pickler(sink, protocol=5, buffer_callback=keep_in).dump(value)
     except BufferError:  # a buffer with gaps has no raw form
         buffers.clear()
-        sink = _Sink()
+        sink = new_sink()
         pickler(sink, protocol=5).dump(value)
-    return [sink.pieces, *buffers]
+    return [sink.taken(), *buffers]
 
 
 def dump_whole(value: object) -> bytes:
@@ -112,16 +117,20 @@ def itself(value: Any) -> Any:
     return value
 
 
-class _Sink:
+class Sink:
     """A file that keeps what is written without joining it."""
 
     def __init__(self) -> None:
-        self.pieces: Pieces = []
+        self._pieces: Pieces = []
 
     def write(self, data: Buffer) -> int:
-        # An array comes as it is, of any shape and type.
-        self.pieces.append(data if isinstance(data, bytes) else pickle.PickleBuffer(data).raw())
-        return len(self.pieces[-1])
+        """Keep bytes, or an array of any shape and type; return the number of bytes."""
+        self._pieces.append(data if isinstance(data, bytes) else pickle.PickleBuffer(data).raw())
+        return len(self._pieces[-1])
+
+    def taken(self) -> Pieces:
+        """Return what was written."""
+        return self._pieces
 
 
 class _Source:

@@ -22,8 +22,9 @@ def store():
     return Store("bucket", MemoryStore())
 
 
-async def arrivals(store):
-    return {arrived async for arrived in store.list_outcomes(ROOT)}
+async def arrivals(store, *where):
+    found, _ = await store.list_outcomes(ROOT, *where)
+    return set(found)
 
 
 async def keys(store):
@@ -107,9 +108,23 @@ async def test_the_inbox_tells_outcomes_of_all_bundles_and_nothing_else(store):
     assert await arrivals(store) == {Arrived("one", 0, 4), Arrived("two", 17, 4)}
 
 
-async def test_an_inbox_of_more_than_a_page_is_told_whole(store):
-    await asyncio.gather(*(store.put(f"{ROOT}/outcomes/b/{n}", [b"x"]) for n in range(1005)))
-    assert {arrived.index for arrived in await arrivals(store)} == set(range(1005))
+async def test_the_inbox_tells_one_bundle_s_outcomes_and_those_after_a_key(store):
+    for name in ("b/1", "b/2", "b/10", "b-c/3", "bc/4", "a/5"):
+        await store.put(f"{ROOT}/outcomes/{name}", [b"x"])
+    assert await arrivals(store, "b") == {Arrived("b", n, 1) for n in (1, 2, 10)}
+    assert await arrivals(store, "b", "b/1") == {Arrived("b", n, 1) for n in (2, 10)}
+    assert await arrivals(store, "b", "b/") == {Arrived("b", n, 1) for n in (1, 2, 10)}
+    assert await arrivals(store, "", "b/10") == {Arrived("b", 2, 1), Arrived("bc", 4, 1)}
+
+
+async def test_the_inbox_tells_a_page_and_where_to_go_on(store):
+    names = [*(f"outcomes/b/{n}" for n in range(1005)), "outcomes/b/1a"]
+    await asyncio.gather(*(store.put(f"{ROOT}/{name}", [b"x"]) for name in names))
+    page, last = await store.list_outcomes(ROOT)
+    rest, end = await store.list_outcomes(ROOT, "", last)
+    assert len(page) + len(rest) == 1005
+    assert {arrived.index for arrived in page + rest} == set(range(1005))
+    assert (last, end) == (sorted(name.removeprefix("outcomes/") for name in names)[999], "")
 
 
 async def test_keys_are_listed_sorted_with_their_sizes(store):

@@ -39,7 +39,11 @@ class Account:
 
     async def submit(self, request):
         self.log.append(("submit", request["jobName"]))
-        await self.gate.wait()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.log.append(("taken back", request["jobName"]))
+            raise
         if self.failure is not None:
             raise self.failure
         self.requests.append(request)
@@ -217,6 +221,19 @@ async def test_a_task_cancelled_while_it_is_submitted_is_terminated(submitter, a
     await asyncio.sleep(1)
     assert account.log[-1] == ("terminate", ["job-1:1"])
     assert [(await task)[1] for task in (sent[0], sent[2])] == [0, 2]
+
+
+async def test_where_all_are_cancelled_the_request_is_taken_back(submitter, account, clock):
+    account.gate.clear()
+    sent = [send(submitter) for _ in range(3)]
+    await asyncio.sleep(1)
+    for task in sent:
+        assert account.log[-1][0] == "submit"
+        task.cancel()
+        await asyncio.sleep(1)
+    assert account.log[-1][0] == "taken back"
+    await submitter.close()
+    assert account.requests == []
 
 
 async def test_closing_submits_at_once_what_waits(submitter, account, clock):

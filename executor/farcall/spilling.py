@@ -1,0 +1,132 @@
+"""Files in ``cache_dir``, for what memory would not do for."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from farcall.errors import FarcallError
+from farcall_runtime import memory, pickles
+from farcall_runtime.envelope import Buffer
+
+_STEP_BYTES = 64 * 1024 * 1024
+_SHARE = 0.5
+_MEMINFO = Path("/proc/meminfo")
+
+
+class NoRoomError(FarcallError):
+    """Something large was to lie in ``cache_dir``, which has no room for it."""
+
+    @classmethod
+    def of(cls, folder: str, what: str, error: OSError) -> NoRoomError:
+        """Return the error that says what did not fit, and what to do."""
+        return cls(
+            f"cache_dir is {folder!r}, where {what} had to lie: {error}; "
+            "make room there, or set cache_dir to a folder that has it"
+        )
+
+
+def open_file(folder: str) -> BinaryIO:
+    """Open a file that has no name, in a folder that is made if it is not there.
+
+    Raises:
+        OSError: The folder cannot be made or written to.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def is_needed(size: int) -> bool:
+    """Tell whether a value had better lie in a file: it would take half the memory that is left.
+
+    Args:
+        size: Its size in bytes.
+    """
+    left = [limit for limit in (_available(), memory.limit_bytes()) if limit is not None]
+    return bool(left) and size > _SHARE * min(left)
+
+
+def _available() -> int | None:
+    """Return what the kernel says a new program could have, in bytes; None where it does not."""
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:  # no Linux
+        return None
+    sizes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(sizes[0]) * 1024 if sizes else None
+
+
+FolderFor: TypeAlias = Callable[[int], "str | None"]
+"""Gives the folder in which something of a size lies; None for memory."""
+
+
+def in_memory(_size: int) -> None:
+    """Have everything lie in memory."""
+
+
+def where_needed(folder: str) -> FolderFor:
+    """Have what memory would not do for lie in a folder."""
+    return lambda size: folder if is_needed(size) else None
+
+
+class Spill(pickles.Sink):
+    """Keeps a pickle in memory, and moves it to a file where memory runs short.
+
+    Args:
+        folder: Where the file would lie.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self._look_at = _STEP_BYTES
+
+    def write(self, data: Buffer) -> int:
+        """Keep bytes, or an array of any shape and type; return the number of bytes.
+
+        Raises:
+            NoRoomError: The folder has no room for it, or cannot be written to.
+        """
+        size = super().write(data)
+        self._size += size
+        if self._size >= self._look_at:
+            self._look_at = self._size + _STEP_BYTES
+            if self._file is not None or is_needed(self._size):
+                self._empty()
+        return size
+
+    def taken(self) -> pickles.Pieces:
+        """Return what was written, a view of the file where there is one.
+
+        Raises:
+            NoRoomError: The folder has no room for it.
+        """
+        if self._file is None:
+            return super().taken()
+        self._empty()
+        return [memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))]
+
+    def _empty(self) -> None:
+        try:
+            if self._file is None:
+                self._file = open_file(self._folder)
+                weakref.finalize(self, _close, self._file)
+            self._file.writelines(self._pieces)
+            self._file.flush()
+        except OSError as error:
+            raise NoRoomError.of(
+                self._folder, "arguments too large for the memory", error
+            ) from error
+        self._pieces.clear()
+
+
+def _close(file: BinaryIO) -> None:
+    with contextlib.suppress(OSError):  # what was to be written and found no room
+        file.close()

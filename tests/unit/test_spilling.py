@@ -1,0 +1,98 @@
+"""Arguments that memory would not do for lie in a file, and travel all the same."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import signal
+
+import pytest
+
+from farcall import payload, spilling
+from farcall.spilling import NoRoomError, is_needed, open_file
+from farcall_runtime import envelope, memory, pickles
+
+MANY = [f"text number {number}" for number in range(100_000)]  # in band: no buffer of its own
+
+
+@pytest.fixture
+def tight(monkeypatch):
+    """Memory has run short as soon as a pickle has 100 kB."""
+    monkeypatch.setattr(spilling, "_STEP_BYTES", 100_000)
+    monkeypatch.setattr(spilling, "is_needed", lambda size: size >= 100_000)
+
+
+def packed(value, folder):
+    (found,) = payload.pack_calls([[((value,), {})]], str(folder))
+    return found
+
+
+def unpacked(found):
+    ((args, _),) = pickles.load(envelope.unpack(b"".join(found.pieces)))
+    return args[0]
+
+
+def test_a_large_pickle_lies_in_a_file_without_a_name(tight, tmp_path):
+    folder = tmp_path / "cache"
+    found = packed(MANY, folder)
+    assert unpacked(found) == MANY
+    assert (folder.is_dir(), list(folder.iterdir())) == (True, [])
+    in_memory = sum(len(piece) for piece in found.pieces if isinstance(piece, bytes))
+    assert in_memory < 1000 < found.size
+
+
+def test_it_has_the_bytes_that_it_would_have_in_memory(tight, tmp_path):
+    (found,) = payload.pack_calls([[((MANY,), {})]])
+    assert b"".join(packed(MANY, tmp_path).pieces) == b"".join(found.pieces)
+
+
+def test_while_memory_does_there_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(spilling, "_STEP_BYTES", 100_000)
+    folder = tmp_path / "cache"
+    assert unpacked(packed(MANY, folder)) == MANY
+    assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_is_told_with_its_option(tight, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NoRoomError, match=r"cache_dir is '.*/file/cache'.*make room there"):
+        packed(MANY, tmp_path / "file" / "cache")
+
+
+def test_a_full_folder_is_told_too(tight, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(NoRoomError, match="File too large"):
+            packed(MANY, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_arrays_stay_where_they_are(tight, tmp_path):
+    array = bytearray(1_000_000)
+    found = packed(pickle.PickleBuffer(array), tmp_path)
+    assert any(isinstance(piece, memoryview) and piece.obj is array for piece in found.pieces)
+
+
+def test_a_file_is_needed_for_what_takes_half_of_what_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "limit_bytes", lambda: None)
+    monkeypatch.setattr(spilling, "_MEMINFO", tmp_path / "meminfo")
+    assert not is_needed(1 << 50)  # nothing tells
+    (tmp_path / "meminfo").write_text("MemTotal: 99999 kB\nMemAvailable:    1000 kB\n")
+    assert [is_needed(size) for size in (511_000, 513_000)] == [False, True]
+    monkeypatch.setattr(memory, "limit_bytes", lambda: 100_000)
+    assert [is_needed(size) for size in (49_000, 51_000)] == [False, True]
+
+
+def test_this_machine_tells_what_is_left():
+    assert not is_needed(1)
+    assert is_needed(1 << 50)
+
+
+def test_a_file_has_no_name(tmp_path):
+    with open_file(str(tmp_path / "a" / "b")) as file:
+        file.write(b"x")
+        assert list((tmp_path / "a" / "b").iterdir()) == []
