@@ -25,6 +25,7 @@ from farcall.errors import (
 )
 from farcall.executor import BatchExecutor
 from farcall.job import Job
+from farcall.results import CallResult
 from farcall.settings import Settings
 from farcall.states import JobDetail, JobStatus
 from farcall.sweep import Sweep
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchExecutor",
+    "CallResult",
     "ChildKilledError",
     "FarcallError",
     "HostLostError",

@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from farcall import logs, results
+from farcall import endings, logs, results
 from farcall.aws import Aws
+from farcall.endings import About
 from farcall.errors import FarcallError, IntegrityError
 from farcall.results import Result
+from farcall.spilling import FolderFor, NoRoomError, in_memory
 from farcall.states import JobDetail
-from farcall.store import Arrived, NoRoomError, Store
+from farcall.store import Arrived, Store
 from farcall.submission import Submission
-from farcall.tracker import Arrival, Ended
+from farcall.watching import Arrival, Ended
 from farcall_runtime import envelope
-from farcall_runtime.contract import STDERR, STDOUT
+from farcall_runtime.contract import STDOUT, STREAMS
 from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 32
@@ -64,8 +66,34 @@ class Delivered:
     spent: list[str] = field(default_factory=list, repr=False)
 
 
-Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, results.About], list[Result]]"
+Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
 """Turns an outcome's description and value into results, given what errors say of the job."""
+
+Room: TypeAlias = Callable[[int], Awaitable[None]]
+"""Waits until there is room for so many bytes more."""
+
+
+async def no_bound(_more_bytes: int) -> None:
+    """Let everything be fetched at once."""
+
+
+@dataclass(slots=True)
+class _Task:
+    """A task whose end is known, and what its fetching is bound to; see `Courier.deliver`."""
+
+    store: Store
+    submission: Submission
+    index: int
+    calls: int
+    room: Room
+
+    @property
+    def about(self) -> About:
+        return About(self.submission.id_of(self.index), self.submission.name)
+
+    def fail(self, error: FarcallError) -> Delivered:
+        """Say that none of its calls has a result because of this."""
+        return Delivered([Result(error=error)] * self.calls)
 
 
 class Courier:
@@ -98,7 +126,8 @@ class Courier:
         calls: int = 1,
         *,
         read: Reader = results.read,
-        spool: str | None = None,
+        folder_for: FolderFor = in_memory,
+        room: Room = no_bound,
     ) -> Delivered:
         """Fetch what came of a task.
 
@@ -109,24 +138,30 @@ class Courier:
             arrival: What the tracker saw.
             calls: Number of calls the task makes.
             read: Turns an outcome into results.
-            spool: Folder for a large value, which then is a view of an unnamed file there; by
-                default it lies in memory.
+            folder_for: Tells where a value lies that is an object of its own, by its size.
+            room: Is waited for before anything is fetched but the object that arrived.
+
+        Returns:
+            At least as many results as there are calls.
 
         Raises:
             ServiceError: S3 refused.
         """
-        job = results.About(submission.id_of(index), submission.name)
+        task = _Task(store, submission, index, calls, room)
         try:
             if isinstance(arrival, Ended):
-                return await self._explain(store, submission, index, arrival, calls, job)
-            outcome = await self._open(store, submission, index, arrival)
+                return await self._explain(task, arrival)
+            outcome = await self._open(task, arrival)
             if outcome is None:
-                return Delivered([Result(error=results.taken(job))] * calls)
-            return await self._unpack(store, submission, index, outcome, calls, job, read, spool)
+                return task.fail(endings.taken(task.about))
+            beside = _bytes_beside(outcome)
+            if beside:
+                await room(beside)
+            return await self._unpack(task, outcome, read, folder_for)
         except envelope.EnvelopeError as error:
-            return Delivered([Result(error=results.unusable(error, job))] * calls)
+            return task.fail(endings.unusable(error, task.about))
         except IntegrityError as error:  # a chunk of its output
-            return Delivered([Result(error=error)] * calls)
+            return task.fail(error)
 
     async def output(
         self, store: Store, submission: Submission, index: int
@@ -147,50 +182,39 @@ class Courier:
         try:
             outcome = await self._verify(submission, key, data)
         except envelope.EnvelopeError as error:
-            about = results.About(submission.id_of(index), submission.name)
-            raise results.unusable(error, about) from error
-        stdout = await self._join(store, submission, index, outcome, STDOUT)
-        return stdout, await self._join(store, submission, index, outcome, STDERR)
+            about = About(submission.id_of(index), submission.name)
+            raise endings.unusable(error, about) from error
+        return await logs.read_whole(store, submission, index, outcome)
 
     # --- with an outcome ----------------------------------------------------------------------
 
-    async def _open(
-        self, store: Store, submission: Submission, index: int, arrived: Arrived
-    ) -> Outcome | None:
-        key = submission.where.outcome_key(index)
+    async def _open(self, task: _Task, arrived: Arrived) -> Outcome | None:
+        key = task.submission.where.outcome_key(task.index)
         async with self._places:
-            data = await store.get(key, arrived.size)
-        return None if data is None else await self._verify(submission, key, data)
+            data = await task.store.get(key, arrived.size)
+        return None if data is None else await self._verify(task.submission, key, data)
 
     async def _unpack(
-        self,
-        store: Store,
-        submission: Submission,
-        index: int,
-        outcome: Outcome,
-        calls: int,
-        job: results.About,
-        read: Reader,
-        spool: str | None,
+        self, task: _Task, outcome: Outcome, read: Reader, folder_for: FolderFor
     ) -> Delivered:
+        store, submission, index = task.store, task.submission, task.index
         meta = outcome.meta
         attempt = int(meta["attempt"])
         where = submission.where
-        stdout = await self._join(store, submission, index, outcome, STDOUT)
-        stderr = await self._join(store, submission, index, outcome, STDERR)
+        stdout, stderr = await logs.read_whole(store, submission, index, outcome)
         usage = Usage(**meta["usage"])
         try:
-            value = await self._fetch_value(store, submission, index, outcome, spool)
+            value = await self._fetch_value(store, submission, index, outcome, folder_for)
         except NoRoomError as error:  # which takes nothing from what the task has written
-            return Delivered([Result(error=error)] * calls, stdout, stderr, usage, attempt)
-        job = await self._complete(job, meta, stdout, stderr)
+            return replace(task.fail(error), stdout=stdout, stderr=stderr, usage=usage)
+        job = await self._complete(task.about, meta, stdout, stderr)
         found = await self._in_thread(read, meta, value, job)
-        found = (found * calls)[:calls] if len(found) == 1 else found
+        found = results.complete(found, meta, job, task.calls)
         spent = []
-        if not any(result.error for result in found):
+        if all(result.error is None for result in found):
             spent = [where.outcome_key(index)]
             spent += [where.value_key(index, attempt)] if "value" in meta else []
-            for stream in (STDOUT, STDERR):
+            for stream in STREAMS:
                 count = meta[stream]["chunks"]
                 spent += [where.chunk_key(index, attempt, stream, n) for n in range(count)]
         return Delivered(found, stdout, stderr, usage, attempt, spent)
@@ -201,33 +225,24 @@ class Courier:
         submission: Submission,
         index: int,
         outcome: Outcome,
-        spool: str | None,
+        folder_for: FolderFor,
     ) -> envelope.Buffer:
         said = outcome.meta.get("value")
         if said is None:
             return outcome.value
         key = submission.where.value_key(index, int(outcome.meta["attempt"]))
-        data, digest = await store.get_large(key, said["size"], spool) or (b"", "")
+        size = said["size"]
+        data, digest = await store.get_large(key, size, folder_for(size)) or (b"", "")
         if digest != said["sha256"]:
             raise envelope.IntegrityError(f"s3://{store.bucket}/{key} differs from its outcome")
         return data
 
-    async def _join(
-        self, store: Store, submission: Submission, index: int, outcome: Outcome, stream: str
-    ) -> bytes:
-        """Put the chunks of a stream and what the outcome carries of it together."""
-        said, tail = outcome.meta[stream], getattr(outcome, stream)
-        attempt = int(outcome.meta["attempt"])
-        stored = await logs.read_chunks(store, submission, index, attempt, stream, said["chunks"])
-        gap = f"\n[farcall: {said['dropped']} bytes could not be stored]\n".encode()
-        return stored + (gap if said["dropped"] else b"") + bytes(tail)
-
     async def _complete(
-        self, job: results.About, meta: dict[str, Any], stdout: bytes, stderr: bytes
-    ) -> results.About:
-        """Add to what an error says, where there will be one."""
+        self, job: About, meta: dict[str, Any], stdout: bytes, stderr: bytes
+    ) -> About:
+        """Add what the job wrote; for an error, where there will be one, what Batch says, too."""
         if results.is_success(meta):
-            return job
+            return job.of(stdout, stderr) if stdout or stderr else job
         detail = None
         with contextlib.suppress(FarcallError):  # the error itself matters more
             detail = await self._describe(job.job_id)
@@ -235,26 +250,18 @@ class Courier:
 
     # --- without one --------------------------------------------------------------------------
 
-    async def _explain(
-        self,
-        store: Store,
-        submission: Submission,
-        index: int,
-        ended: Ended,
-        calls: int,
-        job: results.About,
-    ) -> Delivered:
+    async def _explain(self, task: _Task, ended: Ended) -> Delivered:
+        store, submission, index = task.store, task.submission, task.index
         detail = ended.detail
         if ended.error is not None:
-            return Delivered([Result(error=ended.error)] * calls)
+            return task.fail(ended.error)
         if detail is None:
-            return Delivered([Result(error=results.lost(job))] * calls)
-        kept = await self._last_attempt(store, submission, index, detail)
+            return task.fail(endings.lost(task.about))
+        kept = await self._last_attempt(task, detail)
         stdout = stderr = b""
         usage = Usage()
         if kept is not None:
-            stdout = await self._join(store, submission, index, kept, STDOUT)
-            stderr = await self._join(store, submission, index, kept, STDERR)
+            stdout, stderr = await logs.read_whole(store, submission, index, kept)
             usage = Usage(**kept.meta["usage"])
         else:
             for _, stream, data in await logs.Tail(store, submission, index).read():
@@ -263,37 +270,33 @@ class Courier:
                 )
         if not stdout and not stderr:
             stdout = (await logs.last_lines(self._aws, detail)).encode()
-        job = self._with(job, detail, stdout, stderr, detail.attempts)
-        error = results.ended(job, detail, stuck=ended.stuck)
-        return Delivered([Result(error=error)] * calls, stdout, stderr, usage, detail.attempts)
+        job = self._with(task.about, detail, stdout, stderr, detail.attempts)
+        why = endings.of_job(detail, stuck=ended.stuck)
+        found = [Result(None, why.error(job), stdout, stderr)] * task.calls
+        if kept is not None and "results" in kept.meta and task.calls > 1:
+            value = await self._fetch_value(store, submission, index, kept, in_memory)
+            found = await self._in_thread(results.read, kept.meta, value, job, why)
+            found = results.complete(found, kept.meta, job, task.calls, why)
+        return Delivered(found, stdout, stderr, usage, detail.attempts)
 
-    async def _last_attempt(
-        self, store: Store, submission: Submission, index: int, detail: JobDetail
-    ) -> Outcome | None:
+    async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
         """Return what the last attempt stored of itself when it was told to stop."""
-        key = submission.where.attempt_key(index, max(1, detail.attempts))
-        data = await store.get(key)
-        return None if data is None else await self._verify(submission, key, data)
+        key = task.submission.where.attempt_key(task.index, max(1, detail.attempts))
+        data = await task.store.get(key)
+        if data is None:
+            return None
+        outcome = await self._verify(task.submission, key, data)
+        await task.room(len(data) + _bytes_beside(outcome))
+        return outcome
 
     def _with(
-        self,
-        job: results.About,
-        detail: JobDetail | None,
-        stdout: bytes,
-        stderr: bytes,
-        attempts: int,
-    ) -> results.About:
-        return results.About(
-            job.job_id,
-            job.name,
-            reason=detail.reason if detail else "",
-            attempts=attempts,
-            stdout=stdout.decode(errors="replace"),
-            stderr=stderr.decode(errors="replace"),
-            log_url=logs.url(self._aws.region, detail)
-            if detail and self._aws.has_console
-            else None,
-        )
+        self, job: About, detail: JobDetail | None, stdout: bytes, stderr: bytes, attempts: int
+    ) -> About:
+        reason, log_url = "", None
+        if detail is not None:
+            reason = detail.reason
+            log_url = logs.url(self._aws.region, detail) if self._aws.has_console else None
+        return About(job.job_id, job.name, reason, attempts, stdout, stderr, log_url)
 
     async def _verify(self, submission: Submission, key: str, data: bytearray) -> Outcome:
         if len(data) <= _INLINE_BYTES:
@@ -304,3 +307,11 @@ class Courier:
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, function, *args)
+
+
+def _bytes_beside(outcome: Outcome) -> int:
+    """Return how many bytes of a task lie beside its outcome, in objects of their own."""
+    meta = outcome.meta
+    beside = [meta[stream]["stored"] for stream in STREAMS]
+    beside += [meta["value"]["size"]] if "value" in meta else []
+    return sum(map(int, beside))

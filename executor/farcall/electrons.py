@@ -22,7 +22,7 @@ from farcall.nodes import NodeEnd
 from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.submission import Submission
-from farcall.tracker import Arrival
+from farcall.watching import Arrival
 
 _log = logging.getLogger("farcall")
 

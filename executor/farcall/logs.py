@@ -7,14 +7,15 @@ import re
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
-from farcall import aws
+from farcall import aws, output
 from farcall.aws import Aws
 from farcall.errors import IntegrityError, ServiceError
 from farcall.states import JobDetail
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall_runtime import envelope
-from farcall_runtime.contract import STREAMS
+from farcall_runtime.contract import STDERR, STDOUT, STREAMS
+from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 8
 _CHUNK = re.compile(rf"/(\d+)/({'|'.join(STREAMS)})/(\d+)$")
@@ -48,6 +49,32 @@ async def read_chunks(
             return await _read_chunk(store, submission, key)
 
     return b"".join(await asyncio.gather(*map(read, range(count))))
+
+
+async def read_whole(
+    store: Store, submission: Submission, index: int, outcome: Outcome
+) -> tuple[bytes, bytes]:
+    """Return all that an attempt wrote to stdout and to stderr, with a note where some is lost.
+
+    Args:
+        store: The bucket.
+        submission: The task's job.
+        index: Its number there.
+        outcome: What the attempt stored at its end.
+
+    Raises:
+        IntegrityError: A chunk is not the one the container wrote.
+        ServiceError: S3 refused.
+    """
+    attempt = int(outcome.meta["attempt"])
+    found = []
+    for stream, tail in ((STDOUT, outcome.stdout), (STDERR, outcome.stderr)):
+        said, data = outcome.meta[stream], bytes(tail)
+        count = said["chunks"]
+        if count:
+            data = await read_chunks(store, submission, index, attempt, stream, count) + data
+        found.append(output.join(data, said["gaps"]) if "gaps" in said else data)
+    return found[0], found[1]
 
 
 class Tail:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farcall import results
+from farcall.endings import About
 from farcall.errors import FarcallError, JobCancelledError
-from farcall.results import About, Result
+from farcall.results import Result
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus

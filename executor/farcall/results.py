@@ -1,35 +1,42 @@
-"""Outcomes and endings to values and errors. No I/O."""
+"""Outcomes to values and errors. No I/O."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from farcall import errors, payload
-from farcall.states import JobDetail, JobStatus, ending
+from farcall import endings, errors, output, payload
+from farcall.endings import About, Verdict
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures
-from farcall_runtime.contract import CallStatus, OutcomeStatus
+from farcall_runtime.contract import STREAMS, TERMINATED_TYPE, CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 
-_TAIL_LINES = 20
+R = TypeVar("R")
+
 _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "AttributeError", "MissingError")
-_SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What came of one call.
 
     Attributes:
         value: The function's value; None where there is an error.
         error: What to raise; None where the function returned.
+        stdout: What was written while it ran. Of a task's calls the first has what came before
+            it, too, and the last what came after it.
+        stderr: The same of the other stream.
+        wall_s: Seconds it took; None where it did not come to its end.
+        cpu_s: Seconds of CPU of its process; likewise.
     """
 
     value: Any = None
     error: BaseException | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    wall_s: float | None = None
+    cpu_s: float | None = None
 
     def unwrap(self) -> Any:
         """Return the value, or raise the error."""
@@ -39,41 +46,30 @@ class Result:
 
 
 @dataclass(frozen=True)
-class About:
-    """What every error says of its job; see `farcall.errors.JobError` for the attributes."""
+class CallResult(Generic[R]):
+    """What came of one call of a `Task.map`.
 
+    Attributes:
+        index: Number of the call, from 0.
+        value: What the function returned; None where there is an error.
+        error: What awaiting the map would have raised; None where the function returned.
+        stdout: What was written to stdout while the call ran, as UTF-8; other bytes appear as
+            U+FFFD. What its threads and processes write after its end is the next call's of the
+            same task.
+        stderr: The same of stderr.
+        wall_s: Seconds the call took; None where it did not come to its end.
+        cpu_s: Seconds of CPU of its process, without those that it started; likewise.
+        job_id: ID of the job it was part of.
+    """
+
+    index: int
+    value: R | None
+    error: BaseException | None
+    stdout: str = field(repr=False)
+    stderr: str = field(repr=False)
+    wall_s: float | None
+    cpu_s: float | None
     job_id: str
-    name: str
-    reason: str = ""
-    attempts: int = 0
-    stdout: str = field(default="", repr=False)
-    stderr: str = field(default="", repr=False)
-    log_url: str | None = None
-
-    def fields(self, exit_code: int | None = None) -> dict[str, Any]:
-        """Return the keyword arguments of an error about this job."""
-        return {
-            "job_id": self.job_id,
-            "reason": self.reason,
-            "exit_code": exit_code,
-            "attempts": self.attempts,
-            "stdout": self.stdout,
-            "stderr": self.stderr,
-            "log_url": self.log_url,
-        }
-
-    def tell(self, sentence: str, remedy: str) -> str:
-        """Write a message: what happened, to which job, what to do, and the end of its stderr."""
-        text = f"{sentence}: job {self.job_id} ({self.name})"
-        if self.reason:
-            text += f", Batch says {self.reason!r}"
-        text += f". To do: {remedy}."
-        tail = self.stderr.rstrip().splitlines()[-_TAIL_LINES:]
-        if tail:
-            text += "\nThe end of its stderr:\n" + "\n".join(f"  {line}" for line in tail)
-        if self.log_url:
-            text += f"\nIts log: {self.log_url}"
-        return text
 
 
 def is_success(meta: dict[str, Any]) -> bool:
@@ -83,95 +79,118 @@ def is_success(meta: dict[str, Any]) -> bool:
     )
 
 
-def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
-    """Turn a verified outcome into results: one for each call, or one for all of them.
+def read(
+    meta: dict[str, Any], value: Buffer, job: About, why: Verdict | None = None
+) -> list[Result]:
+    """Turn a verified outcome into results.
 
     Args:
         meta: The outcome's description.
         value: The packed pickles.
         job: What errors say of the job.
+        why: How the job ended, where this is an attempt that was stopped before its end.
+
+    Returns:
+        One result for each call that ended, in their order, and one for the call that was cut
+        off. What keeps every call from being run is one result.
     """
     status = meta["status"]
-    if status == OutcomeStatus.DONE:
-        parts = envelope.unpack(value)
-        return [
-            _read_one(record, parts[record["first"] : record["first"] + record["count"]], job)
-            for record in meta["results"]
-        ]
     if status == OutcomeStatus.REFUSED:
-        return [Result(error=_refused(meta, job))]
-    return [Result(error=_broken(meta, job))]
+        return [_cut_off(endings.refused(meta, job), job)]
+    if why is None and status != OutcomeStatus.DONE:
+        why = endings.of_process(meta)
+    records = meta["results"]
+    parts = envelope.unpack(value) if records else []
+    shares = _shares(meta, job)
+    found = []
+    for record in records:
+        own = next(shares)
+        if why is not None and _was_told_to_stop(record):
+            found.append(_cut_off(why, own))
+        else:
+            first, count = record["first"], record["count"]
+            found.append(_read_one(record, parts[first : first + count], own))
+    if why is not None and meta["begun"] > len(records):
+        found.append(_cut_off(why, next(shares)))
+    return found
 
 
-def lost(job: About) -> errors.JobLostError:
-    """Say that Batch no longer knows a job."""
-    return errors.JobLostError(
-        job.tell(
-            "Batch no longer lists the job, and it left no outcome",
-            "submit it again; Batch forgets jobs some days after their end",
-        ),
-        **job.fields(),
-    )
+def complete(
+    found: list[Result],
+    meta: dict[str, Any],
+    job: About,
+    calls: int,
+    why: Verdict | None = None,
+) -> list[Result]:
+    """Add to what `read` found a result for each call that was not begun.
+
+    Args:
+        found: What it found.
+        meta: The outcome's description.
+        job: What errors say of the job.
+        calls: How many calls the task has.
+        why: As for `read`.
+    """
+    if len(found) >= calls:
+        return found
+    if meta["status"] in (OutcomeStatus.DONE, OutcomeStatus.REFUSED):  # none could be run
+        return found * calls
+    why = why or endings.of_process(meta)
+    records = meta["results"]
+    was_cut_off = meta["begun"] > len(records) or (records and _was_told_to_stop(records[-1]))
+    running = len(found) if was_cut_off else None
+    job = job.of(b"", b"")
+    return found + [
+        Result(error=why.not_begun(job, number, calls, running))
+        for number in range(len(found) + 1, calls + 1)
+    ]
 
 
-def taken(job: About) -> errors.OutcomeMissingError:
-    """Say that an outcome was there and is no longer."""
-    return errors.OutcomeMissingError(
-        job.tell(
-            "the outcome was there and was deleted before it was fetched",
-            "find out who deletes; a second client that waits for the same job does, unless "
-            "keep_artifacts is set",
-        ),
-        **job.fields(),
-    )
+def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
+    """Yield for each call that was begun what errors say of it: its own part of the output."""
+    rest = job
+    begin = [0, 0]
+    for record in meta["results"]:
+        if "ended" not in record:  # no other call followed
+            yield rest
+            continue
+        end = [
+            output.place(written, meta[stream].get("gaps", ()))
+            for stream, written in zip(STREAMS, record["ended"], strict=True)
+        ]
+        yield job.of(job.stdout[begin[0] : end[0]], job.stderr[begin[1] : end[1]])
+        begin = end
+        rest = job.of(job.stdout[begin[0] :], job.stderr[begin[1] :])
+    yield rest
 
 
-def unusable(error: envelope.EnvelopeError, job: About) -> errors.OutcomeError:
-    """Say that an outcome was refused unopened."""
-    if isinstance(error, envelope.VersionMismatchError):
-        return errors.VersionMismatchError(
-            job.tell(str(error), "use the same farcall on both sides"), **job.fields()
-        )
-    return errors.IntegrityError(
-        job.tell(
-            f"the outcome is not what the job wrote ({error}); it was not unpickled",
-            "find out who else writes to the bucket",
-        ),
-        **job.fields(),
-    )
+def _was_told_to_stop(record: dict[str, Any]) -> bool:
+    return any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ()))
 
 
-def ended(job: About, detail: JobDetail, *, stuck: bool) -> errors.FarcallError:
-    """Say why a job ended that left no outcome."""
-    if stuck and detail.status is JobStatus.FAILED:
-        return errors.JobStuckError(
-            job.tell(
-                "the job could not be placed for stuck_timeout_s and was ended",
-                "ask for fewer vcpu, memory or num_gpus, or enlarge the compute environment",
-            ),
-            **job.fields(),
-        )
-    row = ending(detail)
-    sentence = row.sentence
-    if row.error is errors.JobError and detail.exit_code is not None:
-        sentence += f" (exit code {detail.exit_code})"
-    return row.error(job.tell(sentence, row.remedy), **job.fields(detail.exit_code))
+def _cut_off(why: Verdict, job: About) -> Result:
+    return Result(error=why.error(job), stdout=job.stdout, stderr=job.stderr)
 
 
 def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Result:
-    status = record["status"]
-    if status == CallStatus.RETURNED:
+    value: Any = None
+    error: BaseException | None = None
+    if record["status"] == CallStatus.RETURNED:
         try:
-            return Result(payload.load(parts))
-        except Exception as error:  # the value's own code
+            value = payload.load(parts)
+        except Exception as trouble:  # the value's own code
             sentence = (
-                f"the function's value cannot be unpickled here ({type(error).__name__}: {error})"
+                "the function's value cannot be unpickled here "
+                f"({type(trouble).__name__}: {trouble})"
             )
             remedy = "install here what the value's class needs"
-            return Result(error=_not_picklable(sentence, remedy, job, error))
-    if status == CallStatus.RAISED:
-        return Result(error=_raised(record, parts, job))
-    return Result(error=explain(record, job))
+            error = _not_picklable(sentence, remedy, job, trouble)
+    elif record["status"] == CallStatus.RAISED:
+        error = _raised(record, parts, job)
+    else:
+        error = explain(record, job)
+    wall_s, cpu_s = record.get("wall_s"), record.get("cpu_s")
+    return Result(value, error, job.stdout, job.stderr, wall_s, cpu_s)
 
 
 def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
@@ -252,55 +271,3 @@ def _add_note(error: BaseException, last: BaseException, note: str) -> None:
         vars(error)["__notes__"] = [*(notes if isinstance(notes, list) else ()), note]
     elif last.__cause__ is None:  # Python 3.10 shows no notes, but it shows causes
         last.__cause__ = errors.TaskError(note)
-
-
-# --- ends of the process ---------------------------------------------------------------------
-
-
-def _broken(meta: dict[str, Any], job: About) -> errors.JobError:
-    """Say how the task's process ended where it did not come back."""
-    status, code = meta["status"], meta["child_status"]
-    usage = meta["usage"]
-    if status == OutcomeStatus.OUT_OF_MEMORY:
-        # The container's peak where the kernel tells it: the process's own is but a part.
-        peak = meta.get("memory_peak_bytes") or usage.get("peak_memory_bytes") or 0
-        limit = usage.get("memory_limit_bytes")
-        within = f" of {limit / 2**20:.0f} MiB" if limit else ""
-        return errors.OutOfMemoryError(
-            job.tell(
-                f"the task was killed for its memory ({peak / 2**20:.0f} MiB{within} in use)",
-                "raise memory",
-            ),
-            **job.fields(_exit_code(code)),
-        )
-    if status == OutcomeStatus.TIMED_OUT:
-        return errors.JobTimeoutError(
-            job.tell("the task ran longer than time_limit", "raise time_limit"),
-            **job.fields(_exit_code(code)),
-        )
-    if status == OutcomeStatus.EXITED:
-        sentence = f"the task's process left with exit code {code} before the function returned"
-        remedy = "something called os._exit, or C code called exit; see its output"
-    else:
-        sentence = f"the task's process was killed by {_signal_name(-code)}"
-        remedy = "see its output; SIGSEGV comes from C code, SIGKILL most often from the kernel"
-    return errors.ChildKilledError(job.tell(sentence, remedy), **job.fields(_exit_code(code)))
-
-
-def _refused(meta: dict[str, Any], job: About) -> errors.FarcallError:
-    """Say why the container refused to run the task."""
-    row = ending(JobDetail(job.job_id, job.name, status=JobStatus.FAILED, exit_code=meta["code"]))
-    return row.error(
-        job.tell(f"{row.sentence} ({meta['detail']})", row.remedy), **job.fields(meta["code"])
-    )
-
-
-def _exit_code(status: int | None) -> int | None:
-    return _SIGNAL_EXIT - status if status is not None and status < 0 else status
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -17,20 +17,27 @@ from typing import Any, TypeVar
 from farcall import preflight
 from farcall.aws import Aws
 from farcall.batch import Batch
-from farcall.delivery import Courier, Delivered, Reader
+from farcall.delivery import Courier, Delivered, Reader, Room, no_bound
+from farcall.events import EventQueues
+from farcall.packing import Packer
 from farcall.settings import Settings
+from farcall.spilling import where_needed
 from farcall.states import JobDetail
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall.submitter import Submitter
 from farcall.terminations import Terminations
-from farcall.tracker import Arrival, Tracker
+from farcall.tracker import Tracker
+from farcall.watching import Arrival
 from farcall_runtime.contract import run_root
 
 _log = logging.getLogger("farcall")
 
 _THREADS = 4
 _LAST_REQUESTS_S = 0.05
+_MOST_UNDELIVERED = 20_000
+"""Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
+a result there may be more; the oldest are left to the bucket's lifecycle rule."""
 _CONNECTION_OPTIONS = ("profile", "region", "credentials", "endpoint_url")
 _PLACE_OPTIONS = (
     "s3_bucket_name",
@@ -39,6 +46,7 @@ _PLACE_OPTIONS = (
     "batch_job_role_name",
     "batch_execution_role_name",
     "batch_job_log_group_name",
+    "event_queue",
 )
 T = TypeVar("T")
 
@@ -53,7 +61,9 @@ class Session:
         aws: The open clients.
         batch: Batch.
         tracker: Follows every task.
+        events: Tells the tracker what Batch tells of jobs.
         terminations: Ends jobs.
+        packer: Pickles what is submitted.
         run: This process's name in the bucket.
         users: Blocks (``async with``) that are inside; the last to leave closes the session.
     """
@@ -62,9 +72,11 @@ class Session:
         self.aws = access
         self.batch = Batch(access)
         self.tracker = Tracker(self.batch, self.store)
+        self.events = EventQueues(access, self.tracker.note, self.tracker.is_waiting)
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self.run = f"{_user()}-{moment}-{secrets.token_hex(3)}"
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
+        self.packer = Packer(self.in_thread)
         self._courier = Courier(access, self.tracker.detail, self._threads)
         self._stores: dict[str, Store] = {}
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
@@ -90,16 +102,18 @@ class Session:
         found = self._submitters.get(key)
         if found is None or (found.done() and not _is_good(found)):
             found = self._submitters[key] = asyncio.ensure_future(self._open_submitter(settings))
-        return await asyncio.shield(found)
+        return found.result() if found.done() else await asyncio.shield(found)
 
     async def _open_submitter(self, settings: Settings) -> Submitter:
         store = self.store(settings.s3_bucket_name)
         root = run_root(settings.prefix, self.run)
+        resources = await preflight.check(self.aws, self.batch, settings, store, root)
+        await self.events.check(settings.event_queue)
         return Submitter(
             self.batch,
             store,
             root,
-            await preflight.check(self.aws, settings, store, root),
+            resources,
             region=self.aws.region,
             endpoint=self.aws.s3_endpoint,
         )
@@ -111,14 +125,26 @@ class Session:
         index: int,
         arrival: Arrival,
         calls: int = 1,
+        room: Room = no_bound,
     ) -> Delivered:
         """Fetch what came of a task, and have its objects deleted where all went well.
+
+        Args:
+            settings: The options it was made with.
+            submission: The task's job.
+            index: Its number there.
+            arrival: What the tracker saw.
+            calls: Number of calls the task makes.
+            room: Is waited for before anything is fetched but the object that arrived.
 
         Raises:
             ServiceError: S3 refused.
         """
         store = self.store(submission.where.bucket)
-        delivered = await self._courier.deliver(store, submission, index, arrival, calls)
+        folder_for = where_needed(settings.cache_dir)
+        delivered = await self._courier.deliver(
+            store, submission, index, arrival, calls, folder_for=folder_for, room=room
+        )
         self.discard(settings, submission, delivered)
         return delivered
 
@@ -139,7 +165,7 @@ class Session:
         """
         store = self.store(submission.where.bucket)
         return await self._courier.deliver(
-            store, submission, index, arrival, read=read, spool=spool
+            store, submission, index, arrival, read=read, folder_for=lambda _: spool
         )
 
     def discard(
@@ -184,6 +210,8 @@ class Session:
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
         self._undelivered.setdefault(submission.where.bundle_key, (submission.size, True))
+        if len(self._undelivered) > _MOST_UNDELIVERED:
+            del self._undelivered[next(iter(self._undelivered))]
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function that takes long in one of the session's threads."""
@@ -215,6 +243,7 @@ class Session:
                 if _is_good(future):
                     await future.result().close()
             await self.tracker.close()
+            await self.events.close()
             await asyncio.sleep(_LAST_REQUESTS_S)  # those it told may end their jobs too
             await self.terminations.settle()
             for store in self._stores.values():
@@ -245,7 +274,7 @@ async def session_for(settings: Settings) -> Session:
     found = here.get(key)
     if found is None or (found.done() and not _is_good(found)):
         found = here[key] = asyncio.ensure_future(_open(settings))
-    return await asyncio.shield(found)
+    return found.result() if found.done() else await asyncio.shield(found)
 
 
 async def _open(settings: Settings) -> Session:

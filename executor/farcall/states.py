@@ -48,6 +48,30 @@ class JobStatus(str, enum.Enum):
         return self.value
 
 
+# AWS Batch user guide (job_retries, job_timeouts, job_queue_parameters) and ECS's stopped-task
+# errors. Others there may be, and are taken for those of a person.
+_OWN_WORDS = (
+    "Essential container in task exited",
+    "Host EC2",
+    "Your Spot Task was interrupted",
+    "Task failed to start",
+    "Job attempt duration exceeded timeout",
+    "Array Child Job failed",
+    "Dependent Job failed",
+    "JobQueue deleted",
+    "Canceled by JobStateTimeLimit action",
+    "ECS was unable to assume the role",
+    "Container Overrides length",
+    "CannotPull",
+    "CannotCreateContainerError",
+    "CannotStartContainerError",
+    "CannotInspectContainerError",
+    "DockerTimeoutError",
+    "OutOfMemoryError",
+    "ResourceInitializationError",
+)
+
+
 @dataclass(frozen=True)
 class JobDetail:
     """What Batch says of a job, or of one child of an array job.
@@ -134,6 +158,11 @@ class JobDetail:
         """
         words = ("MISCONFIGURATION:", "CAPACITY:", "ACTION_REQUIRED", "UNDETERMINED")
         return self.status is JobStatus.RUNNABLE and self.status_reason.startswith(words)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the status reason is Batch's or farcall's, and not that of who ended the job."""
+        return self.status_reason.startswith((*_OWN_WORDS, OWN_REASON))
 
     @property
     def reason(self) -> str:

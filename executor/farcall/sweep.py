@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from farcall import payload
 from farcall.errors import FarcallError
 from farcall.payload import Call
-from farcall.results import Result
+from farcall.progress import Progress
+from farcall.results import CallResult, Result
 from farcall.session import Session, session_for
 from farcall.settings import Settings
+from farcall.store import Arrived
 from farcall.submission import Submission
-from farcall.tracker import Arrival, Ended
+from farcall.wait import Array, Fetched, Wait
+from farcall.watching import Arrival, Ended
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 _FETCHERS = 16
-_WINDOW = 64
-"""Tasks whose values are held at most, beside what the caller keeps."""
 
 
 class Sweep(Generic[R]):
     """The calls of a `Task.map`, to be awaited or iterated over.
 
     ``await sweep`` gives the values in the order of the arguments; ``async for index, value in
-    sweep`` gives them as they come. Either way nothing is submitted before, and the jobs belong
+    sweep`` gives them as they come, and ``async for result in sweep.results()`` gives them with
+    output, time and error of each. Either way nothing is submitted before, and the jobs belong
     to the one who waits: an error that is raised, a cancelled wait and a loop that is left early
     end the jobs that are still unfinished.
+
+    In a loop, what its body has not taken yet stays on S3, but for some 256 MiB that are fetched
+    ahead.
 
     Args:
         settings: The options.
@@ -36,6 +45,7 @@ class Sweep(Generic[R]):
         calls: Arguments of each call.
         chunksize: Calls in one task; they run one after the other.
         return_exceptions: Give exceptions as values instead of raising the first.
+        progress: Show how far it is.
     """
 
     def __init__(
@@ -46,16 +56,15 @@ class Sweep(Generic[R]):
         *,
         chunksize: int,
         return_exceptions: bool,
+        progress: bool,
     ) -> None:
         self._settings = settings
         self._function = function
         self._calls = calls
         self._chunksize = chunksize
         self._return_exceptions = return_exceptions
-        self._arrivals: asyncio.Queue[tuple[Submission, int, int, Arrival]] = asyncio.Queue()
-        self._submissions: dict[str, tuple[Submission, int]] = {}
-        self._unfinished: dict[str, int] = {}
-        self._waited_for = False
+        self._progress = progress
+        self._wait: Wait | None = None
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -64,61 +73,94 @@ class Sweep(Generic[R]):
         return self._gather().__await__()
 
     def __aiter__(self) -> AsyncIterator[tuple[int, R]]:
-        return self._iterate()
+        return self._each(self._pair)
 
     @property
     def job_ids(self) -> list[str]:
         """IDs of the jobs submitted so far: array jobs, and a plain one for a single task."""
-        return list(self._submissions)
+        return list(self._wait.arrays) if self._wait is not None else []
+
+    def results(self) -> AsyncIterator[CallResult[R]]:
+        """Iterate over what came of each call, as it comes; a call's own error is not raised.
+
+        Raises:
+            TaskNotPicklableError: The function or an argument cannot travel.
+            SubmissionError: Batch did not accept a job.
+            SettingsError: Something the options name does not exist.
+            ServiceError: AWS refused a call.
+        """
+        return self._each(_tell)
 
     async def _gather(self) -> list[R]:
         values: list[Any] = [None] * len(self._calls)
-        async for index, value in self._iterate():
+        async for index, value in self._each(self._pair):
             values[index] = value
         return values
 
-    async def _iterate(self) -> AsyncGenerator[tuple[int, R], None]:
+    def _pair(self, index: int, _job_id: str, result: Result) -> tuple[int, R]:
+        if result.error is not None and self._return_exceptions:
+            return index, result.error  # type: ignore[return-value]
+        return index, result.unwrap()
+
+    async def _each(self, shape: Callable[[int, str, Result], T]) -> AsyncGenerator[T, None]:
+        """Submit the calls, and yield what comes of each as it comes.
+
+        Generators within this one would not do: where a loop that was left is closed by the end
+        of the event loop, that closes all of them at once.
+        """
         if not self._calls:
             return
         session = await session_for(self._settings)
-        if self._waited_for:
+        if self._wait is not None and not self._wait.is_over:
             raise FarcallError(
                 "this sweep is being waited for already; call map again for another"
             )
-        self._waited_for = True
-        # Anew: what an earlier wait left unfinished may still report to what was here before.
-        self._arrivals, self._submissions, self._unfinished = asyncio.Queue(), {}, {}
-        results: asyncio.Queue[tuple[int, Result] | BaseException] = asyncio.Queue(_WINDOW)
-        helpers = [asyncio.ensure_future(self._submit(session, results))]
-        helpers += [asyncio.ensure_future(self._fetch(session, results)) for _ in range(_FETCHERS)]
+        wait = self._wait = Wait(len(self._calls), self._chunksize)
+        progress: AbstractContextManager[object] = nullcontext()
+        if self._progress:
+            count = functools.partial(wait.count, session.tracker.latest)
+            progress = Progress(self._name, len(self._calls), count)
+        helpers = [asyncio.ensure_future(self._submit(session, wait))]
+        helpers += [asyncio.ensure_future(self._fetch(session, wait)) for _ in range(_FETCHERS)]
         try:
-            for _ in range(len(self._calls)):
-                found = await results.get()
-                if isinstance(found, BaseException):
-                    raise found
-                index, result = found
-                if result.error is not None and self._return_exceptions:
-                    yield index, result.error  # type: ignore[misc]
-                else:
-                    yield index, result.unwrap()
+            with progress:
+                for _ in self._calls:
+                    yield shape(*await wait.take())
         finally:
-            self._waited_for = False
+            wait.is_over = True
             for helper in helpers:
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            if self._unfinished:
-                await session.terminations.now(
-                    list(self._unfinished), "nobody waits for it any more"
-                )
+            try:
+                await asyncio.gather(*helpers, return_exceptions=True)
+            finally:  # the event loop may be at its end, and cancel this, too
+                await self._leave(session, wait)
 
-    async def _submit(self, session: Session, results: asyncio.Queue[Any]) -> None:
+    @property
+    def _name(self) -> str:
+        return str(getattr(self._function, "__name__", "task"))
+
+    async def _leave(self, session: Session, wait: Wait) -> None:
+        """End what has not ended: nobody waits for it any more."""
+        unfinished = [array for array in wait.arrays.values() if array.unfinished]
+        for array in unfinished:
+            if array.tell is not None:
+                session.tracker.unwatch(array.submission.job_id, array.tell)
+        if unfinished:
+            await session.terminations.now(
+                [array.submission.job_id for array in unfinished], "nobody waits for it any more"
+            )
+
+    async def _submit(self, session: Session, wait: Wait) -> None:
         """Submit the calls, one array after the other."""
         try:
             submitter = await session.submitter(self._settings)
             function = await session.in_thread(payload.pack_function, self._function)
             step, last = self._chunksize, len(self._calls)
             groups = (self._calls[at : at + step] for at in range(0, last, step))
-            tasks = ((function, arguments) for arguments in payload.pack_calls(groups))
+            tasks = (
+                (function, arguments)
+                for arguments in payload.pack_calls(groups, self._settings.cache_dir)
+            )
             first = 0
             while first * step < last:
                 name = getattr(self._function, "__name__", "task")
@@ -130,40 +172,55 @@ class Sweep(Generic[R]):
                 except asyncio.CancelledError:
                     # The request may be on its way, and only its answer tells what to terminate.
                     submission = await submitting
-                    self._unfinished[submission.job_id] = submission.size
+                    wait.arrays[submission.job_id] = Array(submission, first, submission.size)
                     raise
-                self._watch(session, submission, first)
+                self._watch(session, wait, submission, first)
                 first += submission.size
         except Exception as error:  # whatever it is, the waiting caller is to have it
-            await results.put(error)
+            wait.fetched.put_nowait(error)
 
-    def _watch(self, session: Session, submission: Submission, first: int) -> None:
-        arrivals, unfinished = self._arrivals, self._unfinished
-        self._submissions[submission.job_id] = (submission, first)
-        unfinished[submission.job_id] = submission.size
+    def _watch(self, session: Session, wait: Wait, submission: Submission, first: int) -> None:
+        array = wait.arrays[submission.job_id] = Array(submission, first, submission.size)
 
         def tell(index: int, arrival: Arrival) -> None:
             if not (isinstance(arrival, Ended) and arrival.error):  # else it may still run
-                unfinished[submission.job_id] -= 1
-            if not unfinished[submission.job_id]:
-                del unfinished[submission.job_id]
-            arrivals.put_nowait((submission, index, first, arrival))
+                array.unfinished -= 1
+            numbers = wait.calls_of(array, index)
+            array.ended += len(numbers)
+            wait.arrivals.put_nowait((submission, index, numbers, arrival))
 
+        array.tell = tell
         session.note_submission(submission)
-        session.tracker.watch(submission, range(submission.size), self._settings, tell)
+        session.tracker.watch(
+            submission, range(submission.size), self._settings, tell, wait.is_full
+        )
+        session.events.listen(self._settings.event_queue)
 
-    async def _fetch(self, session: Session, results: asyncio.Queue[Any]) -> None:
+    async def _fetch(self, session: Session, wait: Wait) -> None:
         """Fetch outcomes, as fast as the caller takes their values."""
         while True:
-            submission, index, first, arrival = await self._arrivals.get()
-            at = (first + index) * self._chunksize
-            calls = min(self._chunksize, len(self._calls) - at)
+            submission, index, numbers, arrival = await wait.arrivals.get()
+            place = await wait.window.enter(arrival.size if isinstance(arrival, Arrived) else 0)
             try:
                 delivered = await session.deliver(
-                    self._settings, submission, index, arrival, calls
+                    self._settings, submission, index, arrival, len(numbers), place.grow
                 )
             except Exception as error:  # the caller is to have it
-                await results.put(error)
+                wait.fetched.put_nowait(error)
                 return
-            for offset, result in enumerate(delivered.results):
-                await results.put((at + offset, result))
+            job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
+            wait.put(Fetched(numbers.start, job_id, deque(results), place))
+            del delivered, results  # the values are the caller's, as soon as they are taken
+
+
+def _tell(index: int, job_id: str, result: Result) -> CallResult[Any]:
+    return CallResult(
+        index,
+        result.value,
+        result.error,
+        result.stdout.decode(errors="replace"),
+        result.stderr.decode(errors="replace"),
+        result.wall_s,
+        result.cpu_s,
+        job_id,
+    )

@@ -69,29 +69,44 @@ class Task(Generic[P, R]):
         return await self._executor._submit(self.function, args, kwargs)
 
     def map(
-        self, *iterables: Iterable[Any], chunksize: int = 1, return_exceptions: bool = False
+        self,
+        *iterables: Iterable[Any],
+        chunksize: int = 1,
+        return_exceptions: bool = False,
+        progress: bool = False,
     ) -> Sweep[R]:
         """Call the function with each item, as array jobs of up to 10,000 tasks.
 
         Args:
             *iterables: Arguments, as for the built-in ``map``; the shortest ends them.
-            chunksize: Calls in one task. Small calls are cheaper together: a task costs the start
-                of a container.
+            chunksize: Calls in one task, which run one after the other in one process. Small calls
+                are cheaper together: a task costs the start of a container. ``time_limit`` and
+                attempts are the task's. Where its process dies, the calls before have their
+                values; that call and those after it have the error, after the last attempt.
             return_exceptions: Give exceptions as values instead of raising the first.
+            progress: Show on stderr how many calls are queued, running, done and failed, and how
+                fast they are: a bar on a terminal or in a notebook, elsewhere a line now and then.
 
         Returns:
             To be awaited for a list in the order of the arguments, or iterated over with
-            ``async for`` for pairs of index and value as they come.
+            ``async for`` for pairs of index and value as they come, or, by its ``results()``, for
+            a `farcall.CallResult` of each call.
 
         Raises:
-            TypeError: The arguments don't fit the function.
-            SettingsError: ``chunksize`` is below 1.
+            TypeError: The arguments don't fit the function, or there are none.
+            SettingsError: ``chunksize`` is below 1, or an option is of another type.
+            Exception: What an iterable raises.
         """
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise SettingsError(
                 f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
                 option="chunksize",
             )
+        for name, flag in (("return_exceptions", return_exceptions), ("progress", progress)):
+            if not isinstance(flag, bool):
+                raise SettingsError(f"{name} is {flag!r}; True or False is allowed", option=name)
+        if not iterables:
+            raise TypeError("map needs at least one iterable of arguments")
         calls: list[payload.Call] = [(args, {}) for args in zip(*iterables, strict=False)]
         for args, kwargs in calls[:1]:
             self._bind(args, kwargs)
@@ -101,6 +116,7 @@ class Task(Generic[P, R]):
             calls,
             chunksize=chunksize,
             return_exceptions=return_exceptions,
+            progress=progress,
         )
 
     def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -13,7 +13,8 @@ import sys
 import time
 from typing import Any, BinaryIO
 
-from farcall_runtime.contract import STREAMS_QUESTION
+from farcall_runtime import envelope
+from farcall_runtime.contract import RESULT_AT, STREAMS_QUESTION
 from farcall_runtime.streams import Streams
 
 _PR_SET_PDEATHSIG = 1
@@ -30,7 +31,10 @@ class Child:
     Attributes:
         pid: Process ID, which is also its process group.
         payload: Anonymous file for function and arguments.
-        result: Anonymous file with the packed pickles of the results.
+        result: Anonymous file for what comes of the calls.
+        records: What is known of each call that has ended.
+        left: How many calls come after these; None as long as none has ended.
+        goes_on: Whether the child has begun, or is about to begin, another one.
         status: Exit status as `os.waitstatus_to_exitcode` gives it: negative for a signal; None
             while it runs.
         usage: What the kernel counted for the process and those it waited for.
@@ -39,9 +43,14 @@ class Child:
     def __init__(self, streams: Streams) -> None:
         self.payload = _anonymous_file("farcall-payload")
         self.result = _anonymous_file("farcall-result")
+        self.records: list[dict[str, Any]] = []
+        self.left: int | None = None
+        self.goes_on = True
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
-        self._message = b""
+        self._streams = streams
+        self._lengths: list[int] = []  # of the parts of all records
+        self._line = b""
         # A container's first process gets its orphans anyway, and takes all others with it.
         first = os.getpid() == 1
         if not first:
@@ -95,38 +104,55 @@ class Child:
             return 0
         except OSError:
             return None
-        self._message += data
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._take(line)
         return len(data) or None
 
-    def asks_for_streams(self) -> bool:
-        """Tell whether the child waits for `answer`; it asks one question at a time."""
-        if self._message != STREAMS_QUESTION:
-            return False
-        self._message = b""
-        return True
-
-    def answer(self, numbers: list[int]) -> None:
-        """Tell the child how much it has written to each stream."""
-        with contextlib.suppress(OSError):  # it died over the question, which `reap` will tell
-            self.control.sendall(json.dumps(numbers).encode() + b"\n")
-
-    @property
-    def records(self) -> list[dict[str, Any]] | None:
-        """The child's description of its results; None if it did not come to that."""
+    def hear_out(self) -> None:
+        """Take in all that the child has said."""
         while self.listen():
             pass
+
+    def _take(self, line: bytes) -> None:
+        """Take in one line: a question, or what came of a call."""
+        if line == STREAMS_QUESTION:
+            self._answer(self._streams.written())
+            return
         try:
-            records = json.loads(self._message)
-        except ValueError:
-            return None
-        return records if isinstance(records, list) else None
+            record, lengths, self.left, self.goes_on = json.loads(line)
+        except (ValueError, TypeError):  # the function may write wherever it likes
+            return
+        if self.goes_on:  # what is written from now on is the next call's
+            record["ended"] = self._streams.written()
+        self.records.append(record)
+        self._lengths += lengths
+        if self.goes_on:
+            self._answer(None)
+
+    def _answer(self, said: Any) -> None:
+        """Let the child go on, which waits after each line."""
+        with contextlib.suppress(OSError):  # it died over it, which `reap` will tell
+            self.control.sendall(json.dumps(said).encode() + b"\n")
 
     def read_result(self) -> memoryview:
-        """Return the packed pickles of the results, without a copy."""
-        size = os.fstat(self.result.fileno()).st_size
-        if not size:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(self.result.fileno(), size, access=mmap.ACCESS_READ))
+        """Return the packed parts of all records, without a copy."""
+        head = envelope.pack_head(self._lengths)
+        if self._lengths:
+            head += bytes(-len(head) % envelope.ALIGNMENT)
+        start = RESULT_AT - len(head)
+        end = RESULT_AT
+        for length in self._lengths:
+            end += -end % envelope.ALIGNMENT + length
+        os.pwrite(self.result.fileno(), head, start)
+        skipped = start % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(
+            self.result.fileno(),
+            end - start + skipped,
+            access=mmap.ACCESS_READ,
+            offset=start - skipped,
+        )
+        return memoryview(mapped)[skipped:]
 
     def reap(self) -> bool:
         """Collect all the dead; tell whether the task's own process is among them by now.

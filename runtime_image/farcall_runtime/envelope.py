@@ -285,7 +285,7 @@ def pack(parts: Sequence[Sequence[Buffer]]) -> list[Buffer]:
         Pieces whose concatenation `unpack` reads.
     """
     lengths = [size(part) for part in parts]
-    head = _PACK_HEAD.pack(len(parts)) + b"".join(map(_PACK_LENGTH.pack, lengths))
+    head = pack_head(lengths)
     pieces: list[Buffer] = [head]
     at = len(head)
     for part, length in zip(parts, lengths, strict=True):
@@ -293,6 +293,11 @@ def pack(parts: Sequence[Sequence[Buffer]]) -> list[Buffer]:
         pieces.extend(part)
         at = length  # whatever came before it ended on the alignment
     return [piece for piece in pieces if len(piece)]
+
+
+def pack_head(lengths: Sequence[int]) -> bytes:
+    """Return what goes in front of buffers of these lengths, each of which is then aligned."""
+    return _PACK_HEAD.pack(len(lengths)) + b"".join(map(_PACK_LENGTH.pack, lengths))
 
 
 def unpack(data: Buffer) -> list[memoryview]:

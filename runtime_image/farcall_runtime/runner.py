@@ -105,19 +105,11 @@ class Supervisor:
                     if ready.fileobj is self._wake:
                         self._wake.recv(4096)
                     elif ready.fileobj is self._child.control:
-                        if self._listen() is None:
+                        if self._child.listen() is None:
                             selector.unregister(ready.fileobj)
                     elif self._streams.pump(ready.data) is None:
                         selector.unregister(ready.fileobj)
                 self._keep_time()
-
-    def _listen(self) -> int | None:
-        """Take in what the child says, and answer where it asks; None at the end."""
-        size = self._child.listen()
-        if self._child.asks_for_streams():
-            self._streams.drain()
-            self._child.answer(self._streams.taken())
-        return size
 
     def _keep_time(self) -> None:
         """Tell the function that it must stop, and take the process where it does not listen."""
@@ -138,12 +130,13 @@ class Supervisor:
             stopped: Whether SIGTERM came before the task's end.
         """
         child = self._child
+        child.hear_out()
         records = child.records
-        results: dict[str, Any] = {"results": records or []}
+        results: dict[str, Any] = {"results": records, "begun": len(records) + child.goes_on}
         late = self._times.timed_out  # and told so, before any SIGTERM
         if stopped and not late:
             return self._store(OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results)
-        if records is not None and not (late and _was_interrupted(records)):
+        if child.left == 0 and not (late and _was_interrupted(records)):
             status, code = OutcomeStatus.DONE, ExitCode.RETURNED
             if any(record["status"] != CallStatus.RETURNED for record in records):
                 code = ExitCode.RAISED

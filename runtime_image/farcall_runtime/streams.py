@@ -9,6 +9,7 @@ import select
 import sys
 import threading
 import time
+from typing import Any
 
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, Location
@@ -42,6 +43,7 @@ class Stream:
         chunks: Number of chunks stored so far.
         stored: Bytes in these chunks.
         dropped: Bytes given up because the bucket could not be reached.
+        gaps: Where: how many bytes before that were not given up, and how many were.
         since: When the oldest pending byte arrived, `time.monotonic`.
         stalled: Whether nobody reads the container's own stream.
     """
@@ -55,6 +57,7 @@ class Stream:
         self.chunks = 0
         self.stored = 0
         self.dropped = 0
+        self.gaps: list[tuple[int, int]] = []
         self.since = 0.0
         self.stalled = False
         os.set_blocking(self.read_fd, False)
@@ -62,9 +65,10 @@ class Stream:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.read_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
 
-    def describe(self) -> dict[str, int]:
+    def describe(self) -> dict[str, Any]:
         """What the outcome says of the stream beside the bytes it carries."""
-        return {"chunks": self.chunks, "stored": self.stored, "dropped": self.dropped}
+        said = {"chunks": self.chunks, "stored": self.stored, "dropped": self.dropped}
+        return {**said, "gaps": self.gaps} if self.gaps else said
 
 
 class Streams:
@@ -161,10 +165,10 @@ class Streams:
             while left > 0 and (read := self._read(stream)):
                 left -= read
 
-    def taken(self) -> list[int]:
-        """Return how many bytes of each stream were read in all."""
+    def written(self) -> list[int]:
+        """Return how many bytes of each stream were written in all, unread ones included."""
         with self._lock:
-            return [s.stored + s.dropped + len(s.pending) for s in self.both]
+            return [s.stored + s.dropped + len(s.pending) + _unread(s) for s in self.both]
 
     def finish(self) -> None:
         """End the thread, and store what is too large to travel inside the outcome."""
@@ -226,6 +230,15 @@ class Streams:
             excess = max(0, len(stream.pending) - keep)
             del stream.pending[stream.trying : stream.trying + excess]
             stream.dropped += excess
+            if excess:
+                stream.gaps.append((stream.stored + stream.trying, excess))
+
+
+def _unread(stream: Stream) -> int:
+    """Return how many bytes lie in a stream's pipe."""
+    import termios  # few tasks ask
+
+    return int.from_bytes(fcntl.ioctl(stream.read_fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def say(text: str) -> None:

@@ -1,7 +1,8 @@
 """The child process: unpickle, call, pickle.
 
-The child touches no network. It reads the payload from one anonymous file, writes the pickled
-results to another, and describes them to the supervisor in one JSON message.
+The child touches no network. It reads the payload from one anonymous file, appends what comes of
+each call to another as the call ends, and describes it to the supervisor in a line of JSON. So
+what has ended is not lost with what comes after it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import gc
 import json
 import mmap
@@ -23,11 +25,20 @@ from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from farcall_runtime import envelope, failures, pickles
-from farcall_runtime.contract import JOB_ENVIRONMENT, STREAMS, STREAMS_QUESTION, CallStatus
+from farcall_runtime.contract import (
+    JOB_ENVIRONMENT,
+    RESULT_AT,
+    STREAMS,
+    STREAMS_QUESTION,
+    CallStatus,
+)
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.pickles import Pieces
 
 Record = dict[str, Any]
+
+HandOver = Callable[[Record, list[Pieces], int], None]
+"""Takes what came of a call: its record, its parts, and how many calls are left."""
 
 
 class TaskTerminated(KeyboardInterrupt):
@@ -58,9 +69,10 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
 
     Args:
         control: Brings one line of JSON, the ranges of function and arguments in the payload;
-            takes one JSON message, the records of the results.
+            takes a line for each call that has ended, which is answered by a line where another
+            call follows.
         payload: Function and arguments, each packed buffers.
-        result: Takes the results as packed buffers; the records say whose each buffer is.
+        result: Takes the parts of the results, each aligned; the lines say whose each part is.
     """
     for name in JOB_ENVIRONMENT:
         os.environ.pop(name, None)  # the function has no business with the outcome key
@@ -80,26 +92,49 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
     (at, length), (arguments_at, arguments_length), theirs = json.loads(line)
     view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
+    result.seek(RESULT_AT)
     gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
     gc.enable()
-    records, parts = _run(
+    run(
         view[at : at + length],
         view[arguments_at : arguments_at + arguments_length],
         (theirs, cloudpickle.__version__),
+        functools.partial(_hand_over, result),
     )
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done; let it be handed over
-    for piece in envelope.pack(parts):
-        result.write(piece)
-    result.flush()
-    _supervisor.write(json.dumps(records).encode())
-    _supervisor.flush()
     # What the interpreter does at its end, but for waiting for threads the function left.
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
+    _flush()
+    os._exit(0)
+
+
+def _hand_over(result: BinaryIO, record: Record, parts: list[Pieces], left: int) -> None:
+    """Hand over to the supervisor what came of a call."""
+    goes_on = bool(left) and not _stopping
+    if not goes_on:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
+    for part in parts:
+        for piece in part:
+            result.write(piece)
+        result.write(bytes(-envelope.size(part) % envelope.ALIGNMENT))
+    result.flush()
+    _flush()
+    lengths = [envelope.size(part) for part in parts]
+    _tell(json.dumps([record, lengths, left, goes_on]).encode())
+    if goes_on:
+        _supervisor.readline()  # it has noted how much was written up to here
+
+
+def _tell(line: bytes) -> None:
+    _supervisor.write(line + b"\n")
+    _supervisor.flush()
+
+
+def _flush() -> None:
+    """Have Python's own buffers of stdout and stderr written."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(0)
 
 
 def _open_stream(descriptor: int, name: str) -> None:
@@ -116,25 +151,38 @@ def _open_stream(descriptor: int, name: str) -> None:
         setattr(sys, each, stream)
 
 
-def _run(
-    function: Buffer, arguments: Buffer, versions: tuple[str, str]
-) -> tuple[list[Record], list[Pieces]]:
+def run(
+    function: Buffer, arguments: Buffer, versions: tuple[str, str], hand_over: HandOver
+) -> None:
+    """Run a payload's calls one after the other; once the task is told to stop, no other begins.
+
+    Args:
+        function: The function, packed.
+        arguments: Those of all calls, packed.
+        versions: Those of cloudpickle, the client's and this side's.
+        hand_over: Gets what came of each call as it ends.
+    """
+    global _interruptible
     try:
+        _interruptible = True
         _check_cloudpickle(*versions)
         call = pickles.load(envelope.unpack(function))
         calls = pickles.load(envelope.unpack(arguments))
+        _interruptible = False
     except BaseException as error:  # unpickling runs the user's code
+        _interruptible = False
         record, parts = failures.capture(error, error.__traceback__)
-        return [
-            {"status": CallStatus.UNREADABLE, "first": 0, "count": len(parts), **record}
-        ], parts
-    records = []
-    everything: list[Pieces] = []
-    for args, kwargs in calls:
-        record, parts = _call(call, args, kwargs)
-        records.append({"first": len(everything), "count": len(parts), **record})
-        everything += parts
-    return records, everything
+        record.update(status=CallStatus.UNREADABLE, first=0, count=len(parts))
+        hand_over(record, parts, 0)
+        return
+    calls.reverse()
+    first = 0
+    while calls and not _stopping:
+        record, parts = _call(call, *calls.pop())  # what is done needs its arguments no more
+        record.update(first=first, count=len(parts))
+        first += len(parts)
+        hand_over(record, parts, len(calls))
+        del record, parts  # nor its value
 
 
 def _check_cloudpickle(theirs: str, ours: str) -> None:
@@ -149,15 +197,19 @@ def _check_cloudpickle(theirs: str, ours: str) -> None:
 def _call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Record, list[Pieces]]:
+    global _interruptible
     wall, cpu = time.perf_counter(), time.process_time()
     status = CallStatus.RETURNED
     details: Record = {}
     parts: list[Pieces] = []
     try:
+        _interruptible = True
         value = function(*args, **kwargs)
         if isinstance(value, CoroutineType):
             value = run_coroutine(value)
+        _interruptible = False
     except BaseException as error:  # sys.exit and Ctrl-C are the function's too
+        _interruptible = False
         end_copy(error)
         stack = error.__traceback__
         details, parts = failures.capture(error, stack.tb_next if stack else None)
@@ -169,8 +221,11 @@ def _call(
         return {**took, "status": value.status, **value.details}, value.parts
     if status == CallStatus.RETURNED:
         try:
+            _interruptible = True
             parts = pickles.dump(value)
+            _interruptible = False
         except BaseException as error:  # pickling runs the user's code
+            _interruptible = False
             details, parts = failures.capture(error, error.__traceback__)
             details["value_type"] = type(value).__name__
             status = CallStatus.UNPICKLABLE
@@ -183,11 +238,8 @@ _supervisor: Any = None
 
 def streams_so_far() -> list[int]:
     """Return how many bytes this task has written to stdout and to stderr up to now."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    _supervisor.write(STREAMS_QUESTION)
-    _supervisor.flush()
+    _flush()
+    _tell(STREAMS_QUESTION)
     return list(json.loads(_supervisor.readline()))
 
 
@@ -221,9 +273,7 @@ def end_copy(error: BaseException | None) -> None:
         code = 1
         with contextlib.suppress(Exception):
             traceback.print_exception(type(error), error, error.__traceback__)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    _flush()
     os._exit(code & 0xFF)
 
 
@@ -234,5 +284,15 @@ def run_coroutine(coroutine: Any) -> Any:
     return asyncio.run(coroutine)
 
 
+_stopping = False
+"""Whether the task was told to stop."""
+
+_interruptible = False
+"""Whether the user's code is running, which is to learn of it by an exception."""
+
+
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise TaskTerminated("AWS Batch is stopping this job")
+    global _stopping
+    _stopping = True
+    if _interruptible:  # else what has ended is being handed over
+        raise TaskTerminated("AWS Batch is stopping this job")

@@ -145,10 +145,10 @@ def _answer(request, status, headers, text):
 class Attempt:
     """A task's bundle in the bucket, and the process that runs it."""
 
-    def __init__(self, aws, road, function, *args, time_limit=300):
+    def __init__(self, aws, road, function, *args, calls=None, time_limit=300):
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         settings = Settings(s3_bucket_name=bucket, retry_attempts=1)
-        (arguments,) = payload.pack_calls([[(args, {})]])
+        (arguments,) = payload.pack_calls([calls or [(args, {})]])
         self._bundle = Bundle(
             settings.model_copy(update={"time_limit": time_limit}),
             "v1/attempts",

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from farcall import BatchExecutor, JobStatus, SettingsError, TaskNotPicklableError
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    FarcallError,
+    JobStatus,
+    SettingsError,
+    TaskNotPicklableError,
+)
+from farcall.session import session_for
+from service.attempt import wait_until
 
 
 async def test_values_come_in_the_order_of_the_arguments(executor: BatchExecutor) -> None:
@@ -49,46 +64,230 @@ async def test_calls_in_one_task_have_their_own_values_and_errors(executor: Batc
     assert [error.args[0] for error in found if isinstance(error, ValueError)] == [1, 4, 7]
 
 
-async def test_the_first_error_is_raised_and_ends_the_others(
-    make_executor: Callable[..., BatchExecutor],
+async def test_results_come_as_they_end_with_what_is_to_be_known_of_them(
+    executor: BatchExecutor, tmp_path: Path
 ) -> None:
-    def work(x: int) -> int:
-        import time
-
+    def work(x: int, go: str) -> int:
+        print("call", x)
         if x == 0:
-            raise ValueError("the first")
-        time.sleep(600)
-        return x
+            while not Path(go).exists():
+                time.sleep(0.02)
+        if x == 1:
+            raise KeyError(x)
+        return 10 * x
 
-    async with make_executor() as executor:
-        sweep = executor.task(work).map(range(4))
-        with pytest.raises(ValueError, match="the first"):
-            await sweep
+    go = tmp_path / "go"
+    sweep = executor.task(work).map(range(3), [str(go)] * 3)
+    found = []
+    async for result in sweep.results():
+        assert isinstance(result, farcall.CallResult)
+        found.append(result)
+        if len(found) == 2:
+            go.touch()
 
-        job = executor.attach(sweep.job_ids[0])
+    assert [result.index for result in found][-1] == 0
+    by_index = {result.index: result for result in found}
+    assert [(by_index[x].value, repr(by_index[x].error)) for x in range(3)] == [
+        (0, "None"),
+        (None, "KeyError(1)"),
+        (20, "None"),
+    ]
+    assert [by_index[x].stdout for x in range(3)] == ["call 0\n", "call 1\n", "call 2\n"]
+    assert [by_index[x].job_id for x in range(3)] == [f"{sweep.job_ids[0]}:{x}" for x in range(3)]
+    assert all(result.wall_s is not None and result.cpu_s is not None for result in found)
+
+
+async def test_more_tasks_than_an_array_holds_become_several(
+    executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first runs while the later ones are still being read."""
+    monkeypatch.setattr("farcall.submission.LARGEST_ARRAY", 3)
+    monkeypatch.setattr("farcall.payload._TOGETHER", 1)  # tasks are pickled one after the other
+
+    def work(x: int, folder: str) -> int:
+        Path(folder, str(x)).touch()
+        return 10 * x
+
+    class Late:
+        """Is pickled once as many calls have run as the first array has."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            wait_until(lambda: len(list(tmp_path.iterdir())) >= 6)
+            return str, (str(tmp_path),)
+
+    arguments = [str(tmp_path)] * 12 + [Late()] * 2
+    sweep = executor.task(work).map(range(14), arguments, chunksize=2)
+
+    assert await sweep == [10 * x for x in range(14)]
+    details = [await executor.attach(job_id).detail() for job_id in sweep.job_ids]
+    assert [detail.array_size for detail in details] == [3, 3, 0]
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+def fail_first(x: int) -> int:
+    if x == 0:
+        raise ValueError("the first")
+    time.sleep(600)
+    return x
+
+
+def sleep_longer_and_longer(x: int) -> int:
+    time.sleep(600 * x)
+    return x
+
+
+async def ended(executor: BatchExecutor, job_ids: list[str]) -> None:
+    """Wait until jobs have ended, which by themselves they would not."""
+    assert job_ids
+    for job_id in job_ids:
+        job = executor.attach(job_id)
         while not (await job.status()).is_final:
             await asyncio.sleep(0.2)
         assert JobStatus.FAILED is await job.status()
 
 
-async def test_leaving_the_loop_early_ends_the_jobs(
+async def test_the_first_error_is_raised_and_ends_the_others(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
-    def work(x: int) -> int:
-        import time
-
-        time.sleep(600 * x)
-        return x
-
     async with make_executor() as executor:
-        sweep = executor.task(work).map(range(3))
+        sweep = executor.task(fail_first).map(range(4))
+        with pytest.raises(ValueError, match="the first"):
+            await sweep
+
+        await ended(executor, sweep.job_ids)
+
+
+async def test_an_error_ends_every_array(
+    make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farcall.submission.LARGEST_ARRAY", 2)
+    async with make_executor() as executor:
+        sweep = executor.task(sleep_longer_and_longer).map([0, 1, 1, 1, 1])
+        with pytest.raises(RuntimeError, match="of the body"):
+            async for _ in sweep:
+                while len(sweep.job_ids) < 3:
+                    await asyncio.sleep(0.05)
+                raise RuntimeError("of the body")
+
+        await ended(executor, sweep.job_ids)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "results"])
+async def test_leaving_the_loop_early_ends_the_jobs(
+    make_executor: Callable[..., BatchExecutor], kind: str
+) -> None:
+    async with make_executor() as executor:
+        sweep = executor.task(sleep_longer_and_longer).map(range(3))
+        async for _ in sweep.results() if kind == "results" else sweep:
+            break
+
+        await ended(executor, sweep.job_ids)
+
+
+async def test_closing_the_iterator_ends_the_jobs(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    async with make_executor() as executor:
+        sweep = executor.task(sleep_longer_and_longer).map(range(3))
         values = aiter(sweep)
         assert await anext(values) == (0, 0)
+        with pytest.raises(FarcallError, match="being waited for already"):
+            await sweep
         await values.aclose()
 
-        job = executor.attach(sweep.job_ids[0])
-        while not (await job.status()).is_final:
-            await asyncio.sleep(0.2)
+        await ended(executor, sweep.job_ids)
+        assert not (await session_for(executor.settings)).tracker.is_waiting()
+
+
+@pytest.mark.parametrize("moment", ["submitting", "waiting"])
+async def test_cancelling_the_wait_ends_the_jobs(
+    make_executor: Callable[..., BatchExecutor], moment: str
+) -> None:
+    async with make_executor() as executor:
+        sweep = executor.task(sleep_longer_and_longer).map([1, 1])
+        session = await session_for(executor.settings)
+        asked = asyncio.Event()
+        submit = session.batch.submit
+
+        async def noted(request: Any) -> str:
+            asked.set()
+            return await submit(request)
+
+        session.batch.submit = noted  # type: ignore[method-assign]
+        waiting = asyncio.ensure_future(_wait_for(sweep))
+        await asked.wait()
+        while moment == "waiting" and not sweep.job_ids:
+            await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+        await ended(executor, sweep.job_ids)
+
+
+async def _wait_for(sweep: farcall.Sweep[int]) -> list[int]:
+    return await sweep
+
+
+PROGRAM = """
+import asyncio, sys, time
+import farcall
+
+def work(x):
+    time.sleep(600 * x)
+    return x
+
+executor = farcall.BatchExecutor(vcpu=1, memory=1)
+
+async def main():
+    sweep = executor.task(work).map(range(3), progress=True)
+    async for _ in sweep:
+        print(*sweep.job_ids, flush=True)
+        BODY
+
+async def block():
+    async with executor:
+        await main()
+
+asyncio.run(MAIN())
+"""
+
+
+@pytest.mark.parametrize("main", ["main", "block"])
+@pytest.mark.parametrize(
+    ("body", "status"), [("break", 0), ("raise SystemExit(7)", 7), ("pass", -signal.SIGINT)]
+)
+def test_a_program_that_ends_leaves_no_jobs(
+    aws: farcall.local.LocalAWS,
+    make_executor: Callable[..., BatchExecutor],
+    body: str,
+    status: int,
+    main: str,
+) -> None:
+    program = PROGRAM.replace("BODY", body).replace("MAIN", main)
+    process = subprocess.Popen(
+        [sys.executable, "-X", "dev", "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        job_ids = process.stdout.readline().split()
+        if body == "pass":
+            process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=60)
+
+    assert process.returncode == status, complaints
+    assert "farcall: work: 1 of 3 done, 0 failed" in complaints
+    for word in ("never retrieved", "was destroyed", "nclosed"):
+        assert word not in complaints, complaints
+    asyncio.run(ended(make_executor(), job_ids))
+
+
+# --- what is refused ----------------------------------------------------------------------------
 
 
 async def test_an_argument_that_cannot_travel_fails_the_map(executor: BatchExecutor) -> None:
@@ -102,3 +301,35 @@ async def test_an_argument_that_cannot_travel_fails_the_map(executor: BatchExecu
 async def test_a_wrong_chunksize_is_refused(executor: BatchExecutor, chunksize: float) -> None:
     with pytest.raises(SettingsError, match="chunksize is .* at least 1"):
         executor.task(str).map([1], chunksize=chunksize)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["progress", "return_exceptions"])
+async def test_what_is_no_flag_is_refused(executor: BatchExecutor, option: str) -> None:
+    with pytest.raises(SettingsError, match=f"{option} is 'yes'; True or False is allowed"):
+        executor.task(str).map([1], **{option: "yes"})  # type: ignore[arg-type]
+
+
+async def test_a_map_of_nothing_at_all_is_refused(executor: BatchExecutor) -> None:
+    with pytest.raises(TypeError, match="at least one iterable"):
+        executor.task(str).map()
+
+
+async def test_what_an_iterable_raises_is_raised_before_anything_is_submitted(
+    executor: BatchExecutor,
+) -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+        raise LookupError("no more numbers")
+
+    with pytest.raises(LookupError, match="no more numbers"):
+        executor.task(str).map(numbers())
+
+
+async def test_nothing_to_do_shows_nothing(
+    executor: BatchExecutor, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sweep = executor.task(str).map([], progress=True)
+    assert await sweep == []
+    assert [result async for result in sweep.results()] == []
+    assert sweep.job_ids == []
+    assert capfd.readouterr() == ("", "")

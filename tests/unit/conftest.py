@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import types
 
 import pytest
 
@@ -15,11 +14,7 @@ from unit.project import imported
 @pytest.fixture
 async def clock(monkeypatch):
     """Let the time of the running event loop pass whenever nothing is left to do."""
-    made = Clock(asyncio.get_running_loop(), monkeypatch)
-    frozen = types.SimpleNamespace(monotonic=made.now)
-    for module in ("farcall.limiter", "farcall.tracker"):
-        monkeypatch.setattr(f"{module}.time", frozen)
-    return made
+    return Clock(asyncio.get_running_loop(), monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -10,10 +11,12 @@ import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
+import aiohttp
 import botocore.exceptions
 
 import farcall_runtime
 from farcall import payload, results
+from farcall.endings import About
 from farcall_runtime import envelope
 
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
@@ -52,8 +55,8 @@ class Client:
     """A botocore client whose operations a test scripts, and that notes what it was asked.
 
     Args:
-        **operations: For each operation a function of its parameters, or the replies to give one
-            after the other; an exception among them is raised.
+        **operations: For each operation a function of its parameters, a coroutine function of
+            them, or the replies to give one after the other; an exception among them is raised.
     """
 
     def __init__(self, **operations):
@@ -72,6 +75,8 @@ class Client:
         async def call(**parameters):
             self.calls.append((name, parameters))
             reply = script(**parameters) if replies is None else next(replies)
+            if inspect.isawaitable(reply):
+                reply = await reply
             if isinstance(reply, BaseException):
                 raise reply
             return reply
@@ -95,6 +100,24 @@ def no_answer():
     return botocore.exceptions.ReadTimeoutError(endpoint_url="https://batch.example")
 
 
+def not_sent():
+    """What botocore raises where no connection could be made."""
+    place = SimpleNamespace(host="batch.example", port=443, ssl=True)
+    error = ConnectionRefusedError(111, "Connection refused")
+    return _unconnected(aiohttp.ClientConnectorError(place, error))
+
+
+def broken():
+    """What botocore raises where the other side reset the connection after the request."""
+    return _unconnected(aiohttp.ClientOSError(104, "Connection reset by peer"))
+
+
+def _unconnected(error):
+    return botocore.exceptions.EndpointConnectionError(
+        endpoint_url="https://batch.example", error=error
+    )
+
+
 _CONTAINER = """
     import json, os, sys
     import cloudpickle
@@ -111,7 +134,13 @@ _CONTAINER = """
         arguments = receive()
         pid = os.fork()
         if pid == 0:
-            records, parts = task._run(function, arguments, ("3", "3"))
+            records, parts = [], []
+
+            def keep(record, its_parts, left):
+                records.append(record)
+                parts.extend(its_parts)
+
+            task.run(function, arguments, ("3", "3"), keep)
             send(json.dumps(records).encode())
             send(b"".join(envelope.pack(parts)))
             os._exit(0)
@@ -153,7 +182,7 @@ class Container:
         return self._process.stdout.read(size)
 
 
-JOB = results.About("job-1", "simulate", attempts=1)
+JOB = About("job-1", "simulate", attempts=1)
 
 
 def done(*records):

@@ -43,9 +43,8 @@ class Bucket:
         await asyncio.sleep(0.01)
         assert sum(map(len, pieces)) > 0
 
-    async def list_outcomes(self, root):
-        for outcome in self.arrived:
-            yield outcome
+    async def list_outcomes(self, root, bundle="", after=""):
+        return [outcome for outcome in self.arrived if bundle in ("", outcome.bundle)], ""
 
     async def flush(self): ...
 

@@ -79,6 +79,15 @@ def test_a_chunk_is_tried_with_the_same_bytes_until_it_is_stored(made):
     assert len(bucket.chunks()) == made.stdout.chunks
 
 
+def test_what_was_written_counts_before_it_is_read(made):
+    write(made, b"read")
+    os.write(made.stdout.write_fd, b" and unread")
+    os.write(made.stderr.write_fd, b"unread")
+
+    assert made.written() == [15, 6]
+    assert bytes(made.stdout.pending) == b"read"
+
+
 def test_what_is_dropped_is_not_the_chunk_that_is_tried(made, monkeypatch):
     monkeypatch.setattr(streams, "_CHUNK_BYTES", 4)
     monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 20)
@@ -90,7 +99,8 @@ def test_what_is_dropped_is_not_the_chunk_that_is_tried(made, monkeypatch):
     made.finish()
 
     assert b"".join(bucket.chunks()) == b"0123cdefgh"
-    assert made.stdout.describe() == {"chunks": 3, "stored": 10, "dropped": 8}
+    assert made.stdout.describe() == {"chunks": 3, "stored": 10, "dropped": 8, "gaps": [(4, 8)]}
+    assert made.written() == [18, 0]
 
 
 def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
@@ -105,7 +115,12 @@ def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
 
     made.finish()
 
-    assert made.stdout.describe() == {"chunks": 1, "stored": 5, "dropped": INLINE_BYTES}
+    assert made.stdout.describe() == {
+        "chunks": 1,
+        "stored": 5,
+        "dropped": INLINE_BYTES,
+        "gaps": [(5, INLINE_BYTES)],
+    }
     assert bytes(made.stdout.pending) == b"y" * INLINE_BYTES
     assert len(bucket.chunks()) == 2  # the second of which does not count
 

@@ -1,0 +1,186 @@
+"""What errors say of a job that gave no value. No I/O."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from farcall import errors
+from farcall.states import JobDetail, JobStatus, ending
+from farcall_runtime import envelope
+from farcall_runtime.contract import OutcomeStatus
+
+_TAIL_LINES = 20
+_SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
+
+
+class About(NamedTuple):
+    """What every error says of its job; see `farcall.errors.JobError` for the attributes."""
+
+    job_id: str
+    name: str
+    reason: str = ""
+    attempts: int = 0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    log_url: str | None = None
+
+    def of(self, stdout: bytes, stderr: bytes) -> About:
+        """Return the same of a call that has written this much of the job's output."""
+        return self._replace(stdout=stdout, stderr=stderr)
+
+    def fields(self, exit_code: int | None = None) -> dict[str, Any]:
+        """Return the keyword arguments of an error about this job."""
+        return {
+            "job_id": self.job_id,
+            "reason": self.reason,
+            "exit_code": exit_code,
+            "attempts": self.attempts,
+            "stdout": self.stdout.decode(errors="replace"),
+            "stderr": self.stderr.decode(errors="replace"),
+            "log_url": self.log_url,
+        }
+
+    def tell(self, sentence: str, remedy: str) -> str:
+        """Write a message: what happened, to which job, what to do, and the end of its stderr."""
+        text = f"{sentence}: job {self.job_id} ({self.name})"
+        if self.reason:
+            text += f", Batch says {self.reason!r}"
+        text += f". To do: {remedy}."
+        tail = self.stderr.decode(errors="replace").rstrip().splitlines()[-_TAIL_LINES:]
+        if tail:
+            text += "\nThe end of its stderr:\n" + "\n".join(f"  {line}" for line in tail)
+        if self.log_url:
+            text += f"\nIts log: {self.log_url}"
+        return text
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a task's process did not come back, or why it never ran.
+
+    Attributes:
+        kind: Class of the error.
+        sentence: What happened.
+        remedy: What to do.
+        exit_code: That of the process or of the container; None where there is none.
+    """
+
+    kind: type[errors.JobError | errors.OutcomeError]
+    sentence: str
+    remedy: str
+    exit_code: int | None = None
+
+    def error(self, job: About) -> errors.FarcallError:
+        """Return it as the error of a call."""
+        return self.kind(job.tell(self.sentence, self.remedy), **job.fields(self.exit_code))
+
+    def not_begun(
+        self, job: About, number: int, calls: int, running: int | None
+    ) -> errors.FarcallError:
+        """Return it as the error of a call whose turn did not come.
+
+        Args:
+            job: What the error says of the job.
+            number: Which call of the task it is, from 1.
+            calls: How many the task has.
+            running: The same number of the call it happened in; None where it was between two.
+        """
+        sentence = f"call {number} of {calls} in the task was not begun: {self.sentence}"
+        if running is not None:
+            sentence += f" in call {running}"
+        return self.kind(job.tell(sentence, self.remedy), **job.fields(self.exit_code))
+
+
+def lost(job: About) -> errors.JobLostError:
+    """Say that Batch no longer knows a job."""
+    return errors.JobLostError(
+        job.tell(
+            "Batch no longer lists the job, and it left no outcome",
+            "submit it again; Batch forgets jobs some days after their end",
+        ),
+        **job.fields(),
+    )
+
+
+def taken(job: About) -> errors.OutcomeMissingError:
+    """Say that an outcome was there and is no longer."""
+    return errors.OutcomeMissingError(
+        job.tell(
+            "the outcome was there and was deleted before it was fetched",
+            "find out who deletes; a second client that waits for the same job does, unless "
+            "keep_artifacts is set",
+        ),
+        **job.fields(),
+    )
+
+
+def unusable(error: envelope.EnvelopeError, job: About) -> errors.OutcomeError:
+    """Say that an outcome was refused unopened."""
+    if isinstance(error, envelope.VersionMismatchError):
+        return errors.VersionMismatchError(
+            job.tell(str(error), "use the same farcall on both sides"), **job.fields()
+        )
+    return errors.IntegrityError(
+        job.tell(
+            f"the outcome is not what the job wrote ({error}); it was not unpickled",
+            "find out who else writes to the bucket",
+        ),
+        **job.fields(),
+    )
+
+
+def of_job(detail: JobDetail, *, stuck: bool) -> Verdict:
+    """Return why a job ended that left no outcome."""
+    if stuck and detail.status is JobStatus.FAILED:
+        return Verdict(
+            errors.JobStuckError,
+            "the job could not be placed for stuck_timeout_s and was ended",
+            "ask for fewer vcpu, memory or num_gpus, or enlarge the compute environment",
+        )
+    row = ending(detail)
+    sentence = row.sentence
+    if row.error is errors.JobError and detail.exit_code is not None:
+        sentence += f" (exit code {detail.exit_code})"
+    return Verdict(row.error, sentence, row.remedy, detail.exit_code)
+
+
+def of_process(meta: dict[str, Any]) -> Verdict:
+    """Return how the task's process ended where it did not come back, as its outcome says."""
+    status, code = meta["status"], meta["child_status"]
+    usage = meta["usage"]
+    if status == OutcomeStatus.OUT_OF_MEMORY:
+        # The container's peak where the kernel tells it: the process's own is but a part.
+        peak = meta.get("memory_peak_bytes") or usage.get("peak_memory_bytes") or 0
+        limit = usage.get("memory_limit_bytes")
+        within = f" of {limit / 2**20:.0f} MiB" if limit else ""
+        sentence = f"the task was killed for its memory ({peak / 2**20:.0f} MiB{within} in use)"
+        return Verdict(errors.OutOfMemoryError, sentence, "raise memory", _exit_code(code))
+    if status == OutcomeStatus.TIMED_OUT:
+        sentence = "the task ran longer than time_limit"
+        return Verdict(errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code))
+    if status == OutcomeStatus.EXITED:
+        sentence = f"the task's process left with exit code {code} before the function returned"
+        remedy = "something called os._exit, or C code called exit; see its output"
+    else:
+        sentence = f"the task's process was killed by {_signal_name(-code)}"
+        remedy = "see its output; SIGSEGV comes from C code, SIGKILL most often from the kernel"
+    return Verdict(errors.ChildKilledError, sentence, remedy, _exit_code(code))
+
+
+def refused(meta: dict[str, Any], job: About) -> Verdict:
+    """Return why the container refused to run the task."""
+    row = ending(JobDetail(job.job_id, job.name, status=JobStatus.FAILED, exit_code=meta["code"]))
+    return Verdict(row.error, f"{row.sentence} ({meta['detail']})", row.remedy, meta["code"])
+
+
+def _exit_code(status: int | None) -> int | None:
+    return _SIGNAL_EXIT - status if status is not None and status < 0 else status
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,142 @@
+"""What is under way while a sweep is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from farcall.progress import Counts
+from farcall.results import Result
+from farcall.states import JobDetail, JobStatus
+from farcall.submission import Submission
+from farcall.watching import Arrival, OnArrival
+from farcall.window import Place, Window
+
+_WINDOW_BYTES = 256 * 1024 * 1024
+_WINDOW_TASKS = 256
+"""Tasks that are being fetched or wait for the caller at most, however small their values are."""
+
+_MOST_UNFETCHED = 4000
+"""Outcomes that are known of and wait on S3; while there are so many, no others are looked for."""
+
+_ENDED = (JobStatus.SUCCEEDED.value, JobStatus.FAILED.value)
+_RUNNING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
+
+
+class Fetched(NamedTuple):
+    """A task that was fetched.
+
+    Attributes:
+        first: Number of its first call.
+        job_id: Its job.
+        results: Those of its calls.
+        place: The room that they take.
+    """
+
+    first: int
+    job_id: str
+    results: deque[Result]
+    place: Place
+
+
+@dataclass(eq=False)
+class Array:
+    """A job of a sweep.
+
+    Attributes:
+        submission: The job.
+        first: Number of its first task in the sweep.
+        unfinished: How many of its tasks have not ended.
+        ended: How many calls are in those that have.
+        tell: What the tracker tells of their ends.
+    """
+
+    submission: Submission
+    first: int
+    unfinished: int
+    ended: int = 0
+    tell: OnArrival | None = None
+
+
+class Wait:
+    """One wait for a sweep. What an earlier one left unfinished may still report to that.
+
+    The window is its own: a loop that waits for another sweep in its body takes nothing meanwhile.
+
+    Args:
+        calls: Number of calls.
+        chunksize: Calls in one task.
+
+    Attributes:
+        arrays: The jobs by their IDs.
+        arrivals: Tasks that have ended: job, number there, numbers of the calls, and how.
+        fetched: Those that were fetched, or an error that ends the wait.
+        window: Bounds what is fetched and was not taken.
+        is_over: Whether nobody waits any more.
+    """
+
+    def __init__(self, calls: int, chunksize: int) -> None:
+        self._calls = calls
+        self._chunksize = chunksize
+        self.arrays: dict[str, Array] = {}
+        self.arrivals: asyncio.Queue[tuple[Submission, int, range, Arrival]] = asyncio.Queue()
+        self.fetched: asyncio.Queue[Fetched | BaseException] = asyncio.Queue()
+        self.window = Window(_WINDOW_BYTES, _WINDOW_TASKS)
+        self.is_over = False
+        self._failed = 0
+        self._now: Fetched | None = None
+
+    def put(self, fetched: Fetched) -> None:
+        """Have a task's results taken."""
+        self._failed += sum(result.error is not None for result in fetched.results)
+        self.fetched.put_nowait(fetched)
+
+    async def take(self) -> tuple[int, str, Result]:
+        """Wait for the next result; return the number of its call, its job, and the result.
+
+        Raises:
+            Exception: What keeps others from coming.
+        """
+        if self._now is None:
+            fetched = await self.fetched.get()
+            if isinstance(fetched, BaseException):
+                raise fetched
+            self._now = fetched
+        first, job_id, results, place = self._now
+        self._now = None
+        result = results.popleft()
+        if results:
+            self._now = Fetched(first + 1, job_id, results, place)
+        else:
+            place.leave()
+        return first, job_id, result
+
+    def is_full(self) -> bool:
+        """Tell whether enough tasks are known that wait to be fetched."""
+        return self.arrivals.qsize() >= _MOST_UNFETCHED
+
+    def calls_of(self, array: Array, index: int, tasks: int = 1) -> range:
+        """Return the numbers of the calls in a task of a job, or in several from this one on."""
+        first = (array.first + index) * self._chunksize
+        return range(first, min(first + tasks * self._chunksize, self._calls))
+
+    def count(self, latest: Callable[[str], JobDetail | None]) -> Counts:
+        """Count the calls by what has arrived here and what Batch said last.
+
+        Args:
+            latest: Gives what Batch said last of a job.
+        """
+        ended = running = 0
+        for job_id, array in self.arrays.items():
+            calls = len(self.calls_of(array, 0, array.submission.size))
+            detail = latest(job_id)
+            said = (detail.status_summary or {detail.status.value: 1}) if detail else {}
+            ended_there = self._chunksize * sum(said.get(status, 0) for status in _ENDED)
+            ended_here = min(max(array.ended, ended_there), calls)
+            ended += ended_here
+            running_there = self._chunksize * sum(said.get(status, 0) for status in _RUNNING)
+            running += min(running_there, calls - ended_here)
+        return Counts(running, ended - self._failed, self._failed)

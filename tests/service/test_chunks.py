@@ -1,0 +1,365 @@
+"""Several calls in one task: what ends well is not lost with what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    CallResult,
+    ChildKilledError,
+    JobCancelledError,
+    JobTimeoutError,
+    endings,
+    results,
+)
+from farcall_runtime.contract import ExitCode
+from farcall_runtime.task import TaskTerminated
+from service.attempt import Attempt, Road, wait_until
+
+MEGABYTES = 20
+
+
+async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
+    """Wait for all calls; return what came of each, in their order."""
+    found = [result async for result in sweep.results()]
+    return sorted(found, key=lambda result: result.index)
+
+
+@pytest.fixture
+def attempt(aws: farcall.local.LocalAWS) -> Any:
+    """Put calls into the bucket; what runs them ends with the test."""
+    with contextlib.ExitStack() as stack:
+        road = stack.enter_context(contextlib.closing(Road(aws.endpoint_url)))
+
+        def make(function: Callable[..., Any], arguments: list[Any], **options: Any) -> Attempt:
+            calls = [((argument,), {}) for argument in arguments]
+            made = Attempt(aws, road, function, calls=calls, **options)
+            return stack.enter_context(contextlib.closing(made))
+
+        yield make
+
+
+def read(made: Attempt, outcome: Any, calls: int) -> list[results.Result]:
+    """Turn the outcome of an attempt into results, as the client does."""
+    job = endings.About("job-1", "work", stdout=made.stdout(outcome))
+    found = results.read(outcome.meta, outcome.value, job)
+    return results.complete(found, outcome.meta, job, calls)
+
+
+# --- output -----------------------------------------------------------------------------------
+
+
+class Loud:
+    """Writes when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("unpickled",)
+
+
+async def test_each_call_has_its_own_output_and_time(executor: BatchExecutor) -> None:
+    def work(x: int, _loud: object) -> int:
+        print("out", x)  # stays in Python's buffer
+        print("err", x, file=sys.stderr)
+        subprocess.run(["echo", "program", str(x)], check=True)
+        if x == 1:
+            time.sleep(0.3)
+        if x == 2:
+            atexit.register(print, "at the end")
+        return x
+
+    found = await every(executor.task(work).map(range(3), [Loud(), 0, 0], chunksize=3))
+
+    assert [(r.index, r.value, r.error) for r in found] == [(n, n, None) for n in range(3)]
+    lines = [result.stdout.splitlines() for result in found]
+    assert sorted(lines[0]) == ["out 0", "program 0", "unpickled"]
+    assert sorted(lines[1]) == ["out 1", "program 1"]
+    assert sorted(lines[2]) == ["at the end", "out 2", "program 2"]
+    assert [result.stderr for result in found] == ["err 0\n", "err 1\n", "err 2\n"]
+    assert found[1].wall_s is not None
+    assert found[1].wall_s >= 0.3 > (found[1].cpu_s or 0)
+    assert len({result.job_id for result in found}) == 1
+
+
+async def test_no_byte_is_lost_or_counted_twice(executor: BatchExecutor) -> None:
+    def work(x: int) -> None:
+        if x == 0:  # writes on while the others run
+            threading.Thread(target=background, daemon=True).start()
+        for _ in range(x * 20):
+            os.write(1, b"%d" % x * 10_000)  # more than a pipe holds
+
+    def background() -> None:
+        for _ in range(50):
+            os.write(2, b"b")
+            time.sleep(0.005)
+
+    sweep = executor.task(work).map(range(8), chunksize=8)
+    found = await every(sweep)
+
+    assert [result.stdout for result in found] == [str(x) * 10_000 * x * 20 for x in range(8)]
+    (job_id,) = sweep.job_ids
+    assert {result.job_id for result in found} == {job_id}
+    assert set("".join(result.stderr for result in found)) == {"b"}
+
+
+async def test_one_call_has_all_of_its_tasks_output(executor: BatchExecutor) -> None:
+    def work(x: int) -> None:
+        atexit.register(print, "at the end of", x)
+        print("out", x)
+
+    found = await every(executor.task(work).map(range(2)))
+
+    assert [r.stdout for r in found] == [f"out {x}\nat the end of {x}\n" for x in range(2)]
+
+
+# --- ends of the process ------------------------------------------------------------------------
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        (segfault, "was killed by SIGSEGV"),
+        (lambda: os._exit(3), "left with exit code 3 before the function returned"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
+    ],
+    ids=["segfault", "exit", "kill"],
+)
+async def test_the_calls_before_the_one_that_ends_the_process_have_their_values(
+    executor: BatchExecutor, end: Callable[[], None], how: str
+) -> None:
+    def work(x: int) -> bytes:
+        print("call", x, flush=True)
+        if x == 2:
+            raise ValueError(x)
+        if x == 4:
+            end()
+        return bytes([x]) * 100_000
+
+    found = await every(executor.task(work).map(range(7), chunksize=7))
+
+    assert [found[x].value for x in (0, 1, 3)] == [bytes([x]) * 100_000 for x in (0, 1, 3)]
+    assert repr(found[2].error) == "ValueError(2)"
+    cut_off, *not_begun = (result.error for result in found[4:])
+    assert isinstance(cut_off, ChildKilledError)
+    assert str(cut_off).startswith(f"the task's process {how}: job {found[4].job_id} (work")
+    assert (cut_off.stdout, found[4].stdout) == ("call 4\n", "call 4\n")
+    for number, error in enumerate(not_begun, start=6):
+        assert isinstance(error, ChildKilledError)
+        words = f"call {number} of 7 in the task was not begun: the task's process {how} in call 5"
+        assert str(error).startswith(words)
+        assert error.stdout == ""
+
+
+async def test_awaiting_a_map_of_which_calls_were_lost_raises(executor: BatchExecutor) -> None:
+    def work(x: int) -> int:
+        if x == 1:
+            segfault()
+        return x
+
+    task = executor.task(work)
+    with pytest.raises(ChildKilledError, match="was killed by SIGSEGV: job"):
+        await task.map(range(3), chunksize=3)
+
+    found = await task.map(range(3), chunksize=3, return_exceptions=True)
+    assert found[0] == 0
+    assert [type(error) for error in found[1:]] == [ChildKilledError] * 2
+
+
+async def test_another_attempt_makes_all_calls_anew(
+    make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    def work(x: int, folder: str) -> int:
+        Path(folder, f"{x}-{os.environ['AWS_BATCH_JOB_ATTEMPT']}").touch()
+        if x == 2 and os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1":
+            os._exit(1)
+        return 10 * x
+
+    async with make_executor(retry_attempts=2) as executor:
+        sweep = executor.task(work).map(range(4), [str(tmp_path)] * 4, chunksize=4)
+        assert await sweep == [0, 10, 20, 30]
+
+    made = sorted(await asyncio.to_thread(os.listdir, tmp_path))
+    assert made == ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2", "3-2"]
+
+
+async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
+    make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    def work(x: int, folder: str) -> int:
+        print("call", x)
+        if x == 1:
+            raise ValueError(x)
+        if x == 3:
+            Path(folder, "there").touch()
+            time.sleep(600)
+        return x
+
+    async with make_executor() as executor:
+        sweep = executor.task(work).map(range(6), [str(tmp_path)] * 6, chunksize=6)
+        waiting = asyncio.ensure_future(every(sweep))
+        await asyncio.to_thread(wait_until, (tmp_path / "there").exists)
+        await executor.attach(sweep.job_ids[0]).cancel("by hand")
+        found = await waiting
+
+    assert [found[x].value for x in (0, 2)] == [0, 2]
+    assert repr(found[1].error) == "ValueError(1)"
+    cancelled = [result.error for result in found[3:]]
+    assert all(isinstance(error, JobCancelledError) for error in cancelled)
+    assert found[3].stdout == "call 3\n"
+    assert "by hand" in str(cancelled[0])
+    assert "call 5 of 6 in the task was not begun: " in str(cancelled[1])
+    assert "in call 4: job" in str(cancelled[1])
+
+
+async def test_a_job_of_a_map_that_is_attached_to_gives_its_calls_values(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    async with make_executor(keep_artifacts=True) as executor:
+        sweep = executor.task(lambda x: 12 // x).map([3, 2, 1, 0, 4], chunksize=3)
+        with pytest.raises(ZeroDivisionError):
+            await sweep
+        (job_id,) = sweep.job_ids
+        first, second = (executor.attach(f"{job_id}:{index}") for index in range(2))
+        assert await first.result() == [4, 6, 12]
+        assert await first.exception() is None
+        with pytest.raises(ZeroDivisionError):
+            await second.result()
+        assert isinstance(await second.exception(), ZeroDivisionError)
+
+
+# --- being told to stop -------------------------------------------------------------------------
+
+
+def work_until_told(x: int) -> int:
+    print("call", x, flush=True)
+    if x == 2:
+        with contextlib.suppress(TaskTerminated):
+            time.sleep(600)
+        print("cleaned up")
+    return x
+
+
+def test_after_the_time_limit_no_other_call_is_begun(attempt: Any) -> None:
+    made = attempt(work_until_told, list(range(5)), time_limit=4).start()
+
+    assert made.end()[0] == ExitCode.TIMED_OUT
+    outcome = made.outcome()
+    assert (outcome.meta["status"], outcome.meta["begun"]) == ("timed_out", 3)
+    found = read(made, outcome, 5)
+    assert [result.value for result in found[:3]] == [0, 1, 2]
+    assert found[2].stdout == b"call 2\ncleaned up\n"
+    assert all(type(result.error) is JobTimeoutError for result in found[3:])
+    assert "call 4 of 5 in the task was not begun: the task ran longer" in str(found[3].error)
+
+
+def test_a_call_that_does_not_listen_takes_the_later_ones_with_it(attempt: Any) -> None:
+    def work(x: int) -> int:
+        while x == 1:
+            with contextlib.suppress(TaskTerminated):
+                time.sleep(600)
+        return x
+
+    made = attempt(work, list(range(3)), time_limit=4).start()
+
+    assert made.end()[0] == ExitCode.TIMED_OUT
+    found = read(made, made.outcome(), 3)
+    assert found[0].value == 0
+    assert str(found[1].error).startswith("the task ran longer than time_limit: job")
+    assert "call 3 of 3 in the task was not begun: " in str(found[2].error)
+
+
+class Slow:
+    """Takes for ever to be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        print("there", flush=True)
+        time.sleep(600)
+        return int, ()
+
+
+def told_while_it_runs(x: int) -> int:
+    if x == 1:
+        print("there", flush=True)
+        time.sleep(600)
+    return x
+
+
+def told_while_it_is_pickled(x: int) -> object:
+    return Slow() if x == 1 else x
+
+
+def told_after_it_has_returned(x: int) -> int:
+    def let_it_come(frame: Any, _event: str, _argument: object) -> None:
+        if frame.f_code.co_name == "_hand_over":
+            sys.settrace(None)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    if x == 1:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        print("there", flush=True)
+        while signal.SIGTERM not in signal.sigpending():
+            time.sleep(0.02)
+        sys.settrace(let_it_come)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("work", "status"),
+    [
+        (told_while_it_runs, "raised"),
+        (told_while_it_is_pickled, "unpicklable"),
+        (told_after_it_has_returned, "returned"),
+    ],
+)
+def test_after_sigterm_no_other_call_is_begun(
+    attempt: Any, work: Callable[[int], object], status: str
+) -> None:
+    made = attempt(work, list(range(4))).start(stdout=subprocess.PIPE)
+    made.process.stdout.readline()
+
+    made.process.terminate()
+
+    assert made.end()[0] == ExitCode.TERMINATED
+    assert made.outcome() is None
+    meta = made.stopped_outcome().meta
+    assert [record["status"] for record in meta["results"]] == ["returned", status]
+    assert meta["begun"] == 2
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+def test_a_value_that_was_handed_over_takes_no_memory(attempt: Any) -> None:
+    def work(x: int) -> bytes:
+        return bytes([x]) * (MEGABYTES << 20)
+
+    made = attempt(work, list(range(3))).start()  # fewer than make an object of their own
+
+    assert made.end()[0] == 0
+    outcome = made.outcome()
+    assert [result.value[::10_000_000] for result in read(made, outcome, 3)] == [
+        bytes([x]) * 3 for x in range(3)
+    ]
+    alone = attempt(work, [0]).start()
+    assert alone.end()[0] == 0
+    peaks = [each.meta["usage"]["peak_memory_bytes"] for each in (alone.outcome(), outcome)]
+    assert peaks[1] - peaks[0] < MEGABYTES << 20

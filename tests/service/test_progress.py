@@ -1,0 +1,136 @@
+"""What a terminal shows of real sweeps, and how it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import farcall.local
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+PROGRAM = """
+import asyncio, sys, time
+import farcall
+import farcall.submission
+
+farcall.submission.LARGEST_ARRAY = 3
+
+def work(x):
+    time.sleep(0.3)
+    if x == 4:
+        raise ValueError(x)
+    return x
+
+def other(x):
+    time.sleep(0.3)
+    return x
+
+executor = farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1)
+
+async def main():
+    async with executor:
+        others = executor.task(other).map(range(4), progress=True)
+        waiting = asyncio.ensure_future(others._gather())
+        sweep = executor.task(work).map(range(9), chunksize=2, progress=True)
+        async for result in sweep.results():
+            print("result", result.index, flush=True)
+            BODY
+        print(await waiting)
+
+asyncio.run(main())
+"""
+
+
+def run(program: str, *, stdout: Path | None = None, interrupt: bool = False) -> tuple[int, str]:
+    """Run a program on a terminal of its own; return its status and what the terminal got."""
+    ours, theirs = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(stdout.open("wb")) if stdout else theirs
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=theirs,
+            stdout=file,
+            stderr=theirs,
+            env={**environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+        )
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(ours, 65536):
+                shown += data
+                if interrupt and b"result" in shown:
+                    process.send_signal(signal.SIGINT)
+                    interrupt = False
+        os.close(ours)
+        return process.wait(timeout=60), shown.decode()
+
+
+def plain(shown: str) -> str:
+    return re.sub(r"\x1b\[[\d;]*m", "", shown)
+
+
+def test_a_terminal_shows_two_sweeps_until_they_have_ended(aws: farcall.local.LocalAWS) -> None:
+    status, shown = run(PROGRAM.replace("BODY", "pass"))
+
+    assert status == 0, shown
+    assert shown.count(HIDE) == shown.count(SHOW) == 1
+    text = plain(shown)
+    assert "8 of 9 done, 1 failed, 0 running, 0 queued" in text
+    assert "4 of 4 done, 0 failed, 0 running, 0 queued" in text
+    assert re.search(r"of 9 done, \d failed, [1-9] running", text)
+    assert all(f"result {number}" in shown for number in range(9))
+
+
+@pytest.mark.parametrize("body", ["break", "raise LookupError", "pass"])
+def test_a_sweep_that_is_left_leaves_the_terminal_as_it_was(
+    aws: farcall.local.LocalAWS, body: str
+) -> None:
+    """By a break, by an error, and by Ctrl-C."""
+    _, shown = run(PROGRAM.replace("BODY", body), interrupt=body == "pass")
+
+    assert shown.count(HIDE) == shown.count(SHOW) == 1
+    if body != "break":
+        error = "LookupError" if body == "raise LookupError" else "KeyboardInterrupt"
+        assert error in shown.rpartition(SHOW)[2]
+
+
+def test_what_is_printed_into_a_file_stays_there(
+    aws: farcall.local.LocalAWS, tmp_path: Path
+) -> None:
+    printed = tmp_path / "printed"
+    status, shown = run(PROGRAM.replace("BODY", "pass"), stdout=printed)
+
+    assert status == 0, shown
+    lines = printed.read_text().splitlines()
+    assert sorted(lines[:-1]) == [f"result {number}" for number in range(9)]
+    assert lines[-1] == "[0, 1, 2, 3]"
+    assert "result" not in shown
+    assert "8 of 9 done" in plain(shown)
+
+
+def test_without_a_terminal_there_are_lines(aws: farcall.local.LocalAWS, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("BODY", "pass")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "FORCE_COLOR": "1"},
+    )
+
+    assert "\x1b" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert all(re.match(r"farcall: (work|other): \d+ of [94] done, ", line) for line in lines)
+    assert [line for line in lines if "work" in line][-1].startswith(
+        "farcall: work: 8 of 9 done, 1 failed, 0 running, 0 queued, "
+    )
+    assert sum(line.startswith("result") for line in done.stdout.splitlines()) == 9

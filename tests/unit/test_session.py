@@ -1,0 +1,69 @@
+"""What a session remembers of the jobs that were submitted in it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from obstore.store import MemoryStore
+
+from farcall import Settings
+from farcall import session as module
+from farcall.delivery import Delivered
+from farcall.session import Session
+from farcall.submission import Submission
+from farcall_runtime.contract import Location
+
+ROOT = "farcall/v1/run"
+
+
+@pytest.fixture
+async def session():
+    async def close(): ...
+
+    memory = MemoryStore()
+    access = SimpleNamespace(
+        batch=None, submitter=None, close=close, store=lambda bucket: memory, client=None
+    )
+    made = Session(access)
+    yield made
+    await made.close()
+
+
+async def submit(session, name, size=1):
+    where = Location("bucket", ROOT, name)
+    await session.store("bucket").put(where.bundle_key, [b"bundle"])
+    submission = Submission(f"job-{name}", name, where, b"key", size)
+    session.note_submission(submission)
+    return submission
+
+
+async def bundles_left(session):
+    store = session.store("bucket")
+    await store.flush()
+    found = await store.list_keys(f"{ROOT}/bundles/")
+    return [key.rpartition("/")[2] for key, _ in found]
+
+
+async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(session):
+    settings = Settings()
+    well, badly = await submit(session, "well", 2), await submit(session, "badly", 2)
+    for submission, spent in ((well, ["o"]), (badly, []), (badly, ["o"])):
+        session.discard(settings, submission, Delivered([], spent=spent))
+    assert await bundles_left(session) == ["badly", "well"]
+    session.discard(settings, well, Delivered([], spent=["o"]))
+    assert await bundles_left(session) == ["badly"]
+
+
+async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(session, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_UNDELIVERED", 3)
+    settings, done = Settings(), Delivered([], spent=["o"])
+    busy = await submit(session, "busy", 4)
+    others = []
+    for n in range(3):
+        session.discard(settings, busy, done)  # which is not forgotten, then
+        others.append(await submit(session, f"{n}"))
+    for submission in (*others, busy):
+        session.discard(settings, submission, done)
+    assert await bundles_left(session) == ["0"]
+    assert session._undelivered == {}

@@ -1,0 +1,120 @@
+"""What is fetched and not taken stays within its bounds, and always goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farcall.window import Window
+
+
+async def inside(window, *sizes):
+    """Let some in one after the other; return the places and those that wait."""
+    made = [asyncio.ensure_future(window.enter(size)) for size in sizes]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return [each.result() for each in made if each.done()], [m for m in made if not m.done()]
+
+
+async def settled(waiting):
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return [each.done() for each in waiting]
+
+
+async def test_no_more_bytes_are_let_in_than_there_is_room_for():
+    window = Window(100, 10)
+    places, waiting = await inside(window, 40, 60, 1, 1)
+    assert [place.size_bytes for place in places] == [40, 60]
+
+    places[0].leave()
+    assert await settled(waiting) == [True, True]
+
+
+async def test_no_more_are_let_in_than_there_are_places():
+    window = Window(100, 2)
+    places, waiting = await inside(window, 0, 0, 0)
+    assert len(places) == 2
+
+    places[0].leave()
+    places[0].leave()  # once more changes nothing
+    assert await settled(waiting) == [True]
+    _, waiting = await inside(window, 0)
+    assert len(waiting) == 1
+
+
+async def test_one_is_let_in_however_large_it_is():
+    window = Window(100, 10)
+    (large,), waiting = await inside(window, 1000, 1)
+    assert await settled(waiting) == [False]
+
+    large.leave()
+    assert await settled(waiting) == [True]
+
+
+async def test_nobody_overtakes_who_waits_for_much():
+    window = Window(100, 10)
+    (first,), waiting = await inside(window, 50, 100, 1)
+    assert await settled(waiting) == [False, False]
+
+    first.leave()
+    assert await settled(waiting) == [True, False]
+
+
+async def test_those_who_need_more_do_not_keep_each_other_waiting():
+    window = Window(100, 10)
+    places, _ = await inside(window, *[10] * 10)
+    growing = [asyncio.ensure_future(place.grow(80)) for place in places]
+    for turn in range(10):
+        assert await settled(growing) == [number <= turn for number in range(10)]
+        places[turn].leave()
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_who_stops_waiting_leaves_no_trace(granted):
+    window = Window(100, 10)
+    (first,), waiting = await inside(window, 100, 60, 100)
+    if granted:
+        first.leave()  # gives the second its turn, of which it has not heard when it is cancelled
+    waiting[0].cancel()
+    assert await settled(waiting) == [True, granted]
+    assert waiting[0].cancelled()
+
+    first.leave()
+    assert await settled(waiting) == [True, True]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), max_size=30),
+    data=st.data(),
+)
+def test_everybody_gets_in_and_the_bounds_hold(sizes, data):
+    async def check():
+        window = Window(100, 5)
+        within = []
+
+        async def fetch(size, more):
+            place = await window.enter(size)
+            within.append(place)
+            if more:
+                within.remove(place)
+                await place.grow(more)
+                within.append(place)
+
+        tasks = [asyncio.ensure_future(fetch(*each)) for each in sizes]
+        left = len(sizes)
+        while left:
+            for _ in range(len(tasks)):  # those who grow let in one after the other
+                await settled(tasks)
+            assert within, "nobody is inside, and somebody waits"
+            held = sum(place.size_bytes for place in within)
+            assert len(within) == 1 or (held <= 100 and len(within) <= 5)
+            gone = within.pop(data.draw(st.integers(0, len(within) - 1)))
+            gone.leave()
+            left -= 1
+        assert all(task.done() for task in tasks)
+
+    asyncio.run(check())
