@@ -16,7 +16,8 @@ help:
 	@echo "make test            the tests, but for those that need a docker engine"
 	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
 	@echo "make check           ruff, mypy, import-linter"
-	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md"
+	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
+	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
 	@echo "make image           build the image of the jobs (needs docker):"
 	@echo "                     IMAGE=name BASE_IMAGE=python:3.12-slim PIP_PACKAGES='numpy scikit-learn'"
 	@echo "make clean           remove what the targets made"
@@ -47,8 +48,8 @@ check: $(VENV)/lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/test
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/bench
+	$(BIN)/python -m benchmarks $(BENCH)
 
 image:
 	docker build --tag "$(IMAGE)" --build-arg BASE_IMAGE="$(BASE_IMAGE)" \
@@ -69,6 +70,10 @@ $(VENV)/demo-covalent: pyproject.toml .ci/venv
 
 $(VENV)/test: pyproject.toml .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) all test
+	@touch $@
+
+$(VENV)/bench: pyproject.toml .ci/venv
+	@sh .ci/venv "$(PYTHON)" $(VENV) all bench
 	@touch $@
 
 $(VENV)/lint: pyproject.toml .ci/venv

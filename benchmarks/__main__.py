@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,109 +15,133 @@ from benchmarks import (
     containers_report,
     covalent_door,
     covalent_report,
+    embedded,
+    growth,
+    growth_plot,
+    growth_report,
+    large,
     measure,
     report,
+    sharing,
+    waiting,
 )
 from benchmarks.images import NoContainersError
 from benchmarks.stage import stage
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
+_TITLES = {
+    "tasks": growth_report.TITLE,
+    "waiting": waiting.TITLE,
+    "large": large.TITLE,
+    "embedded": embedded.TITLE,
+    "sharing": sharing.TITLE,
+    "containers": containers_report.TITLE,
+    "covalent": covalent_report.TITLE,
+}
+"""The parts, in the order of the page."""
+
+_LONG = {"embedded"}
+"""Those that are measured only where they are named."""
 
 
 @click.command()
-@click.option("--only", type=click.Choice(["tasks", "covalent", "containers"]), help="One part.")
-@click.option("--tasks", default=10_000, show_default=True, help="Tasks of the map.")
-@click.option("--singles", default=300, show_default=True, help="Separate concurrent submissions.")
+@click.option("--only", multiple=True, type=click.Choice([*_TITLES]), help="These parts.")
+@click.option("--tasks", default=10_000, show_default=True, help="The most tasks at once.")
+@click.option("--repeats", default=5, show_default=True, help="Turns of most measurements.")
+@click.option("--sweeps", default=3, show_default=True, help="Turns of the most tasks.")
 @click.option("--starts", default=20, show_default=True, help="Starts of the container side.")
+@click.option("--size", default=1024, show_default=True, help="MiB of the large values.")
 @click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
-@click.option("--repeats", default=5, show_default=True, help="Runs of all but the map, the peer.")
-@click.option("--sweeps", default=1, show_default=True, help="Runs of the map.")
-@click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB).")
+@click.option("--embedded", "real", type=int, help="Tasks for the embedded AWS (10 a second).")
+@click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")
 @click.option("--long", is_flag=True, help="Have the peer run the longest lattice (minutes).")
-@click.option("--large", is_flag=True, help="Put large values through Covalent (minutes, 8 GB).")
+@click.option("--large", "values", is_flag=True, help="Large values through Covalent, too (8 GB).")
 @click.option("--output", default=RESULTS, type=click.Path(path_type=Path), help="Page to write.")
 def main(
     *,
-    only: str | None,
+    only: tuple[str, ...],
     tasks: int,
-    singles: int,
-    starts: int,
-    count: int,
     repeats: int,
     sweeps: int,
+    starts: int,
+    size: int,
+    count: int,
+    real: int | None,
     peer: bool,
     long: bool,
-    large: bool,
+    values: bool,
     output: Path,
 ) -> None:
     """Measure what tasks cost their client and their container, and a Covalent server.
 
-    Real containers take a docker engine; their base image is BENCHMARK_BASE_IMAGE, otherwise
-    Docker Hub's python.
+    Linux. Each part is written as soon as it is measured, the plot beside the page, and the parts
+    that are not measured stay as they are. Real containers take a docker engine; their base image
+    is BENCHMARK_BASE_IMAGE, otherwise Docker Hub's python.
     """
-    say = Console(stderr=True).print
-    parts = {report.TITLE: "", containers_report.TITLE: "", covalent_report.TITLE: ""}
-    if only in (None, "containers"):
+    given = shlex.join(sys.argv[1:]) if output == RESULTS else "..."
+    say = Console(stderr=True, highlight=False).print
+    plot = output.with_name("growth.svg")
+    parts: dict[str, Callable[[], report.Part]] = {
+        "tasks": lambda: _tasks(say, plot, tasks, repeats, sweeps, starts, given, peer=peer),
+        "waiting": lambda: _waiting(say, tasks, given),
+        "large": lambda: _large(say, size, given),
+        "embedded": lambda: embedded.part(say, real or tasks, options=given),
+        "sharing": lambda: sharing.part(say, options=given),
+        "containers": lambda: containers_report.part(
+            containers.measure(say, count, peers=peer), options=given
+        ),
+        "covalent": lambda: covalent_report.part(
+            covalent_door.measure(say, repeats, peers=peer, long=long, large=values), options=given
+        ),
+    }
+    wanted = set(only) or set(parts) - _LONG
+    if real:
+        wanted.add("embedded")
+    for name, measured in parts.items():
+        if name not in wanted:
+            continue
         try:
-            parts[containers_report.TITLE] = _containers(say, count, peer=peer)
+            told = measured()
         except NoContainersError as error:
             if only:
                 raise click.ClickException(str(error)) from None
             say(f"Left out, real containers: {error}")
-    if only in (None, "tasks"):
-        parts[report.TITLE] = _tasks(say, tasks, singles, starts, repeats, sweeps, peer=peer)
-    if only in (None, "covalent"):
-        runs = covalent_door.measure(say, repeats, peers=peer, long=long, large=large)
-        found = [row.cells for row in covalent_report.rows(runs)]
-        report.show_table("Figures", report.HEADINGS, found)
-        for told in covalent_report.tables(runs):
-            report.show_table(*told)
-        parts[covalent_report.TITLE] = covalent_report.page(runs)
-    report.write(output, parts)
-
-
-def _containers(say: Callable[[str], object], count: int, *, peer: bool) -> str:
-    found = containers.measure(say, count, peers=peer)
-    cells = [row.cells for row in containers_report.rows(found)]
-    report.show_table("Figures", report.HEADINGS, cells)
-    for told in containers_report.tables(found):
-        report.show_table(*told)
-    return containers_report.page(found)
+            continue
+        report.show(told)
+        report.write(output, [told], [*_TITLES.values()])
 
 
 def _tasks(
     say: Callable[[str], object],
+    plot: Path,
     tasks: int,
-    singles: int,
-    starts: int,
     repeats: int,
     sweeps: int,
+    starts: int,
+    given: str,
     *,
     peer: bool,
-) -> str:
+) -> report.Part:
     with stage() as place:
-        say(f"{singles} separate submissions ...")
-        single = measure.client(place, "farcall, separate `submit`", "singles", singles, repeats)
-        costs = [single, measure.floor(place, single, repeats)]
-        say(f"{tasks:,} tasks by map ...")
-        sweep = measure.client(place, "farcall, `map`", "sweep", tasks, sweeps)
-        costs = [sweep, measure.floor(place, sweep, sweeps), *costs]
         say("from outcome to hand ...")
         latencies = measure.latencies(place)
         say(f"{starts} starts of the container side ...")
         started = measure.starts(place, starts)
-        if peer:
-            say("the peer ...")
-            costs += [
-                *(
-                    measure.client(place, f"farcall, {n} at once", "singles", n, repeats)
-                    for n in measure.PEER_COUNTS
-                ),
-                *measure.peers(place, repeats),
-            ]
-    found = report.rows(sweep, single, started, latencies)
-    report.show(found, costs)
-    return report.page(found, costs, started, latencies)
+        grown = growth.run(
+            say, place, most=tasks, repeats=repeats, long_repeats=sweeps, peers=peer
+        )
+    growth_plot.draw(grown, plot)
+    return growth_report.part(grown, started, latencies, options=given)
+
+
+def _waiting(say: Callable[[str], object], tasks: int, given: str) -> report.Part:
+    with stage() as place:
+        return waiting.part(say, place, tasks, options=given)
+
+
+def _large(say: Callable[[str], object], size: int, given: str) -> report.Part:
+    with stage() as place:
+        return large.part(say, place, size << 20, options=given)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, unescape
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers, body."""
 
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _KEY = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -64,8 +64,8 @@ class Buckets:
             return f"{method.title()}Object", self._get(name, headers)
         return "DeleteObject", self._delete(bucket, f"<Key>{escape(key)}</Key>")
 
-    def _store(self, name: str, data: bytes) -> dict[str, str]:
-        tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    def _store(self, name: str, data: bytes, tag: str = "") -> dict[str, str]:
+        tag = tag or hashlib.md5(data, usedforsecurity=False).hexdigest()
         headers = {"ETag": f'"{tag}"', "Last-Modified": formatdate(usegmt=True)}
         self._objects[name] = (data, headers)
         self.stored[name] = time.monotonic()
@@ -92,7 +92,8 @@ class Buckets:
         parts = self._uploads.pop(upload)
         if method == "DELETE":
             return "AbortMultipartUpload", (204, {}, b"")
-        headers = self._store(name, b"".join(parts[number] for number in sorted(parts)))
+        whole = b"".join(parts[number] for number in sorted(parts))
+        headers = self._store(name, whole, f"{upload}-{len(parts)}")  # no digest of the whole
         document = f"<ETag>{escape(headers['ETag'])}</ETag>"
         return "CompleteMultipartUpload", _reply("CompleteMultipartUploadResult", document)
 
@@ -103,7 +104,10 @@ class Buckets:
         wanted = _RANGE.fullmatch(headers.get("Range", ""))
         if wanted is None:
             return 200, {**known, "Accept-Ranges": "bytes"}, data
-        start, end = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
+        if wanted[1]:
+            start, end = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
+        else:  # the last bytes
+            start, end = max(0, len(data) - int(wanted[2])), len(data) - 1
         place = f"bytes {start}-{end}/{len(data)}"
         return 206, {**known, "Content-Range": place}, data[start : end + 1]
 
@@ -115,7 +119,7 @@ class Buckets:
 
     def _list(self, bucket: str, query: Mapping[str, str]) -> Answer:
         start = f"{bucket}/{query.get('prefix', '')}"
-        after = query.get("continuation-token", "")
+        after = query.get("continuation-token") or f"{bucket}/{query.get('start-after', '')}"
         most = int(query.get("max-keys", 1000))
         names = sorted(n for n in self._objects if n.startswith(start) and n > after)
         page = names[:most]

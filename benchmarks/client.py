@@ -12,7 +12,6 @@ import cProfile
 import json
 import os
 import pickle
-import resource
 import sys
 import time
 import urllib.request
@@ -24,12 +23,11 @@ import obstore
 from obstore.store import S3Store
 
 from benchmarks.cloud import CONTROL
+from benchmarks.meter import Meter
 from farcall import BatchExecutor
 
 _FLOOR_CONCURRENCY = 16  # as many as farcall fetches at once
 _SETTLE_S = 0.05  # see farcall.aws: obstore aborts a process that ends too fast
-_STALL_STEP_S = 0.02
-_UNIT = 1 if sys.platform == "darwin" else 1024
 
 Work = Callable[[BatchExecutor], Awaitable[Any]]
 
@@ -86,27 +84,15 @@ def arrivals(count: int) -> Work:
 
 async def measure(work: Work, options: dict[str, Any]) -> dict[str, Any]:
     """Do some work with an open executor."""
-    stalls = [0.0]
-    watching = asyncio.ensure_future(_watch(stalls))
     async with BatchExecutor() as executor:
-        before = _peak_bytes()
         control("reset", options)
-        wall, cpu = time.monotonic(), time.process_time()
+        meter = Meter()
         told = await work(executor)
-        wall = time.monotonic() - wall
-    cpu = time.process_time() - cpu
-    watching.cancel()
-    return {
-        "cpu_s": cpu,
-        "wall_s": wall,
-        "before_bytes": before,
-        "peak_bytes": _peak_bytes(),
-        "stall_s": max(stalls),
-        "told": told,
-    }
+        meter.note_last()
+    return {**meter.told(), "told": told}
 
 
-async def floor(requests: dict[str, int], tasks: int) -> dict[str, Any]:
+async def floor(tasks: int, options: dict[str, Any]) -> dict[str, Any]:
     """Send bare requests, as many and of the kinds farcall sent, and make the same pickles."""
     bucket = os.environ["FARCALL_S3_BUCKET_NAME"]
     store = S3Store(
@@ -114,6 +100,11 @@ async def floor(requests: dict[str, int], tasks: int) -> dict[str, Any]:
         config={"endpoint": os.environ["AWS_ENDPOINT_URL"], "region": "us-east-1"},
         client_options={"allow_http": True},
     )
+    with contextlib.suppress(FileNotFoundError):  # an executor that opens looks so, too
+        await obstore.get_async(store, "nothing")
+    control("reset", {})
+    control("fill", {"name": f"{bucket}/filled", "count": tasks, "data": options["outcome"]})
+    requests: dict[str, int] = options["requests"]
     keys = iter([f"filled/{number}" for number in range(requests.get("GetObject", 0))])
     answer = pickle.dumps(2, protocol=5)
 
@@ -121,40 +112,27 @@ async def floor(requests: dict[str, int], tasks: int) -> dict[str, Any]:
         for key in keys:
             await (await obstore.get_async(store, key)).bytes_async()
 
-    wall, cpu = time.monotonic(), time.process_time()
+    meter = Meter()
     payload = [cloudpickle.dumps([((number,), {})], protocol=5) for number in range(tasks)]
-    for number in range(requests.get("PutObject", 0)):
-        await obstore.put_async(store, f"bundle/{number}", b"".join(payload), use_multipart=False)
+    puts = requests.get("PutObject", 0)
+    for number in range(puts):
+        bundle = b"".join(payload[number::puts])
+        await obstore.put_async(store, f"bundle/{number}", bundle, use_multipart=False)
     await asyncio.gather(*(fetch() for _ in range(_FLOOR_CONCURRENCY)))
     for _ in range(requests.get("ListObjectsV2", 0)):
         await anext(aiter(obstore.list(store, "filled/", chunk_size=1000)))
     for _ in range(tasks):
         pickle.loads(answer)
+    meter.note_last()
     deletes = requests.get("DeleteObjects", 0)
     for number in range(deletes):
         await obstore.delete_async(store, [f"filled/{i}" for i in range(number, tasks, deletes)])
-    return {
-        "cpu_s": time.process_time() - cpu,
-        "wall_s": time.monotonic() - wall,
-        "peak_bytes": _peak_bytes(),
-    }
-
-
-async def _watch(stalls: list[float]) -> None:
-    """Note for how long the event loop did not turn."""
-    while True:
-        due = time.monotonic() + _STALL_STEP_S
-        await asyncio.sleep(_STALL_STEP_S)
-        stalls[0] = max(stalls[0], time.monotonic() - due)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+    return meter.told()
 
 
 def _main(name: str, count: int, options: dict[str, Any]) -> None:
     if name == "floor":
-        coroutine = floor(options, count)
+        coroutine = floor(count, options)
     else:
         work = {"sweep": sweep, "singles": singles, "arrivals": arrivals}[name](count)
         coroutine = measure(work, options)

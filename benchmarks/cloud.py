@@ -37,6 +37,7 @@ class Cloud:
         self._counts: dict[str, Counter[str]] = {}
         self._peers: dict[str, set[tuple[str, int]]] = {}
         self._options: dict[str, Any] = {}
+        self._may_run = asyncio.Event()
         self._reset({})
 
     async def answer(self, side: str, request: web.BaseRequest) -> web.StreamResponse:
@@ -77,7 +78,10 @@ class Cloud:
             return {side: len(peers) for side, peers in self._peers.items()}
         if name == "stored":
             return self._buckets.stored
+        if name == "release":
+            return self._may_run.set()
         job = await self._queue.waiting.get()
+        await self._may_run.wait()
         return {
             "id": job.id,
             "environment": job.environment,
@@ -87,7 +91,14 @@ class Cloud:
         }
 
     def _reset(self, options: dict[str, Any]) -> None:
-        """Forget counts and objects; the options go to whoever plays the next jobs."""
+        """Forget counts and objects; the options go to whoever plays the next jobs.
+
+        With ``held`` among them nobody gets a job to play before ``release``.
+        """
+        if options.get("held"):
+            self._may_run.clear()
+        else:
+            self._may_run.set()
         self._counts = {"client": Counter(), "jobs": Counter()}
         self._peers = {"client": set(), "jobs": set()}
         self._options = options

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import peer
 from benchmarks.batch import REGION
+from benchmarks.processes import descendants, memory_bytes, restart_peak
 from benchmarks.stage import BUCKET, Stage, stage
 from farcall.covalent_server import CovalentServer
 
@@ -174,14 +175,14 @@ class _Watch:
     """Reads what a process and its children consume."""
 
     def __init__(self, pid: int) -> None:
-        self._proc = Path(f"/proc/{pid}")
+        self._pid = pid
         self._ended = threading.Event()
         self._sampler = threading.Thread(target=self._sample)
         self.anonymous_bytes = 0
 
     def __enter__(self) -> Self:
-        (self._proc / "clear_refs").write_text("5")  # the peak begins anew
-        self.before_bytes = self._memory("VmRSS")
+        restart_peak(self._pid)
+        self.before_bytes = memory_bytes(self._pid)["rss"]
         self._before = self._cpu_s()
         self._sampler.start()
         return self
@@ -190,37 +191,23 @@ class _Watch:
         self._ended.set()
         self._sampler.join()
         self.cpu_s = [b - a for a, b in zip(self._before, self._cpu_s(), strict=True)]
-        self.peak_bytes = self._memory("VmHWM")
+        self.peak_bytes = memory_bytes(self._pid)["peak"]
 
     def _sample(self) -> None:
         while not self._ended.wait(_SAMPLE_S):
-            self.anonymous_bytes = max(self.anonymous_bytes, self._memory("RssAnon"))
-
-    def _memory(self, name: str) -> int:
-        for line in (self._proc / "status").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key == name:
-                return int(value.split()[0]) * 1024
-        raise KeyError(name)
+            anonymous = memory_bytes(self._pid)["anonymous"]
+            self.anonymous_bytes = max(self.anonymous_bytes, anonymous)
 
     def _cpu_s(self) -> tuple[float, float]:
         """Return CPU of the process, and of all its children, living or gone."""
-        own, gone = _times(self._proc)
-        return own, gone + sum(sum(_times(each)) for each in _descendants(self._proc))
+        own, gone = _times(self._pid)
+        return own, gone + sum(sum(_times(each)) for each in descendants(self._pid))
 
 
-def _times(proc: Path) -> tuple[float, float]:
-    fields = (proc / "stat").read_text().rpartition(")")[2].split()
+def _times(pid: int) -> tuple[float, float]:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system, child_user, child_system = map(int, fields[11:15])
     return (user + system) / _TICKS, (child_user + child_system) / _TICKS
-
-
-def _descendants(proc: Path) -> Iterator[Path]:
-    for task in (proc / "task").iterdir():
-        for pid in (task / "children").read_text().split():
-            child = Path(f"/proc/{pid}")
-            yield child
-            yield from _descendants(child)
 
 
 # --- the measurements -------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 For each task it verifies and unpickles the payload, calls the function, pickles what it returns,
 signs the outcome and stores it, as the container does. What it leaves out is the process for each
-task: interpreter start, fork, output, and reading the bundle's index anew for each child.
+task, unless it is told otherwise: interpreter start, fork, output, and reading the bundle's index
+anew for each child.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import pickle
 import platform
 import random
+import subprocess
 import sys
 import time
 import urllib.request
@@ -41,7 +43,10 @@ def main(endpoint: str) -> None:
 
 
 def _take(job: dict[str, Any], endpoint: str, threads: ThreadPoolExecutor) -> None:
-    """Play one job: as fast as it goes, or its tasks one by one after random gaps."""
+    """Play one job: as fast as it goes, or its tasks one by one after random gaps.
+
+    Or have the real container side run a plain job, in a process of its own (``process``).
+    """
     environment = {
         **os.environ,
         **job["environment"],
@@ -50,6 +55,10 @@ def _take(job: dict[str, Any], endpoint: str, threads: ThreadPoolExecutor) -> No
     }
     if contract.ENV_BUNDLE not in environment:
         _play_peer(environment)
+        return
+    if job.get("process"):
+        command = [sys.executable, "-m", "farcall_runtime"]
+        subprocess.run(command, env=environment, stdout=sys.stderr, check=True)
         return
     storage = Storage(Assignment.read(environment).where.bucket, environment)
     outcomes = _play(environment, storage, job)
@@ -93,7 +102,14 @@ def _run(
     storage: Storage | None = None,
 ) -> list[Buffer]:
     started, cpu = time.monotonic(), time.process_time()
-    records, results = task._run(function, arguments, (cloudpickle.__version__,) * 2)
+    records: list[task.Record] = []
+    results: list[list[Buffer]] = []
+
+    def keep(record: task.Record, parts: list[list[Buffer]], _left: int) -> None:
+        records.append(record)
+        results.extend(parts)
+
+    task.run(function, arguments, (cloudpickle.__version__,) * 2, keep)
     meta = {
         "status": contract.OutcomeStatus.DONE,
         "code": contract.ExitCode.RETURNED.value,

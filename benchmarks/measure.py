@@ -1,114 +1,75 @@
-"""The measurements, each a number of fresh processes one after the other."""
+"""Measurements on the played cloud, each of a number of fresh processes one after the other."""
 
 from __future__ import annotations
 
 import json
-import statistics
 from dataclasses import dataclass
-from typing import Any
 
-from benchmarks import peer
 from benchmarks.fleet import sample_outcome
-from benchmarks.stage import BUCKET, Stage
+from benchmarks.stage import Stage
 
-PEER_COUNTS = (1, 10, 100)
 _ARRIVALS, _GAP_S = 80, 0.25
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What some tasks cost their client; medians over the runs.
+class Run:
+    """What some tasks cost their client, once.
 
     Attributes:
-        name: Whose client, doing what.
-        tasks: Number of tasks.
-        runs: CPU in milliseconds a task, each run.
+        cpu_s: CPU of all its threads, deletion included.
         wall_s: Seconds from the first call to the last result.
-        peak_bytes: Largest resident size.
-        before_bytes: The same, before the first task.
         stall_s: The longest time for which the event loop did not turn.
+        before_bytes: Resident size before the first call.
+        peak_bytes: Largest resident size since.
         requests: By operation, all of them.
         connections: Connections opened for them.
     """
 
-    name: str
-    tasks: int
-    runs: list[float]
+    cpu_s: float
     wall_s: float
-    peak_bytes: float
-    before_bytes: float
     stall_s: float
+    before_bytes: int
+    peak_bytes: int
     requests: dict[str, int]
     connections: int
 
     @property
-    def cpu_ms(self) -> float:
-        """CPU in milliseconds a task."""
-        return statistics.median(self.runs)
+    def grown_bytes(self) -> int:
+        """How much the resident size grew at its peak."""
+        return self.peak_bytes - self.before_bytes
 
-    def per_task(self, service: str = "") -> float:
-        """Return the requests a task to one service, or to all."""
-        return sum(n for name, n in self.requests.items() if name.startswith(service)) / self.tasks
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        tasks: int,
-        told: list[dict[str, Any]],
-        requests: list[dict[str, int]],
-        connections: list[int],
-    ) -> Cost:
-        """Take the medians; of the requests the run with the most."""
-
-        def middle(key: str) -> float:
-            return statistics.median(run.get(key, 0.0) for run in told)
-
-        return cls(
-            name,
-            tasks,
-            [1000 * run["cpu_s"] / tasks for run in told],
-            middle("wall_s"),
-            middle("peak_bytes"),
-            middle("before_bytes"),
-            middle("stall_s"),
-            max(requests, key=lambda counts: sum(counts.values())),
-            max(connections),
-        )
+    def count(self, service: str = "") -> int:
+        """Return the number of requests to one service, or to all."""
+        return sum(n for name, n in self.requests.items() if name.startswith(service))
 
 
-def client(stage: Stage, name: str, work: str, tasks: int, repeats: int) -> Cost:
-    """Measure farcall's client."""
-    return _cost(stage, name, tasks, repeats, ["-m", "benchmarks.client", work, str(tasks), "{}"])
+def client(stage: Stage, work: str, tasks: int) -> Run:
+    """Measure farcall's client doing a work of `benchmarks.client`."""
+    return _run(stage, "-m", "benchmarks.client", work, str(tasks), "{}")
 
 
-def floor(stage: Stage, above: Cost, repeats: int) -> Cost:
-    """Measure bare obstore requests and pickles, as many as a measurement took."""
+def floor(stage: Stage, above: Run, tasks: int) -> Run:
+    """Measure bare obstore requests and pickles, as many as a run of farcall's took."""
     wanted = {
         name.partition(" ")[2]: count
         for name, count in above.requests.items()
         if name.startswith("s3 ")
     }
-    filling = {"name": f"{BUCKET}/filled", "count": above.tasks, "data": sample_outcome()}
-    arguments = ["-m", "benchmarks.client", "floor", str(above.tasks), json.dumps(wanted)]
-    name = f"floor of {above.name}"
-    return _cost(stage, name, above.tasks, repeats, arguments, filling=filling)
+    options = {"requests": wanted, "outcome": sample_outcome()}
+    return _run(stage, "-m", "benchmarks.client", "floor", str(tasks), json.dumps(options))
 
 
-def peers(stage: Stage, repeats: int) -> list[Cost]:
-    """Install and measure the peer."""
-    with peer.installed(stage) as (home, python):
-        return [
-            _cost(
-                home,
-                f"peer, {tasks} at once",
-                tasks,
-                repeats if tasks < max(PEER_COUNTS) else 1,
-                [str(peer.SCRIPT), str(tasks)],
-                python=python,
-            )
-            for tasks in PEER_COUNTS
-        ]
+def peer(stage: Stage, python: str, tasks: int) -> Run:
+    """Measure the peer's client, in its own venv."""
+    return _run(stage, "-m", "benchmarks.peer_client", str(tasks), python=python)
+
+
+def _run(stage: Stage, *arguments: str, **options: str) -> Run:
+    stage.ask("reset")
+    told = stage.run(*arguments, **options)
+    told.pop("told", None)
+    counts, connections = stage.ask("counts")["client"], stage.ask("connections")["client"]
+    return Run(**told, requests=counts, connections=connections)
 
 
 def latencies(stage: Stage) -> list[float]:
@@ -150,24 +111,3 @@ def starts(stage: Stage, count: int) -> Starts:
     """Measure some starts of the real container side."""
     told = stage.run("-m", "benchmarks.container", str(count))
     return Starts(told["supervisor_s"], told["child_s"], told["floor_s"])
-
-
-def _cost(
-    stage: Stage,
-    name: str,
-    tasks: int,
-    repeats: int,
-    arguments: list[str],
-    *,
-    filling: dict[str, Any] | None = None,
-    **options: str,
-) -> Cost:
-    told, requests, connections = [], [], []
-    for _ in range(repeats):
-        stage.ask("reset")
-        if filling is not None:
-            stage.ask("fill", filling)
-        told.append(stage.run(*arguments, **options))
-        requests.append(stage.ask("counts")["client"])
-        connections.append(stage.ask("connections")["client"])
-    return Cost.of(name, tasks, told, requests, connections)

@@ -9,12 +9,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from benchmarks.stage import Stage
 
 PACKAGES = ("covalent-awsbatch-plugin==0.42.0", "covalent==0.240.0", "fastapi<0.132", "numpy")
-SCRIPT = Path(__file__).with_name("peer_client.py")
 
 
 @contextlib.contextmanager

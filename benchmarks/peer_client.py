@@ -1,7 +1,7 @@
 """Drives PyPI's covalent-awsbatch-plugin directly; runs in a venv of its own, without farcall.
 
-``python peer_client.py COUNT`` awaits so many ``AWSBatchExecutor.run`` at once and prints one
-line of JSON.
+``python -m benchmarks.peer_client COUNT`` awaits so many ``AWSBatchExecutor.run`` at once and
+prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import sys
 import tempfile
-import time
 import urllib.request
 from typing import Any
 
 import covalent  # noqa: F401  # reads the configuration, with the plugin's section
 from covalent_awsbatch_plugin.awsbatch import AWSBatchExecutor
 
-_UNIT = 1 if sys.platform == "darwin" else 1024
-_STALL_STEP_S = 0.02
+from benchmarks.meter import Meter
 
 
 def double(x: int) -> int:
@@ -52,31 +49,14 @@ async def _one(number: int, folder: str) -> int:
     return int(await executor.run(double, [number], {}, where))
 
 
-async def _watch(stalls: list[float]) -> None:
-    while True:
-        due = time.monotonic() + _STALL_STEP_S
-        await asyncio.sleep(_STALL_STEP_S)
-        stalls[0] = max(stalls[0], time.monotonic() - due)
-
-
 async def _main(count: int) -> dict[str, Any]:
-    stalls = [0.0]
-    watching = asyncio.ensure_future(_watch(stalls))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
-    wall, cpu = time.monotonic(), time.process_time()
+    meter = Meter()
     with tempfile.TemporaryDirectory() as folder:
         values = await asyncio.gather(*(_one(number, folder) for number in range(count)))
-    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-    watching.cancel()
+    told = meter.told()
     if values != [2 * number for number in range(count)]:
         raise AssertionError("wrong values")
-    return {
-        "cpu_s": cpu,
-        "wall_s": wall,
-        "before_bytes": before,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT,
-        "stall_s": stalls[0],
-    }
+    return told
 
 
 if __name__ == "__main__":
