@@ -163,17 +163,7 @@ class Sweep(Generic[R]):
             )
             first = 0
             while first * step < last:
-                name = getattr(self._function, "__name__", "task")
-                submitting = asyncio.ensure_future(
-                    submitter.submit_together(self._settings, name, tasks)
-                )
-                try:
-                    submission = await asyncio.shield(submitting)
-                except asyncio.CancelledError:
-                    # The request may be on its way, and only its answer tells what to terminate.
-                    submission = await submitting
-                    wait.arrays[submission.job_id] = Array(submission, first, submission.size)
-                    raise
+                submission = await submitter.submit_together(self._settings, self._name, tasks)
                 self._watch(session, wait, submission, first)
                 first += submission.size
         except Exception as error:  # whatever it is, the waiting caller is to have it

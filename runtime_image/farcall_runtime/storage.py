@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from farcall_runtime import contract
@@ -21,6 +22,8 @@ from farcall_runtime.envelope import Buffer
 from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from obstore.store import S3Store
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
@@ -30,6 +33,7 @@ RETRY_S = 120.0
 """For how long a request is tried again (2 min). S3 slows down arrays that start at once; what
 lasts longer is a network without a way to S3, and is not to look like a function out of time."""
 
+_STREAM_BYTES = 8 * 1024 * 1024
 _PART_BYTES = 16 * 1024 * 1024
 _MOST_PARTS = 9_000  # S3 allows 10,000
 _PARALLEL_PARTS = 4
@@ -162,9 +166,13 @@ class Storage:
             NotFoundError: There is no such object.
             StorageError: S3 could not be asked.
         """
+        return bytes(self._read(key, start, end))
+
+    def _read(self, key: str, start: int, end: int) -> memoryview:
+        """Return bytes of an object where obstore has put them."""
         import obstore
 
-        return bytes(
+        return memoryview(
             self._call(
                 key,
                 end - start,
@@ -192,14 +200,36 @@ class Storage:
         )
 
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
-        """Yield ``length`` bytes of an object, from ``start``, in pieces of up to 64 MiB.
+        """Yield ``length`` bytes of an object, from ``start``, in pieces of up to 8 MiB.
+
+        While one is taken the next are on their way.
 
         Raises:
             NotFoundError: There is no such object.
             StorageError: S3 could not be asked.
         """
-        for at in range(start, start + length, SINGLE_PUT_BYTES):
-            yield memoryview(self.read(key, at, min(at + SINGLE_PUT_BYTES, start + length)))
+        end = start + length
+        if length <= _STREAM_BYTES:
+            yield self._read(key, start, end)
+            return
+        from concurrent.futures import ThreadPoolExecutor  # few tasks need it
+
+        starts = iter(range(start, end, _STREAM_BYTES))
+        coming: list[Future[memoryview]] = []
+        with ThreadPoolExecutor(_PARALLEL_PARTS) as threads:
+            try:
+                while True:
+                    for at in islice(starts, _PARALLEL_PARTS - len(coming)):
+                        stop = min(at + _STREAM_BYTES, end)
+                        coming.append(threads.submit(self._read, key, at, stop))
+                    if not coming:
+                        return
+                    yield coming.pop(0).result()
+            except RuntimeError as error:  # a limit of processes, or of memory for stacks
+                raise StorageError(f"s3://{self.bucket}/{key}: no thread: {error}") from error
+            finally:
+                for each in coming:
+                    each.cancel()
 
     def create(self, key: str, pieces: list[Buffer]) -> bool:
         """Store an object by one conditional request (If-None-Match), unless there is one already.
@@ -275,10 +305,11 @@ class Storage:
         pause, reason = _FIRST_PAUSE_S, ""
         while True:
             try:
-                if self._store is None:
-                    self._store = calm(self._open)
+                store = self._store  # which another thread may take away
+                if store is None:
+                    store = self._store = calm(self._open)
                 return ask(
-                    functools.partial(request, self._store),
+                    functools.partial(request, store),
                     self._patience_s + size / _SLOWEST_BYTES_S,
                     self._deadline,
                 )
