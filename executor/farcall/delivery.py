@@ -20,10 +20,11 @@ from farcall.store import Arrived, Store
 from farcall.submission import Submission
 from farcall.watching import Arrival, Ended
 from farcall_runtime import envelope
-from farcall_runtime.contract import STDOUT, STREAMS
+from farcall_runtime.contract import STDOUT, STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 32
+_MANY = 100  # tasks of one job
 _INLINE_BYTES = 64 * 1024
 """Signatures of smaller outcomes are checked on the spot: a thread would take longer."""
 
@@ -207,7 +208,7 @@ class Courier:
             value = await self._fetch_value(store, submission, index, outcome, folder_for)
         except NoRoomError as error:  # which takes nothing from what the task has written
             return replace(task.fail(error), stdout=stdout, stderr=stderr, usage=usage)
-        job = await self._complete(task.about, meta, stdout, stderr)
+        job = await self._complete(task, meta, stdout, stderr)
         found = await self._in_thread(read, meta, value, job)
         found = results.complete(found, meta, job, task.calls)
         spent = []
@@ -238,14 +239,20 @@ class Courier:
         return data
 
     async def _complete(
-        self, job: About, meta: dict[str, Any], stdout: bytes, stderr: bytes
+        self, task: _Task, meta: dict[str, Any], stdout: bytes, stderr: bytes
     ) -> About:
-        """Add what the job wrote; for an error, where there will be one, what Batch says, too."""
+        """Add what the job wrote; for an error, where there will be one, what Batch says, too.
+
+        Of many calls that raised Batch is not asked: it would take longer than the calls, and
+        knows of such an end but the place of the log.
+        """
+        job = task.about
         if results.is_success(meta):
             return job.of(stdout, stderr) if stdout or stderr else job
         detail = None
-        with contextlib.suppress(FarcallError):  # the error itself matters more
-            detail = await self._describe(job.job_id)
+        if meta["status"] != OutcomeStatus.DONE or task.submission.size <= _MANY:
+            with contextlib.suppress(FarcallError):  # the error itself matters more
+                detail = await self._describe(job.job_id)
         return self._with(job, detail, stdout, stderr, int(meta["attempt"]))
 
     # --- without one --------------------------------------------------------------------------

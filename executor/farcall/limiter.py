@@ -30,6 +30,8 @@ class Limiter:
     _KEPT = 0.85
     _PATIENCE_S = 5.0
     """After this time each further second adds visibly more than the one before."""
+    _LATE_S = 0.01
+    """By so much a busy event loop may wake up late without delaying all turns to come."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -47,10 +49,12 @@ class Limiter:
     async def turn(self) -> float:
         """Wait for a turn; return the pace at which it was given, for `throttled`."""
         async with self._line:  # one behind the other, so that a 429 slows down those who wait
+            begun = _now()
             while (wait := self._next - _now()) > 0:  # noqa: ASYNC110  # may grow
                 await asyncio.sleep(wait)
             pace = self.pace
-            self._next = _now() + 1 / pace
+            due = max(begun, self._next, _now() - self._LATE_S)
+            self._next = due + 1 / pace
             return pace
 
     def throttled(self, pace: float) -> None:

@@ -57,7 +57,8 @@ class Tracker:
             tell: Called once for each task, on the event loop.
             is_full: Asked before each look: while it is true the job's outcomes are not looked
                 for, because enough of those that were told of lie unfetched. It is asked four
-                times a second, so whoever fetches 1000 a second is kept busy by a limit of 1000.
+                times a second, so whoever fetches 4000 a second is kept busy by a limit of 1000.
+                Who stops fetching says so by `unwatch`.
         """
         watch = self._watches.get(submission.job_id)
         if watch is None:

@@ -19,8 +19,8 @@ from proxy import Proxy
 
 PATIENCE_S = 90
 CLIENTS = 4
-TASKS = 20
-CALLS_PER_S = 10
+TASKS = 25
+CALLS_PER_S = 12
 
 CLIENT = """
 import asyncio, json, sys, time

@@ -115,7 +115,6 @@ async def opened(account, monkeypatch):
 
     access = SimpleNamespace(
         batch=account.client,
-        submitter=account.client,
         region="us-east-1",
         s3_endpoint="",
         has_console=False,

@@ -22,9 +22,7 @@ async def session():
     async def close(): ...
 
     memory = MemoryStore()
-    access = SimpleNamespace(
-        batch=None, submitter=None, close=close, store=lambda bucket: memory, client=None
-    )
+    access = SimpleNamespace(batch=None, close=close, store=lambda bucket: memory, client=None)
     made = Session(access)
     yield made
     await made.close()

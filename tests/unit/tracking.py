@@ -82,7 +82,7 @@ class Jobs:
         client = Client(
             describe_jobs=self._describe, list_jobs=self._list, terminate_job=self._terminate
         )
-        self.batch = Batch(SimpleNamespace(batch=client, submitter=client))
+        self.batch = Batch(SimpleNamespace(batch=client))
 
     def set(self, job_id, status, reason="", summary=None, **more):
         job = {"jobId": job_id, "jobName": "n", "status": status, "statusReason": reason, **more}
