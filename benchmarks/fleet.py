@@ -126,6 +126,7 @@ def _run(
         "stdout": _STREAM,
         "stderr": _STREAM,
         "results": records,
+        "begun": len(records),
     }
     value = b"".join(envelope.pack(results))
     if storage is not None and len(value) > SINGLE_PUT_BYTES:

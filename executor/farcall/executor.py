@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -64,6 +65,9 @@ class BatchExecutor:
         self.settings = settings.replace(**options) if settings else Settings(**options)
         self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
         self._session = functools.partial(session_for, self.settings)
+        # By event loop: which one a block has entered. One that is closing is found no more.
+        self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Session]
+        self._entered = weakref.WeakKeyDictionary()
 
     def __repr__(self) -> str:
         given = sorted(self.settings.model_fields_set)
@@ -138,6 +142,7 @@ class BatchExecutor:
         except BaseException:
             await self._leave(session)
             raise
+        self._entered[asyncio.get_running_loop()] = session
         return self
 
     async def __aexit__(
@@ -146,8 +151,8 @@ class BatchExecutor:
         error: BaseException | None,
         stack: TracebackType | None,
     ) -> None:
-        session = await session_for(self.settings)
         here = asyncio.get_running_loop()
+        session = self._entered[here]
         unfinished = [i for i, loop in list(self._unfinished.items()) if loop is here]
         named = ", ".join(unfinished[:_MOST_NAMED]) + (", ..." * (len(unfinished) > _MOST_NAMED))
         if unfinished and error is not None:

@@ -83,6 +83,7 @@ class Session:
         self._undelivered: dict[str, tuple[int, bool]] = {}
         self.terminations = Terminations(self.batch, self.tracker)
         self._keeper = asyncio.ensure_future(self._keep())
+        self._is_closing = False
         self.users = 0
 
     def store(self, bucket: str) -> Store:
@@ -227,13 +228,15 @@ class Session:
 
     async def close(self) -> None:
         """Finish what is on its way, and close the clients. Jobs go on."""
-        self._keeper.cancel()
+        if not self._is_closing:  # a second time would cut the first one short
+            self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
 
     async def _keep(self) -> None:
         try:
             await asyncio.get_running_loop().create_future()  # never done
         finally:
+            self._is_closing = True
             _forget(self)
             # When the event loop ends, every task is cancelled at once: let those that own jobs
             # ask for their end before the clients close.

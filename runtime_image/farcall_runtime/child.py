@@ -34,7 +34,7 @@ class Child:
         result: Anonymous file for what comes of the calls.
         records: What is known of each call that has ended.
         left: How many calls come after these; None as long as none has ended.
-        goes_on: Whether the child has begun, or is about to begin, another one.
+        goes_on: Whether the child has begun, or may begin, another one.
         status: Exit status as `os.waitstatus_to_exitcode` gives it: negative for a signal; None
             while it runs.
         usage: What the kernel counted for the process and those it waited for.
@@ -49,6 +49,7 @@ class Child:
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self._streams = streams
+        self._is_stopping = False
         self._lengths: list[int] = []  # of the parts of all records
         self._line = b""
         # A container's first process gets its orphans anyway, and takes all others with it.
@@ -120,19 +121,19 @@ class Child:
             self._answer(self._streams.written())
             return
         try:
-            record, lengths, self.left, self.goes_on = json.loads(line)
+            record, lengths, self.left, waits = json.loads(line)
         except (ValueError, TypeError):  # the function may write wherever it likes
             return
+        self.goes_on = waits and not self._is_stopping
         if self.goes_on:  # what is written from now on is the next call's
             record["ended"] = self._streams.written()
         self.records.append(record)
         self._lengths += lengths
-        if self.goes_on:
-            self._answer(None)
+        if waits:
+            self._answer(self.goes_on)
 
     def _answer(self, said: Any) -> None:
-        """Let the child go on, which waits after each line."""
-        with contextlib.suppress(OSError):  # it died over it, which `reap` will tell
+        with contextlib.suppress(OSError):  # it died meanwhile, which `reap` will tell
             self.control.sendall(json.dumps(said).encode() + b"\n")
 
     def read_result(self) -> memoryview:
@@ -170,7 +171,8 @@ class Child:
         return self.status is not None
 
     def signal(self, number: int) -> None:
-        """Send a signal to the task's own process."""
+        """Send a signal to the task's own process, which is to stop."""
+        self._is_stopping = True
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)

@@ -69,8 +69,8 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
 
     Args:
         control: Brings one line of JSON, the ranges of function and arguments in the payload;
-            takes a line for each call that has ended, which is answered by a line where another
-            call follows.
+            takes a line for each call that has ended. Where another follows, a line comes back
+            that says whether it may.
         payload: Function and arguments, each packed buffers.
         result: Takes the parts of the results, each aligned; the lines say whose each part is.
     """
@@ -109,7 +109,8 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
 
 
 def _hand_over(result: BinaryIO, record: Record, parts: list[Pieces], left: int) -> None:
-    """Hand over to the supervisor what came of a call."""
+    """Hand over to the supervisor what came of a call, and wait where another is to follow."""
+    global _stopping
     goes_on = bool(left) and not _stopping
     if not goes_on:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
@@ -122,7 +123,8 @@ def _hand_over(result: BinaryIO, record: Record, parts: list[Pieces], left: int)
     lengths = [envelope.size(part) for part in parts]
     _tell(json.dumps([record, lengths, left, goes_on]).encode())
     if goes_on:
-        _supervisor.readline()  # it has noted how much was written up to here
+        # It notes how much was written up to here, and knows of a SIGTERM that the function took.
+        _stopping = not json.loads(_supervisor.readline()) or _stopping
 
 
 def _tell(line: bytes) -> None:

@@ -52,6 +52,7 @@ OUTCOME_META = {
     "usage": USAGE,
     "stdout": STREAM_META,
     "stderr": {"chunks": 0, "stored": 0, "dropped": 0},
+    "begun": 1,
 }
 RETURNED = {
     **OUTCOME_META,
@@ -81,6 +82,22 @@ RAISED = {
     ],
 }
 KILLED = {**OUTCOME_META, "status": "killed", "code": 71, "child_status": -11, "results": []}
+CHUNK_OF_CALLS = {
+    **KILLED,
+    "results": [
+        {
+            "status": "returned",
+            "wall_s": 1.0,
+            "cpu_s": 0.2,
+            "first": number,
+            "count": 1,
+            "ended": [10 * number + 10, 5],
+        }
+        for number in range(2)
+    ],
+    "begun": 3,
+    "stdout": {"chunks": 1, "stored": 13, "dropped": 7, "gaps": [[4, 7]]},
+}
 
 _NOT_RUN = {
     "type": "farcall_runtime.electron.NotRunError",
@@ -123,6 +140,7 @@ OUTCOMES = {
     "outcome-returned": (RETURNED, 7, VALUE_PARTS),
     "outcome-raised": (RAISED, 8, [b"pickled exception"]),
     "outcome-killed": (KILLED, 9, None),
+    "outcome-chunk": (CHUNK_OF_CALLS, 11, [b"pickle of call 0", b"pickle of call 1"]),
     "outcome-group": (GROUP, 10, [b"archive of node 1"]),
 }
 OUTPUT, ERRORS, CHUNK = b"to stdout\n", "to stderr \u00fc\n".encode(), b"a chunk of it"

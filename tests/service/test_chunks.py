@@ -322,12 +322,23 @@ def told_after_it_has_returned(x: int) -> int:
     return x
 
 
+def told_by_a_signal_it_handles_itself(x: int) -> int:
+    if x == 1:
+        told: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+        print("there", flush=True)
+        while not told:
+            time.sleep(0.02)
+    return x
+
+
 @pytest.mark.parametrize(
     ("work", "status"),
     [
         (told_while_it_runs, "raised"),
         (told_while_it_is_pickled, "unpicklable"),
         (told_after_it_has_returned, "returned"),
+        (told_by_a_signal_it_handles_itself, "returned"),
     ],
 )
 def test_after_sigterm_no_other_call_is_begun(

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 import farcall.local
@@ -201,30 +203,39 @@ async def test_closing_the_iterator_ends_the_jobs(
         assert not (await session_for(executor.settings)).tracker.is_waiting()
 
 
-@pytest.mark.parametrize("moment", ["submitting", "waiting"])
+@pytest.mark.parametrize("moment", ["asked", "sent", "waiting"])
 async def test_cancelling_the_wait_ends_the_jobs(
     make_executor: Callable[..., BatchExecutor], moment: str
 ) -> None:
+    """There may be no job yet, or one that nobody was told of."""
     async with make_executor() as executor:
         sweep = executor.task(sleep_longer_and_longer).map([1, 1])
         session = await session_for(executor.settings)
-        asked = asyncio.Event()
+        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         submit = session.batch.submit
 
         async def noted(request: Any) -> str:
-            asked.set()
+            asked.set_result(request["jobName"])
             return await submit(request)
 
         session.batch.submit = noted  # type: ignore[method-assign]
         waiting = asyncio.ensure_future(_wait_for(sweep))
-        await asked.wait()
+        name = await asked
+        if moment == "sent":
+            await asyncio.sleep(0.005)
         while moment == "waiting" and not sweep.job_ids:
             await asyncio.sleep(0.05)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
-        await ended(executor, sweep.job_ids)
+        by_name = [{"name": "JOB_NAME", "values": [name]}]
+        with closing(boto3.client("batch")) as batch:
+            queue = executor.settings.batch_queue
+            found = batch.list_jobs(jobQueue=queue, filters=by_name)["jobSummaryList"]
+        assert len(found) == 1 or moment != "waiting"
+        if found:
+            await ended(executor, [job["jobId"] for job in found])
 
 
 async def _wait_for(sweep: farcall.Sweep[int]) -> list[int]:
@@ -274,11 +285,14 @@ def test_a_program_that_ends_leaves_no_jobs(
         text=True,
     )
     with process:
-        assert process.stdout is not None
-        job_ids = process.stdout.readline().split()
-        if body == "pass":
-            process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=60)
+        try:
+            assert process.stdout is not None
+            job_ids = process.stdout.readline().split()
+            if body == "pass":
+                process.send_signal(signal.SIGINT)
+            _, complaints = process.communicate(timeout=60)
+        finally:
+            process.kill()
 
     assert process.returncode == status, complaints
     assert "farcall: work: 1 of 3 done, 0 failed" in complaints

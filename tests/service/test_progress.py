@@ -64,6 +64,9 @@ def run(program: str, *, stdout: Path | None = None, interrupt: bool = False) ->
             env={**environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
         )
         os.close(theirs)
+        stack.callback(os.close, ours)
+        stack.callback(process.wait)
+        stack.callback(process.kill)  # where it goes on in spite of all
         shown = b""
         with contextlib.suppress(OSError):  # the other end is closed
             while data := os.read(ours, 65536):
@@ -71,7 +74,6 @@ def run(program: str, *, stdout: Path | None = None, interrupt: bool = False) ->
                 if interrupt and b"result" in shown:
                     process.send_signal(signal.SIGINT)
                     interrupt = False
-        os.close(ours)
         return process.wait(timeout=60), shown.decode()
 
 
