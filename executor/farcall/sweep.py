@@ -127,12 +127,12 @@ class Sweep(Generic[R]):
                 for _ in self._calls:
                     yield shape(*await wait.take())
         finally:
-            wait.is_over = True
             for helper in helpers:
                 helper.cancel()
             try:
                 await asyncio.gather(*helpers, return_exceptions=True)
             finally:  # the event loop may be at its end, and cancel this, too
+                wait.end()
                 await self._leave(session, wait)
 
     @property

@@ -114,6 +114,14 @@ class Wait:
             place.leave()
         return first, job_id, result
 
+    def end(self) -> None:
+        """Let go of what nobody has taken."""
+        self.is_over = True
+        self._now = None
+        for queue in (self.arrivals, self.fetched):
+            while not queue.empty():
+                queue.get_nowait()
+
     def is_full(self) -> bool:
         """Tell whether enough tasks are known that wait to be fetched."""
         return self.arrivals.qsize() >= _MOST_UNFETCHED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,6 +78,28 @@ async def test_what_a_slow_loop_has_not_taken_stays_on_s3(
         if taken == 4:
             assert len(fetches.begun) == taken + expected
     assert (taken, len(fetches.begun)) == (10, 10)
+
+
+class Value:
+    """Something that can be counted."""
+
+
+def values_held() -> int:
+    gc.collect()
+    return sum(type(each) is Value for each in gc.get_objects())
+
+
+async def test_a_loop_that_was_left_holds_nothing(executor: BatchExecutor) -> None:
+    sweep = executor.task(lambda _: Value()).map(range(6))
+    async for _, value in sweep:
+        await all_stored(executor, sweep)
+        assert values_held() == 6
+        del value
+        assert values_held() == 5
+        break
+
+    while values_held():
+        await asyncio.sleep(0.05)
 
 
 async def test_of_many_outcomes_no_more_are_looked_for_than_can_be_fetched(
