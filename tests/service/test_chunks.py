@@ -259,7 +259,8 @@ def work_until_told(x: int) -> int:
 
 
 def test_after_the_time_limit_no_other_call_is_begun(attempt: Any) -> None:
-    made = attempt(work_until_told, list(range(5)), time_limit=4).start()
+    limit = 20  # a twentieth of it is the time to clean up
+    made = attempt(work_until_told, list(range(5)), time_limit=limit).start()
 
     assert made.end()[0] == ExitCode.TIMED_OUT
     outcome = made.outcome()
