@@ -14,8 +14,11 @@ import pytest
 from farcall import BatchExecutor
 
 LONGEST_S = 0.2
-"""What pickling, hashing or unpickling on the loop would go beyond by far. Some 60 ms are seen on a
-machine whose processors are all taken: a thread's clock runs on while its caches are cold."""
+"""What pickling, hashing or unpickling on the loop would go beyond by far.
+
+Some 60 ms are seen where all processors are taken: a thread's clock runs on while its caches are
+cold.
+"""
 
 
 class Longest:
