@@ -210,7 +210,7 @@ async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
             raise ValueError(x)
         if x == 3:
             Path(folder, "there").touch()
-            time.sleep(600)
+            time.sleep(600)  # until the test, or what it tests, ends it
         return x
 
     async with make_executor() as executor:
@@ -253,7 +253,7 @@ def work_until_told(x: int) -> int:
     print("call", x, flush=True)
     if x == 2:
         with contextlib.suppress(TaskTerminated):
-            time.sleep(600)
+            time.sleep(600)  # until the test, or what it tests, ends it
         print("cleaned up")
     return x
 
@@ -276,7 +276,7 @@ def test_a_call_that_does_not_listen_takes_the_later_ones_with_it(attempt: Any) 
     def work(x: int) -> int:
         while x == 1:
             with contextlib.suppress(TaskTerminated):
-                time.sleep(600)
+                time.sleep(600)  # until the test, or what it tests, ends it
         return x
 
     made = attempt(work, list(range(3)), time_limit=4).start()
@@ -293,14 +293,14 @@ class Slow:
 
     def __reduce__(self) -> tuple[Any, ...]:
         print("there", flush=True)
-        time.sleep(600)
+        time.sleep(600)  # until the test, or what it tests, ends it
         return int, ()
 
 
 def told_while_it_runs(x: int) -> int:
     if x == 1:
         print("there", flush=True)
-        time.sleep(600)
+        time.sleep(600)  # until the test, or what it tests, ends it
     return x
 
 

@@ -26,7 +26,7 @@ def work(x: int) -> int:
 
 def wait_for_ever() -> None:
     print("started", flush=True)
-    time.sleep(600)
+    time.sleep(600)  # until the test, or what it tests, ends it
 
 
 def objects(aws: farcall.local.LocalAWS) -> list[str]:

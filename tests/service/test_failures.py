@@ -234,7 +234,7 @@ async def test_what_a_task_used_is_known_though_orphans_end_first(executor: Batc
 async def test_a_cancelled_job_says_so_and_keeps_its_output(executor: BatchExecutor) -> None:
     def work() -> None:
         print("started", flush=True)
-        time.sleep(600)
+        time.sleep(600)  # until the test, or what it tests, ends it
 
     job = await executor.submit(work)
     async for line in job.logs(follow=True):
@@ -251,7 +251,7 @@ async def test_a_function_may_clean_up_when_it_is_terminated(executor: BatchExec
     def work() -> None:
         try:
             print("started", flush=True)
-            time.sleep(600)
+            time.sleep(600)  # until the test, or what it tests, ends it
         except KeyboardInterrupt as stop:
             print(f"cleaning up after {type(stop).__name__}", flush=True)
             raise
@@ -298,7 +298,7 @@ async def test_a_function_learns_that_its_time_is_up_and_keeps_its_output(
     def work() -> None:
         try:
             print("started", flush=True)
-            time.sleep(600)
+            time.sleep(600)  # until the test, or what it tests, ends it
         finally:
             print("cleaned up", flush=True)
 

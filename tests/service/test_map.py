@@ -131,12 +131,12 @@ async def test_more_tasks_than_an_array_holds_become_several(
 def fail_first(x: int) -> int:
     if x == 0:
         raise ValueError("the first")
-    time.sleep(600)
+    time.sleep(600)  # until the test, or what it tests, ends it
     return x
 
 
 def sleep_longer_and_longer(x: int) -> int:
-    time.sleep(600 * x)
+    time.sleep(600 * x)  # until the test, or what it tests, ends it
     return x
 
 
@@ -247,7 +247,7 @@ import asyncio, sys, time
 import farcall
 
 def work(x):
-    time.sleep(600 * x)
+    time.sleep(600 * x)  # until the test, or what it tests, ends it
     return x
 
 executor = farcall.BatchExecutor(vcpu=1, memory=1)

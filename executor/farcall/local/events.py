@@ -171,9 +171,13 @@ def _drop_expired(queue: Any) -> None:
 
 
 def _queue(sqs: Any, arn: str) -> Any:
-    """Return moto's queue of an ARN."""
+    """Return moto's queue of an ARN.
+
+    Raises:
+        ValueError: It is another kind of target, to which nothing is sent here.
+    """
     if ":sqs:" not in arn:
-        raise NotImplementedError("it is no SQS queue")
+        raise ValueError("it is no SQS queue, and nothing else is sent to here")
     return sqs.get_queue(arn.rpartition(":")[2])
 
 
