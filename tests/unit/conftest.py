@@ -9,12 +9,21 @@ import pytest
 
 from unit.fakes import Clock, Container
 from unit.project import imported
+from unit.tracking import World
 
 
 @pytest.fixture
 async def clock(monkeypatch):
     """Let the time of the running event loop pass whenever nothing is left to do."""
     return Clock(asyncio.get_running_loop(), monkeypatch)
+
+
+@pytest.fixture
+async def world(clock):
+    """A tracker, and the S3 and Batch that it asks."""
+    made = World(clock)
+    yield made
+    await made.tracker.close()
 
 
 @pytest.fixture(scope="session")

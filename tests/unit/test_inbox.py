@@ -9,14 +9,7 @@ import random
 import pytest
 
 from farcall.store import Arrived
-from unit.tracking import World, arrived
-
-
-@pytest.fixture
-async def world(clock):
-    made = World(clock)
-    yield made
-    await made.tracker.close()
+from unit.tracking import arrived
 
 
 class Consumer:

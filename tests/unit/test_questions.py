@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from unit.tracking import World
-
-HOST_LOST = "Host EC2 (instance i-1) terminated."
-
-
-@pytest.fixture
-async def world(clock):
-    made = World(clock)
-    yield made
-    await made.tracker.close()
+from unit.tracking import HOST_LOST
 
 
 def most_per_s(world, seconds=5):

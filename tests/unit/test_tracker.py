@@ -15,17 +15,9 @@ from farcall.submission import Submission
 from farcall.watching import ClosedError, Ended, Watch
 from farcall_runtime.contract import Location
 from unit.fakes import no_answer, refusal
-from unit.tracking import ROOT, World, arrived
+from unit.tracking import HOST_LOST, ROOT, arrived
 
 BLOCKED = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too many vCPUs"
-HOST_LOST = "Host EC2 (instance i-1) terminated."
-
-
-@pytest.fixture
-async def world(clock):
-    made = World(clock)
-    yield made
-    await made.tracker.close()
 
 
 # --- outcomes ---------------------------------------------------------------------------------

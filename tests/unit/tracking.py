@@ -19,6 +19,7 @@ from farcall_runtime.contract import Location
 from unit.fakes import Client
 
 ROOT = "farcall/v1/run"
+HOST_LOST = "Host EC2 (instance i-1) terminated."
 PAGE = 1000
 REQUEST_S = 0.01
 
