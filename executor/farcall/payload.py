@@ -1,9 +1,8 @@
-"""Functions and arguments to buffers, results back to objects. No I/O.
+"""Functions and arguments to buffers.
 
 Modules of the user's own project travel by value, so that a function of the user's package runs
 in an image that has never seen it; what is installed (standard library, site-packages) is
-imported there. On the way back a class that this process knows is this process's class, so
-``isinstance`` and ``except`` work as in a local call.
+imported there.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import inspect
-import pickle
 import platform
 import site
 import sys
@@ -25,7 +23,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
-import cloudpickle.cloudpickle as _internals
 
 from farcall.errors import TaskNotPicklableError
 from farcall.spilling import NoRoomError, Spill
@@ -180,15 +177,6 @@ def pack_plain(value: object, origin: Origin = HERE) -> Packed:
     return _pack(value, origin)
 
 
-def load(parts: Sequence[Buffer]) -> Any:
-    """Unpickle a value from a verified outcome.
-
-    Raises:
-        Exception: Whatever the value's unpickling code raises.
-    """
-    return pickles.load(parts, _HomeUnpickler)
-
-
 def _pack(value: object, origin: Origin = HERE) -> Packed:
     return _frame(pickles.dump(value), origin)
 
@@ -288,61 +276,3 @@ def _is_of_project(module: ModuleType) -> bool:
     if "site-packages" in parts or "dist-packages" in parts:
         return False
     return not resolved.startswith(tuple(f"{path}/" for path in _INSTALLED))
-
-
-# --- classes come home -----------------------------------------------------------------------
-
-
-class _HomeUnpickler(pickle.Unpickler):
-    """Reads a pickle made in the container with the classes of this process.
-
-    A class that travelled by value comes back by value, as a copy. Where this process has the
-    original, the original is used and left as it is.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._made: set[type] = set()
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == _internals.__name__:
-            if name == "_make_skeleton_class":
-                return self._make_class
-            if name == "_make_skeleton_enum":
-                return self._make_enum
-            if name == "_class_setstate":
-                return self._fill
-        return super().find_class(module, name)
-
-    def _make_class(
-        self, kind: Any, name: str, bases: Any, namespace: dict[str, Any], tracker: str, extra: Any
-    ) -> Any:
-        where = namespace.get("__module__", ""), namespace.get("__qualname__", name)
-        make = _internals._make_skeleton_class
-        return self._known(tracker, *where) or self._new(
-            make(kind, name, bases, namespace, tracker, extra)
-        )
-
-    def _make_enum(
-        self, bases: Any, name: str, qualname: str, members: Any, module: str, *rest: Any
-    ) -> Any:
-        make = _internals._make_skeleton_enum
-        return self._known(rest[0], module, qualname) or self._new(
-            make(bases, name, qualname, members, module, *rest)
-        )
-
-    def _known(self, tracker: str, module: str, qualname: str) -> type | None:
-        """Return the class that travelled from here, or this process's own of that name."""
-        known = _internals._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
-        if known is None:
-            known = sys.modules.get(module)
-            for name in qualname.split("."):  # "<locals>" is found nowhere
-                known = getattr(known, name, None)
-        return known if isinstance(known, type) else None
-
-    def _new(self, made: type) -> type:
-        self._made.add(made)
-        return made
-
-    def _fill(self, made: type, state: Any) -> Any:
-        return _internals._class_setstate(made, state) if made in self._made else made

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from farcall import endings, errors, output, payload
+from farcall import endings, errors, output, unpickling
 from farcall.endings import About, Verdict
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures
@@ -177,7 +177,7 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
     error: BaseException | None = None
     if record["status"] == CallStatus.RETURNED:
         try:
-            value = payload.load(parts)
+            value = unpickling.load(parts)
         except Exception as trouble:  # the value's own code
             sentence = (
                 "the function's value cannot be unpickled here "
@@ -257,7 +257,7 @@ class _Unknown(errors.TaskError):
 def _member(link: dict[str, Any], parts: Sequence[Buffer]) -> BaseException:
     if link["part"] is not None:
         try:
-            error = payload.load([parts[link["part"]]])
+            error = unpickling.load([parts[link["part"]]])
         except Exception:  # a class this process lacks, or whose own code fails here
             error = None
         if isinstance(error, Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall import payload
+from farcall import unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from service.attempt import Attempt, Road, wait_until
@@ -55,7 +55,7 @@ def started(made):
 
 
 def value_of(outcome):
-    return payload.load(envelope.unpack(outcome.value))
+    return unpickling.load(envelope.unpack(outcome.value))
 
 
 # --- the network at the end ------------------------------------------------------------------

@@ -15,7 +15,7 @@ import aiohttp
 import botocore.exceptions
 
 import farcall_runtime
-from farcall import payload, results
+from farcall import payload, results, unpickling
 from farcall.endings import About
 from farcall_runtime import envelope
 
@@ -197,4 +197,4 @@ def joined(packed):
 
 def unpickled(packed):
     """What the container gets of something packed."""
-    return payload.load(envelope.unpack(joined(packed)))
+    return unpickling.load(envelope.unpack(joined(packed)))

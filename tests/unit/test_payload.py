@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from farcall.errors import TaskNotPicklableError
-from farcall.payload import check_callable, load, pack_calls, pack_function
+from farcall.payload import check_callable, pack_calls, pack_function
+from farcall.unpickling import load
 from farcall_runtime import envelope
 from unit.fakes import joined, unpickled
 
