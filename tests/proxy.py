@@ -2,190 +2,328 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import http.client
-import http.server
 import json
-import re
+import logging
 import socket
+import struct
 import threading
-import time
-import urllib.parse
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-_SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/([^/,\s]+)/([^/,\s]+)/aws4_request")
-_PASSED_ON = ("connection", "transfer-encoding", "content-length", "keep-alive")
+import aiohttp
+import yarl
+from aiohttp import web
 
-#: How a request may go wrong: answered 500 or 503 or after some seconds; not passed on and the
-#: connection closed; passed on and the connection closed without an answer, or within one.
-FAULTS = ("error", "slow down", "slow", "reset", "lost", "truncated")
-SLOW_S = 2.0
+from faults import FAULTS, SLOW_S, Fault, Faults, Request, refusal
+
+__all__ = ["FAULTS", "SLOW_S", "Fault", "Proxy", "Request"]
+
+_OF_ONE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect", "date", "server"}
+_AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_BACKLOG = 1024
+_THREADS = 256
 
 
 class Proxy:
-    """Passes requests on; a context manager.
+    """Passes requests on, and spoils some; a context manager. It has a thread of its own.
+
+    What a request meets is asked for in this order: `rule`, `faults` (the next of a list),
+    `lasting` (always), ``chances`` (at random). Operations are named as `faults.Request` says,
+    faults as `faults.Fault`; an operation may be a pattern, such as ``"s3 *"``::
+
+        with Proxy(aws.endpoint_url, {"batch *": {"lost": 0.02, "error": 0.02}}, seed=7) as proxy:
+            proxy.faults["batch submitjob"] += ["lost", "throttled"]
+            proxy.lasting["s3 GET outcomes"] = "error"
+            async with BatchExecutor(endpoint_url=proxy.url) as executor: ...
+        print(proxy.injected)
+
+    Args:
+        target: URL of what is behind it.
+        chances: For operations the probability of each fault, from 0 to 1 in sum. Of several
+            patterns that match the first one counts.
+        seed: The n-th request of an operation meets the same with the same seed.
 
     Attributes:
         port: Its port of the loopback.
         url: Its address, to be given to an executor as ``endpoint_url``.
-        counts: Requests by service and operation, such as ``batch submitjob``; of S3 by method
-            and the part of the key that says what an object is, such as ``s3 PUT bundles``.
+        counts: Requests by operation, such as ``batch submitjob`` and ``s3 PUT bundles``.
         regions: The same by region, such as ``us-east-1 batch submitjob``.
-        answers: How often each operation was answered how, such as ``s3 PUT outcomes 200``.
-        changes: For an operation of Batch a function that is given its answer and changes it.
-        faults: For an operation, named as in `counts`, what its next requests meet: `FAULTS`.
+        answers: How often what is behind the proxy answered how, such as
+            ``s3 PUT outcomes 200``.
+        seen: Every request.
+        injected: What was met how often, such as ``batch submitjob lost``.
+        changes: For an operation of Batch, by its name alone, a function that is given its answer
+            and changes it; it may take its time.
+        rule: Given a request, returns the fault it meets, or an empty string.
+        faults: For an operation, what its next requests meet.
+        lasting: For an operation, what every request meets.
+        chances: As given; may be changed.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(
+        self,
+        target: str,
+        chances: Mapping[str, Mapping[Fault, float]] | None = None,
+        seed: object = 0,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.regions: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
-        self.changes: dict[str, Callable[[dict[str, Any]], None]] = {}
-        self.faults: defaultdict[str, list[str]] = defaultdict(list)
-        self._lock = threading.Lock()
-        self._connections: set[socket.socket] = set()
-        handler = type("Handler", (_Handler,), {"target": target, "proxy": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.port = self._server.server_port
+        self.seen: list[Request] = []
+        self.changes: dict[str, Callable[[dict[str, Any]], object]] = {}
+        self.rule: Callable[[Request], Fault] = lambda request: ""
+        self._policy = Faults(chances, seed)
+        self.faults = self._policy.scripted
+        self.lasting = self._policy.lasting
+        self.chances = self._policy.chances
+        self.injected = self._policy.injected
+        self._target = target.rstrip("/")
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._fillers: list[socket.socket] = []
+        self._is_gone = False
+        self._is_open = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._threads = ThreadPoolExecutor(_THREADS)
+        self._onward: aiohttp.ClientSession
+        self._server: asyncio.Server
+        self._web: web.Server[web.BaseRequest]
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self):
         self._thread.start()
+        self._is_open.wait()
         return self
 
     def __exit__(self, *error):
-        self.vanish()
+        self.close()
+
+    def close(self) -> None:
+        """Close the port and every connection, and end the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        for each in self._fillers:
+            each.close()
+
+    def refuse(self) -> None:
+        """Close the port and every connection: who connects from now on is refused."""
+        self._in_loop(self._close_port)
 
     def vanish(self) -> None:
-        """Close the port and every connection, as a network that is gone does."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        for connection in list(self._connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        """Answer nothing from now on, not even who connects, as a network that is gone."""
+        self._in_loop(self._fall_silent)
 
-    @contextlib.contextmanager
-    def remembered(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        """Have `vanish` close a connection, as long as the block lasts."""
-        connection.connect()
-        own = connection.sock
-        self._connections.add(own)
-        try:
-            yield
-        finally:
-            self._connections.discard(own)
+    def hang(self) -> None:
+        """Take requests from now on and answer none."""
+        self.lasting["*"] = "hang"
 
     def of(self, service: str) -> dict[str, int]:
         """Return the requests of one service, by operation."""
         start = f"{service} "
         return {k.removeprefix(start): n for k, n in self.counts.items() if k.startswith(start)}
 
-    def change(self, target: str, content: bytes) -> bytes:
-        """Return what is to be answered."""
-        change = self.changes.get(target.rpartition("/")[2])
-        if change is None:
-            return content
-        document = json.loads(content)
-        change(document)
-        return json.dumps(document).encode()
+    def note(self, request: Request) -> None:
+        """Count a request."""
+        self.counts[request.operation] += 1
+        self.regions[f"{request.region} {request.operation}"] += 1
+        self.seen.append(request)
 
-    def note(self, method: str, target: str, headers: http.client.HTTPMessage) -> tuple[str, str]:
-        """Count a request; return its operation, and the fault it meets or an empty string."""
-        found = _SCOPE.search(headers.get("Authorization", ""))
-        region, service = found.groups() if found else ("", "s3")
-        operation = f"{service} {_operation(service, method, target)}"
-        with self._lock:
-            self.counts[operation] += 1
-            self.regions[f"{region} {operation}"] += 1
-            faults = self.faults[operation]
-            return operation, faults.pop(0) if faults else ""
+    # --- its thread ---------------------------------------------------------------------------
 
-
-def _operation(service: str, method: str, target: str) -> str:
-    url = urllib.parse.urlsplit(target)
-    if service == "batch":
-        return url.path.rpartition("/")[2]
-    if service != "s3":
-        return method
-    query = dict(urllib.parse.parse_qsl(url.query))
-    kind = re.search(r"/v1/[^/]+/([a-z]+)", f"{url.path}/{query.get('prefix', '')}")
-    return f"{'LIST' if 'prefix' in query else method} {kind[1] if kind else ''}".strip()
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = -1
-    target = ""
-    proxy: Proxy
-
-    def setup(self) -> None:
-        super().setup()
-        self.proxy._connections.add(self.connection)
-
-    def finish(self) -> None:
-        self.proxy._connections.discard(self.connection)
-        with contextlib.suppress(OSError):
-            super().finish()
-
-    def _pass_on(self) -> None:
-        operation, fault = self.proxy.note(self.command, self.path, self.headers)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if fault in ("error", "slow down"):
-            code, name = (500, "InternalError") if fault == "error" else (503, "SlowDown")
-            self._answer(code, [], f"<Error><Code>{name}</Code></Error>".encode())
-            return
-        if fault == "slow":
-            time.sleep(SLOW_S)
-        if fault == "reset":
-            self._hang_up()
-            return
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.target).netloc)
+    def _run(self) -> None:
+        loop = self._loop
+        loop.run_until_complete(self._open())
+        self._is_open.set()
         try:
-            with contextlib.closing(connection), self.proxy.remembered(connection):
-                connection.request(self.command, self.path, body, dict(self.headers))
-                reply = connection.getresponse()
-                content = self.proxy.change(self.path, reply.read())
-        except ConnectionError:  # the proxy vanished, or what is behind it
-            self.close_connection = True
-            return
-        with self.proxy._lock:
-            self.proxy.answers[f"{operation} {reply.status}"] += 1
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(self._end())
+            loop.close()
+
+    async def _open(self) -> None:
+        # Each request has its own connection onward: one that was kept and is closed meanwhile
+        # would be a fault that nobody asked for.
+        self._onward = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            skip_auto_headers=_AUTOMATIC,
+        )
+        # It says what goes wrong between it and its clients, which is what it is here for.
+        quiet = logging.getLogger("farcall.tests.proxy")
+        quiet.disabled = True
+        self._web = web.Server(
+            self._handle,
+            access_log=None,
+            logger=quiet,
+            keepalive_timeout=3600,
+            tcp_keepalive=False,
+        )
+        self._server = await self._loop.create_server(
+            self._web, sock=self._listener, backlog=_BACKLOG
+        )
+
+    async def _end(self) -> None:
+        self._close_port()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._web.shutdown(0)
+        await self._onward.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        async def run() -> None:
+            act()
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _close_port(self) -> None:
+        self._server.close()
+        for connection in self._web.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def _fall_silent(self) -> None:
+        self._is_gone = True
+        self._server.close()
+        # The kernel drops who wants to connect while the queue of a listener is full.
+        listener = socket.create_server(("127.0.0.1", self.port), backlog=0)
+        self._fillers.append(listener)
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", self.port))
+            self._fillers.append(filler)
+
+    # --- one request --------------------------------------------------------------------------
+
+    async def _handle(self, received: web.BaseRequest) -> web.StreamResponse:
+        path = received.raw_path
+        body: Any = received.content
+        if "/s3/" not in received.headers.get("Authorization", "") or not received.can_read_body:
+            body = await received.content.read()
+        whole = body if isinstance(body, bytes) else b""
+        request = Request.read(received.method, path, received.headers, whole)
+        self.note(request)
+        fault = self._policy.meet(request.operation, self.rule(request))
+        refused = refusal(request.service, fault)
+        if refused is not None:
+            await received.content.read()
+            status, headers, text = refused
+            return web.Response(status=status, headers=headers, body=text)
+        if fault == "reset":
+            return _hang_up(received, reset=True)
+        if fault == "hang" or self._is_gone:
+            await self._loop.create_future()  # never done
+        if fault == "slow" or isinstance(fault, (int, float)):
+            await asyncio.sleep(SLOW_S if fault == "slow" else fault)
+        try:
+            return await self._pass_on(received, request, body, fault)
+        except (aiohttp.ClientError, ConnectionError):  # what is behind it has gone, or who asked
+            return _hang_up(received)
+
+    async def _pass_on(
+        self, received: web.BaseRequest, request: Request, body: Any, fault: Fault
+    ) -> web.StreamResponse:
+        headers = {
+            k: v for k, v in received.headers.items() if k.lower() not in _OF_ONE_CONNECTION
+        }
+        url = yarl.URL(self._target + request.path, encoded=True)
+        async with self._onward.request(
+            request.method, url, headers=headers, data=body or None, allow_redirects=False
+        ) as reply:
+            self.answers[f"{request.operation} {reply.status}"] += 1
+            change = self._change_for(request, fault)
+            if change is None and fault not in ("lost", "truncated"):
+                return await self._stream(received, reply)
+            content = await reply.read()
         if fault == "lost":
-            self._hang_up()
-            return
-        length = reply.getheader("Content-Length") if self.command == "HEAD" else None
-        self._answer(reply.status, reply.getheaders(), content, length, cut=fault == "truncated")
+            return _hang_up(received)
+        if change is not None and reply.status == 200:
+            content = await self._loop.run_in_executor(self._threads, _changed, content, change)
+        if fault == "truncated":
+            return await _break_off(received, reply, content)
+        passed = _headers(reply)
+        passed.pop("Content-Length", None)
+        await self._wait_if_gone()
+        return web.Response(status=reply.status, headers=passed, body=content)
 
-    def _answer(
-        self,
-        status: int,
-        headers: list[tuple[str, str]],
-        content: bytes,
-        length: str | None = None,
-        *,
-        cut: bool = False,
-    ) -> None:
-        self.send_response(status)
-        for name, value in headers:
-            if name.lower() not in _PASSED_ON:
-                self.send_header(name, value)
-        self.send_header("Content-Length", length or str(len(content)))
-        self.end_headers()
-        self.wfile.write(content[: len(content) // 2] if cut else content)
-        if cut:
-            self._hang_up()
+    async def _stream(
+        self, received: web.BaseRequest, reply: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        await self._wait_if_gone()
+        answer = web.StreamResponse(status=reply.status, headers=_headers(reply))
+        await answer.prepare(received)
+        if received.method != "HEAD":
+            async for piece in reply.content.iter_any():
+                await answer.write(piece)
+        await answer.write_eof()
+        return answer
 
-    def _hang_up(self) -> None:
-        self.wfile.flush()
-        self.close_connection = True
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
+    async def _wait_if_gone(self) -> None:
+        if self._is_gone:
+            await self._loop.create_future()  # never done
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on  # noqa: N815
+    def _change_for(
+        self, request: Request, fault: Fault
+    ) -> Callable[[dict[str, Any]], object] | None:
+        if fault == "empty":
+            return _without_lists
+        if request.service != "batch":
+            return None
+        return self.changes.get(request.operation.partition(" ")[2])
 
-    def log_message(self, *args: object) -> None: ...
+
+def _changed(content: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    document = json.loads(content)
+    change(document)
+    return json.dumps(document).encode()
+
+
+def _without_lists(document: dict[str, Any]) -> None:
+    document.pop("nextToken", None)
+    for value in document.values():
+        if isinstance(value, list):
+            value.clear()
+
+
+def _headers(reply: aiohttp.ClientResponse) -> Any:
+    headers = reply.headers.copy()
+    for name in _OF_ONE_CONNECTION:
+        headers.popall(name, None)
+    return headers
+
+
+def _hang_up(received: web.BaseRequest, *, reset: bool = False) -> web.Response:
+    """Close the connection; the response returned reaches nobody."""
+    if (transport := received.transport) is not None:
+        if reset:
+            own = transport.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+    return web.Response()
+
+
+async def _break_off(
+    received: web.BaseRequest, reply: aiohttp.ClientResponse, content: bytes
+) -> web.Response:
+    """Answer by half: half of the body, or where there is none of the status line."""
+    transport = received.transport
+    assert transport is not None
+    half = f"HTTP/1.1 {reply.status} "
+    if content:
+        headers = {**reply.headers, "Content-Length": str(len(content))}
+        kept = (f"{k}: {v}\r\n" for k, v in headers.items() if k.lower() not in _OF_ONE_CONNECTION)
+        half += f"{reply.reason}\r\n{''.join(kept)}\r\n"
+    transport.write(half.encode() + content[: len(content) // 2])
+    transport.close()  # after what was written
+    return web.Response()

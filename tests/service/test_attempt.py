@@ -17,24 +17,24 @@ import pytest
 from farcall import unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
-from service.attempt import Attempt, Road, wait_until
+from proxy import Proxy
+from service.attempt import Attempt, wait_until
 
 
 @pytest.fixture
-def road(aws):
-    made = Road(aws.endpoint_url)
-    yield made
-    made.close()
+def proxy(aws):
+    with Proxy(aws.endpoint_url) as running:
+        yield running
 
 
 @pytest.fixture
-def attempt(aws, road):
+def attempt(aws, proxy):
     """Put a task into the bucket; what runs it ends with the test."""
     with contextlib.ExitStack() as stack:
 
         def make(function, *args, **options):
             return stack.enter_context(
-                contextlib.closing(Attempt(aws, road, function, *args, **options))
+                contextlib.closing(Attempt(aws, proxy, function, *args, **options))
             )
 
         yield make
@@ -62,12 +62,12 @@ def value_of(outcome):
 
 
 @pytest.mark.parametrize("fault", ["refuse", "hang", "vanish"])
-def test_a_network_that_is_gone_is_told_by_the_exit_code(attempt, road, tmp_path, fault):
+def test_a_network_that_is_gone_is_told_by_the_exit_code(attempt, proxy, tmp_path, fault):
     go = tmp_path / "go"
     made = attempt(wait_for, str(go)).start(3, stdout=subprocess.PIPE)
     started(made)
 
-    getattr(road, fault)()
+    getattr(proxy, fault)()
     go.touch()
 
     code, stderr = made.end()
@@ -76,9 +76,9 @@ def test_a_network_that_is_gone_is_told_by_the_exit_code(attempt, road, tmp_path
     assert made.outcome() is None
 
 
-def test_an_outcome_is_given_up_before_the_time_limit_is_over(attempt, road):
+def test_an_outcome_is_given_up_before_the_time_limit_is_over(attempt, proxy):
     made = attempt(lambda: 7, time_limit=6)
-    road.spoil = lambda method, path: "hang" if "/outcomes/" in path else None
+    proxy.lasting["s3 * outcomes"] = "hang"
 
     code, stderr = made.start().end()
     assert ExitCode.OUTCOME_NOT_STORED == code
@@ -90,26 +90,28 @@ def test_an_outcome_is_given_up_before_the_time_limit_is_over(attempt, road):
     [
         [(500, "InternalError")] * 3,
         [(503, "SlowDown")] * 3,
-        ["lose"] * 2,
+        ["lost"] * 2,
+        ["truncated"] * 2,
+        ["reset"] * 2,
         [(409, "ConditionalRequestConflict")],
         [(400, "ExpiredToken")] * 2,
         [(403, "InvalidToken")],
-        [(503, "SlowDown"), "lose", (400, "ExpiredToken"), (500, "InternalError")],
+        [(503, "SlowDown"), "lost", (400, "ExpiredToken"), (500, "InternalError")],
     ],
-    ids=lambda faults: "-".join(dict.fromkeys(f if f == "lose" else f[1] for f in faults)),
+    ids=lambda faults: "-".join(dict.fromkeys(f if isinstance(f, str) else f[1] for f in faults)),
 )
-def test_an_outcome_lands_once_whatever_is_answered(attempt, road, faults):
-    left = list(faults)
-    road.spoil = lambda method, path: left.pop(0) if left and "/outcomes/" in path else None
+def test_an_outcome_lands_once_whatever_is_answered(attempt, proxy, faults):
+    left = proxy.faults["s3 * outcomes"]
+    left += faults
     made = attempt(lambda: 7)
 
     assert (0, "") == made.start().end()
     assert not left
-    assert 1 == sum("/outcomes/" in path for path in road.stored)
+    assert 1 == proxy.answers["s3 PUT outcomes 200"]
     assert [7] == [value_of(made.outcome())]
 
 
-def test_expired_credentials_are_fetched_anew(attempt, road, tmp_path):
+def test_expired_credentials_are_fetched_anew(attempt, proxy, tmp_path):
     numbers = itertools.count(1)
     later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
 
@@ -121,41 +123,40 @@ def test_expired_credentials_are_fetched_anew(attempt, road, tmp_path):
             "Expiration": later,
         }
 
-    def spoil(method, path):
-        if path == "/credentials":
+    def rule(request):
+        if request.path == "/credentials":
             return 200, credentials()
-        key = road.seen[-1][2].partition("Credential=")[2].partition("/")[0]
-        return (400, "ExpiredToken") if method == "PUT" and key == "ASIA1" else None
+        return "expired" if (request.method, request.access_key_id) == ("PUT", "ASIA1") else ""
 
-    road.spoil = spoil
+    proxy.rule = rule
     token = tmp_path / "token"
     token.write_text("secret")
     made = attempt(lambda: 7).start(
         environment={
             "AWS_ACCESS_KEY_ID": "",
             "AWS_SECRET_ACCESS_KEY": "",
-            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{road.url}/credentials",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{proxy.url}/credentials",
             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
         }
     )
 
     assert (0, "") == made.end()
-    assert "ASIA2" in road.seen[-1][2]
+    assert "ASIA2" == proxy.seen[-1].access_key_id
 
 
-def test_what_the_role_may_not_do_is_not_tried_again(attempt, road):
-    road.spoil = lambda method, path: (403, "AccessDenied") if method == "PUT" else None
+def test_what_the_role_may_not_do_is_not_tried_again(attempt, proxy):
+    proxy.lasting["s3 PUT *"] = "denied"
     made = attempt(lambda: 7).start()
 
     code, stderr = made.end()
     assert ExitCode.OUTCOME_NOT_STORED == code
     assert "AccessDenied" in stderr
-    assert 1 == road.count("PUT", "/outcomes/")
+    assert 1 == proxy.counts["s3 PUT outcomes"]
 
 
-def test_a_refusal_that_cannot_be_stored_keeps_its_exit_code(attempt, road):
+def test_a_refusal_that_cannot_be_stored_keeps_its_exit_code(attempt, proxy):
     made = attempt(lambda: 7)
-    road.spoil = lambda method, path: (403, "AccessDenied")
+    proxy.lasting["s3 *"] = "denied"
 
     code, stderr = made.start().end()
     assert ExitCode.STORAGE_UNREACHABLE == code
@@ -166,8 +167,8 @@ def test_a_refusal_that_cannot_be_stored_keeps_its_exit_code(attempt, road):
 
 
 @pytest.mark.parametrize("fault", ["hang", "vanish"])
-def test_sigterm_ends_a_container_that_cannot_fetch(attempt, road, fault):
-    getattr(road, fault)()
+def test_sigterm_ends_a_container_that_cannot_fetch(attempt, proxy, fault):
+    getattr(proxy, fault)()
     made = attempt(lambda: 7).start()
     tasks = Path(f"/proc/{made.process.pid}/task")
     wait_until(lambda: len(list(tasks.iterdir())) > 1)  # the request has a thread
@@ -207,10 +208,10 @@ def test_sigterm_stops_a_task_and_its_output_is_stored(attempt, phase):
     assert made.outcome() is None
 
 
-def test_sigterm_while_the_outcome_is_stored_leaves_it_the_grace_alone(attempt, road):
-    road.spoil = lambda method, path: "hang" if method == "PUT" else None
+def test_sigterm_while_the_outcome_is_stored_leaves_it_the_grace_alone(attempt, proxy):
+    proxy.lasting["s3 PUT *"] = "hang"
     made = attempt(lambda: 7).start(600, 2)
-    wait_until(lambda: road.count("PUT", "/outcomes/"))
+    wait_until(lambda: proxy.counts["s3 PUT outcomes"])
 
     made.process.terminate()
 
@@ -219,17 +220,17 @@ def test_sigterm_while_the_outcome_is_stored_leaves_it_the_grace_alone(attempt, 
     assert "the outcome (done) could not be stored" in stderr
 
 
-def test_sigterm_does_not_take_what_the_function_has_returned(attempt, road):
+def test_sigterm_does_not_take_what_the_function_has_returned(attempt, proxy):
     held = []
 
-    def spoil(method, path):
-        if "/outcomes/" not in path or held:
-            return None
-        held.append(path)
+    def rule(request):
+        if not request.operation.endswith("outcomes") or held:
+            return ""
+        held.append(request)
         made.process.terminate()
-        return 503, "SlowDown"
+        return "slow down"
 
-    road.spoil = spoil
+    proxy.rule = rule
     made = attempt(lambda: 7)
     made.start()
 

@@ -30,7 +30,8 @@ from farcall import (
 )
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.task import TaskTerminated
-from service.attempt import Attempt, Road, wait_until
+from proxy import Proxy
+from service.attempt import Attempt, wait_until
 
 MEGABYTES = 20
 
@@ -45,11 +46,11 @@ async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
 def attempt(aws: farcall.local.LocalAWS) -> Any:
     """Put calls into the bucket; what runs them ends with the test."""
     with contextlib.ExitStack() as stack:
-        road = stack.enter_context(contextlib.closing(Road(aws.endpoint_url)))
+        proxy = stack.enter_context(Proxy(aws.endpoint_url))
 
         def make(function: Callable[..., Any], arguments: list[Any], **options: Any) -> Attempt:
             calls = [((argument,), {}) for argument in arguments]
-            made = Attempt(aws, road, function, calls=calls, **options)
+            made = Attempt(aws, proxy, function, calls=calls, **options)
             return stack.enter_context(contextlib.closing(made))
 
         yield make

@@ -1,0 +1,255 @@
+"""What may go wrong on the way to AWS: which request meets which fault, and in whose words."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import random
+import re
+import threading
+import urllib.parse
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Fault: TypeAlias = "str | float | tuple[int, str | dict[str, object]]"
+"""How a request goes wrong.
+
+Answered in the service's own words, and not passed on:
+
+* ``"throttled"``: too many requests; Batch says 429 TooManyRequestsException, S3 503 SlowDown
+* ``"error"``: 500, ServerException, InternalError
+* ``"slow down"``: 503
+* ``"expired"``: the credentials have; S3 says 400 ExpiredToken, Batch 403 ExpiredTokenException
+* ``"denied"``: 403 AccessDenied
+* ``"page"``: 200 and a page of HTML, as a proxy answers that wants somebody to log in
+* ``(503, "SlowDown")``: this status and code; ``(200, {...})``: this JSON document
+
+Something happens to the connection:
+
+* ``"reset"``: not passed on, and reset
+* ``"lost"``: passed on, and closed without an answer
+* ``"truncated"``: passed on, and closed in the middle of the answer
+* ``"hang"``: not passed on, and never answered
+
+Or to the answer:
+
+* ``"empty"``: the lists in Batch's answer are, as Batch's lists lag behind
+* ``"slow"``, or seconds as a number: it is passed on so much later
+"""
+
+FAULTS = (
+    "throttled",
+    "error",
+    "slow down",
+    "expired",
+    "slow",
+    "reset",
+    "lost",
+    "truncated",
+)
+"""Faults that come and go in ordinary life."""
+
+SLOW_S = 2.0
+
+_SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/([^/,\s]+)/([^/,\s]+)/aws4_request")
+_KIND = re.compile(r"/v1/[^/]+/([a-z]+)")
+
+# Status and code: of S3, of Batch, of IAM and STS (AWS's query protocol), of the others (JSON).
+_WORDS = {
+    "throttled": (
+        (503, "SlowDown"),
+        (429, "TooManyRequestsException"),
+        (400, "Throttling"),
+        (400, "ThrottlingException"),
+    ),
+    "error": (
+        (500, "InternalError"),
+        (500, "ServerException"),
+        (500, "InternalFailure"),
+        (500, "InternalFailure"),
+    ),
+    "slow down": (
+        (503, "SlowDown"),
+        (503, "ServiceUnavailable"),
+        (503, "ServiceUnavailable"),
+        (503, "ServiceUnavailable"),
+    ),
+    "expired": (
+        (400, "ExpiredToken"),
+        (403, "ExpiredTokenException"),
+        (403, "ExpiredToken"),
+        (400, "ExpiredTokenException"),
+    ),
+    "denied": (
+        (403, "AccessDenied"),
+        (403, "AccessDeniedException"),
+        (403, "AccessDenied"),
+        (400, "AccessDeniedException"),
+    ),
+}
+_SAID = {
+    "throttled": "Too Many Requests",
+    "slow down": "Please reduce your request rate.",
+    "expired": "The security token included in the request is expired",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request on its way.
+
+    Attributes:
+        operation: Its service and operation in lower case, such as ``batch submitjob`` or
+            ``logs getlogevents``; of S3 the method and the part of the key that says what an
+            object is, such as ``s3 PUT bundles``, ``s3 LIST outcomes`` and ``s3 DELETE`` for
+            many objects at once; ``credentials GET`` of what bears no signature.
+        method: GET, PUT and so on.
+        path: With its query.
+        region: That it is signed for.
+        access_key_id: That it is signed with.
+    """
+
+    operation: str
+    method: str
+    path: str
+    region: str = ""
+    access_key_id: str = ""
+
+    @property
+    def service(self) -> str:
+        """As in the signature, such as ``batch``."""
+        return self.operation.partition(" ")[0]
+
+    @classmethod
+    def read(cls, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Request:
+        """Tell what a request is.
+
+        Args:
+            method: GET, PUT and so on.
+            path: With its query.
+            headers: By name, in any case.
+            body: May be left empty for S3.
+        """
+        authorization = headers.get("Authorization", "")
+        found = _SCOPE.search(authorization)
+        if found is None:
+            return cls(f"credentials {method}", method, path)
+        region, service = found.groups()
+        if service == "s3":
+            name = _s3_operation(method, path)
+        elif service == "batch":
+            name = urllib.parse.urlsplit(path).path.rpartition("/")[2]
+        elif "X-Amz-Target" in headers:
+            name = headers["X-Amz-Target"].rpartition(".")[2].lower()
+        else:
+            name = dict(urllib.parse.parse_qsl(body.decode("latin-1"))).get("Action", method)
+            name = name.lower()
+        key = authorization.partition("Credential=")[2].partition("/")[0]
+        return cls(f"{service} {name}", method, path, region, key)
+
+
+def _s3_operation(method: str, path: str) -> str:
+    url = urllib.parse.urlsplit(path)
+    query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+    if "delete" in query:
+        return "DELETE"
+    kind = _KIND.search(f"{url.path}/{query.get('prefix', '')}")
+    return f"{'LIST' if 'prefix' in query else method} {kind[1] if kind else ''}".strip()
+
+
+class Faults:
+    """Decides what each request meets. Operations may be patterns, such as ``"s3 *"``.
+
+    Safe to use from several threads.
+
+    Args:
+        chances: For an operation the probability of each fault, from 0 to 1 in sum. Of several
+            patterns that match the first one counts.
+        seed: The n-th request of an operation always meets the same with the same seed, whatever
+            comes in between.
+
+    Attributes:
+        scripted: For an operation what its next requests meet, the first of the list first; an
+            empty string lets one through.
+        lasting: For an operation what every request meets.
+        injected: What was met how often, by operation and fault, such as ``batch submitjob lost``.
+    """
+
+    def __init__(
+        self, chances: Mapping[str, Mapping[Fault, float]] | None = None, seed: object = 0
+    ) -> None:
+        self.scripted: defaultdict[str, list[Fault]] = defaultdict(list)
+        self.lasting: dict[str, Fault] = {}
+        self.injected: Counter[str] = Counter()
+        self.chances: dict[str, Mapping[Fault, float]] = dict(chances or {})
+        self._seed = seed
+        self._dice: dict[str, random.Random] = {}
+        self._lock = threading.Lock()
+
+    def meet(self, operation: str, given: Fault = "") -> Fault:
+        """Return what a request meets, or an empty string.
+
+        Args:
+            operation: As `Request.operation`.
+            given: What somebody else has decided already.
+        """
+        with self._lock:
+            fault = given or self._decide(operation)
+            if fault:
+                said = fault if isinstance(fault, (str, float)) else f"{fault[0]} {fault[1]}"
+                self.injected[f"{operation} {said}"] += 1
+            return fault
+
+    def _decide(self, operation: str) -> Fault:
+        for pattern, faults in self.scripted.items():
+            if faults and fnmatch.fnmatchcase(operation, pattern):
+                return faults.pop(0)
+        for pattern, fault in self.lasting.items():
+            if fnmatch.fnmatchcase(operation, pattern):
+                return fault
+        for pattern, chances in self.chances.items():
+            if fnmatch.fnmatchcase(operation, pattern):
+                return self._roll(operation, chances)
+        return ""
+
+    def _roll(self, operation: str, chances: Mapping[Fault, float]) -> Fault:
+        if operation not in self._dice:
+            self._dice[operation] = random.Random(f"{self._seed} {operation}")
+        rolled = self._dice[operation].random()
+        for fault, chance in chances.items():
+            rolled -= chance
+            if rolled < 0:
+                return fault
+        return ""
+
+
+def refusal(service: str, fault: Fault) -> tuple[int, dict[str, str], bytes] | None:
+    """Return status, headers and body with which a service answers; None if it does not.
+
+    Args:
+        service: As in a request's signature.
+        fault: What the request meets.
+    """
+    protocol = {"s3": 0, "credentials": 0, "batch": 1, "iam": 2, "sts": 2}.get(service, 3)
+    text = "Spoilt."
+    if fault == "page":
+        return 200, {"Content-Type": "text/html"}, b"<html><body>Please log in.</body></html>"
+    if isinstance(fault, tuple):
+        status, said = fault
+        if not isinstance(said, str):
+            return status, {"Content-Type": "application/json"}, json.dumps(said).encode()
+        code = said
+    elif isinstance(fault, str) and fault in _WORDS:
+        status, code = _WORDS[fault][protocol]
+        text = _SAID.get(fault, text)
+    else:
+        return None
+    if protocol in (1, 3):
+        headers = {"Content-Type": "application/json", "x-amzn-ErrorType": code}
+        return status, headers, json.dumps({"__type": code, "message": text}).encode()
+    xml = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>"
+    if protocol == 2:
+        xml = f"<ErrorResponse>{xml}</ErrorResponse>"
+    return status, {"Content-Type": "application/xml"}, xml.encode()
