@@ -10,7 +10,13 @@ from typing import Any, BinaryIO, NamedTuple
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import ExitCode, Location
 from farcall_runtime.envelope import Buffer, Index, Part
-from farcall_runtime.storage import SINGLE_PUT_BYTES, NotFoundError, Storage, StorageError
+from farcall_runtime.storage import (
+    SINGLE_PUT_BYTES,
+    NotFoundError,
+    Storage,
+    StorageError,
+    TooShortError,
+)
 
 _FIRST_READ_BYTES = 64 * 1024
 """The first request brings the end of a bundle: all of a small one, of any the functions."""
@@ -97,26 +103,25 @@ def _hexadecimal(name: str, environment: Mapping[str, str]) -> bytes:
 
 
 def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
-    """Return what an earlier attempt should have exited with, which died on its way out.
+    """Return what the container that stored the final outcome exits with.
 
     Returns:
-        The code in the final outcome; None where there is none, so the task is to be run.
+        The code in the outcome; None where there is none.
 
     Raises:
         RefusedError: S3 could not be asked, or the outcome there is not ours.
     """
-    if job.attempt == 1:
-        return None
     key = job.where.outcome_key(job.array_index)
     try:
         outcome = envelope.open_outcome(job.key, key, storage.read(key, 0, _LARGEST_OUTCOME_BYTES))
         return ExitCode(outcome.meta["code"])
     except NotFoundError:
         return None
+    except (TooShortError, envelope.EnvelopeError) as error:
+        text = f"somebody else wrote {key} ({error})"
+        raise RefusedError(ExitCode.OUTCOME_OCCUPIED, text) from error
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
-    except envelope.EnvelopeError as error:
-        raise RefusedError(ExitCode.INTEGRITY, f"{key}: {error}") from error
 
 
 def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
@@ -141,12 +146,12 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
     except NotFoundError as error:
         text = f"{error} (was it deleted before the job started?)"
         raise RefusedError(ExitCode.BUNDLE_MISSING, text) from error
-    except StorageError as error:
-        raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
     except envelope.VersionMismatchError as error:
         raise RefusedError(ExitCode.VERSION_MISMATCH, str(error)) from error
-    except envelope.IntegrityError as error:
+    except (TooShortError, envelope.IntegrityError) as error:
         raise RefusedError(ExitCode.INTEGRITY, f"{job.where.url}: {error}") from error
+    except StorageError as error:
+        raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
     payload.flush()
     return Fetched(bundle.index.meta, function, arguments)
 

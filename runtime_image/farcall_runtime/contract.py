@@ -82,6 +82,8 @@ class ExitCode(enum.IntEnum):
 
     RETURNED = 0
     RAISED = 1
+    OUTCOME_OCCUPIED = 63
+    """Somebody else's object lies where the outcome belongs, which is written once."""
     BAD_ENVIRONMENT = 64
     BUNDLE_MISSING = 65
     INTEGRITY = 66
@@ -162,7 +164,12 @@ class Location(NamedTuple):
 
     def attempt_key(self, index: int, attempt: int) -> str:
         """Key of the outcome of an attempt that Batch may follow with another."""
-        return f"{self.root}/attempts/{self.bundle}/{index}/{attempt}"
+        return f"{self.attempts_prefix}{index}/{attempt}"
+
+    @property
+    def attempts_prefix(self) -> str:
+        """Common start of the keys of such outcomes, with the trailing slash."""
+        return f"{self.root}/attempts/{self.bundle}/"
 
     def chunk_key(self, index: int, attempt: int, stream: str, sequence: int) -> str:
         """Key of one chunk of output; sequences count from 0 and sort as text."""
@@ -176,6 +183,11 @@ class Location(NamedTuple):
 def outcomes_prefix(root: str) -> str:
     """Common start of the final outcomes of a whole run: the client's inbox."""
     return f"{root}/outcomes/"
+
+
+def bundles_prefix(root: str) -> str:
+    """Common start of the bundles of a whole run."""
+    return f"{root}/bundles/"
 
 
 def run_root(prefix: str, run: str) -> str:

@@ -63,12 +63,14 @@ class Supervisor:
 
     def run(self) -> ExitCode:
         """Run the attempt to its end and store what came of it."""
+        assignment = self.assignment
         try:
-            stored = stored_code(self.assignment, self._storage)
+            # An earlier attempt may have died on its way out.
+            stored = stored_code(assignment, self._storage) if assignment.attempt > 1 else None
             if stored is not None:
                 self._child.end()
                 return stored
-            fetched = fetch(self.assignment, self._storage, self._child.payload)
+            fetched = fetch(assignment, self._storage, self._child.payload)
         except RefusedError as refusal:
             self._child.end()
             if self._times.terminated_at is not None:
@@ -183,14 +185,27 @@ class Supervisor:
                 value = b""
             out, err = (stream.pending for stream in self._streams.both)
             pieces = envelope.seal_outcome(job.key, key, meta, out, err, value)
-            if final:
-                storage.create(key, pieces)
-            else:
+            if not final:
                 storage.put(key, pieces)
+            elif not storage.create(key, pieces):
+                return self._code_there(storage, code)
         except StorageError as error:
             say(f"the outcome ({status.value}) could not be stored: {error}")
             return self._without_outcome(code)
         return code
+
+    def _code_there(self, storage: Storage, code: ExitCode) -> ExitCode:
+        """Return the code to exit with where there was an outcome already.
+
+        It is this container's, stored by a request whose answer was lost, or that of another run
+        of the same job. What is neither must not look as if all were well.
+        """
+        try:
+            stored = stored_code(self.assignment, storage)
+        except RefusedError as refusal:
+            say(str(refusal))
+            return refusal.code if refusal.code == ExitCode.OUTCOME_OCCUPIED else code
+        return code if stored is None else stored  # None: the client has taken it already
 
     def _without_outcome(self, code: ExitCode) -> ExitCode:
         """Return the code to exit with where the outcome is lost: most speak for themselves."""

@@ -39,11 +39,13 @@ _MOST_PARTS = 9_000  # S3 allows 10,000
 _PARALLEL_PARTS = 4
 
 _QUICK_RETRY_S = 10  # obstore's own tries, with the credentials and the connections it has
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+"""The first is short: until it is over nobody knows that an outcome is there whose answer was lost,
+and whoever fetches it may delete it meanwhile."""
 _LONGEST_REQUEST_S = 600
 _PATIENCE_S = 30.0
 _SLOWEST_BYTES_S = 50_000  # what moves faster is not taken for hanging
-_MOST_TEXT = 500
+_MOST_TEXT, _MOST_CODE = 500, 60
 
 _PASSING = (
     "ConditionalRequestConflict",
@@ -67,6 +69,10 @@ class StorageError(Exception):
 
 class NotFoundError(StorageError):
     """There is no such object, or no such bucket."""
+
+
+class TooShortError(StorageError):
+    """The object ends before the bytes that were asked for."""
 
 
 class DeniedError(StorageError):
@@ -164,6 +170,7 @@ class Storage:
 
         Raises:
             NotFoundError: There is no such object.
+            TooShortError: It ends before the first of these bytes.
             StorageError: S3 could not be asked.
         """
         return bytes(self._read(key, start, end))
@@ -185,6 +192,7 @@ class Storage:
 
         Raises:
             NotFoundError: There is no such object.
+            TooShortError: It ends before the first of these bytes.
             StorageError: S3 could not be asked.
         """
         import obstore
@@ -206,6 +214,7 @@ class Storage:
 
         Raises:
             NotFoundError: There is no such object.
+            TooShortError: It ends before the first of these bytes.
             StorageError: S3 could not be asked.
         """
         end = start + length
@@ -344,7 +353,10 @@ def _hashed(pieces: list[Buffer], digest: hashlib._Hash) -> Iterator[Buffer]:
             yield step
 
 
-_FINAL = (NotFoundError, DeniedError, _ExistsError)
+_FINAL = (NotFoundError, TooShortError, DeniedError, _ExistsError)
+
+_TOO_SHORT = ("<Code>InvalidRange</Code>", "non-partial response")
+"""What is said where a range begins behind an object's end, and of the end of an empty object."""
 
 
 def _translate(error: Exception, where: str, reason: str) -> StorageError:
@@ -368,12 +380,20 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
         return NotFoundError(text)
     if isinstance(error, PermissionDeniedError):
         return DeniedError(text)
+    if any(said in text for said in _TOO_SHORT):
+        return TooShortError(text)
     if isinstance(error, (BaseError, OSError)):
         return StorageError(text)
     raise error
 
 
 def _brief(error: Exception) -> str:
-    """Return an error's text on one line, without what obstore adds for its own developers."""
+    """Return an error's text on one line, of S3's answer the code and the sentence.
+
+    The rest repeats the request's session token at times.
+    """
     text = str(error).partition("\n\nDebug source")[0]
+    begin, end = text.find("<Code>"), text.find("</Message>")
+    if begin >= 0:
+        text = text.partition("<")[0] + text[begin : end if end > begin else begin + _MOST_CODE]
     return " ".join(text.split())[:_MOST_TEXT]

@@ -20,7 +20,7 @@ from farcall_runtime.contract import PROTOCOL_VERSION, STDOUT, Location, run_roo
 
 FOLDER = Path(__file__).parent / f"v{PROTOCOL_VERSION}"
 PYTHON = (3, 12)
-WHERE = Location("bucket", run_root("prefix", "run"), "0011223344556677")
+WHERE = Location("bucket", run_root("prefix", "run"), "work-0011223344556677")
 KEY = bytes(range(32))
 
 FUNCTIONS = [b"function 0", b"function 1" * 20]
@@ -37,6 +37,7 @@ BUNDLE_META = {
     "attempts": 3,
     "retry_on": "failure",
     "time_limit_s": 300,
+    "queue": "queue",
 }
 USAGE = {
     "wall_s": 1.5,

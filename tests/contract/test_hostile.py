@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import inspect
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import example, given, settings
@@ -177,6 +179,106 @@ def test_an_index_that_is_signed_and_nonsense_breaks_nothing(
             opened.entry(number, page)
     with pytest.raises(IntegrityError):
         opened.function(functions)
+
+
+def signed_outcome(length, body):
+    """Return an outcome with a signature that fits, whatever is in it."""
+    prefix = FILES["outcome-returned"][:12]
+    length = envelope._PACK_HEAD.pack(length)
+    signature = envelope._sign(golden.KEY, PLACES["outcome-returned"], [prefix, length, body])
+    return prefix + signature + length + body
+
+
+META = b'{"status": "done"}'
+HUGE = [2**16, 2**31, 2**32 - 1]
+HUGER = [*HUGE, 2**32, 2**60, 2**63, 2**64 - 1]
+
+
+@given(
+    length=st.integers(0, 80) | st.sampled_from(HUGE),
+    body=st.binary(max_size=200)
+    | st.builds(bytes.__add__, st.sampled_from([META, b"[]", b"[" * 9, b"1" * 60]), st.binary()),
+)
+@example(length=len(META), body=META)
+@example(length=len(META), body=META + bytes(4))
+@example(length=100_000, body=b"[" * 100_000)
+@example(length=5_000, body=b"1" * 5_000)
+@example(length=4, body=b"\xff\xfe\xfd\xfc")
+@example(length=len(META), body=META + b"".join(envelope.pack([[b"a"], [b"b"]])))
+def test_an_outcome_that_is_signed_and_nonsense_is_refused(length, body):
+    with pytest.raises(IntegrityError):
+        open_outcome(signed_outcome(length, body))
+
+
+def test_what_signs_nonsense_signs_sense_as_well():
+    whole = envelope.pack([[b"out"], [b"err"], [b"value"]])
+    found = open_outcome(signed_outcome(len(META), META + b"".join(whole)))
+    assert (found.meta, found.stdout, found.value) == ({"status": "done"}, b"out", b"value")
+
+
+@given(data=st.binary(max_size=200))
+def test_a_chunk_that_is_signed_is_what_it_is(data):
+    assert open_chunk(b"".join(envelope.seal_chunk(golden.KEY, PLACES["chunk"], data))) == data
+
+
+@given(
+    count=st.integers(0, 12) | st.sampled_from(HUGE),
+    lengths=st.lists(st.integers(0, 300) | st.sampled_from(HUGER), max_size=10),
+    rest=st.binary(max_size=300),
+)
+def test_packed_buffers_of_any_lengths_are_refused_or_lie_within_the_data(count, lengths, rest):
+    data = envelope._PACK_HEAD.pack(count) + b"".join(map(envelope._PACK_LENGTH.pack, lengths))
+    try:
+        found = envelope.unpack(data + rest)
+    except IntegrityError:
+        return
+    assert sum(map(len, found)) <= len(data + rest)
+
+
+def declared_sizes():
+    """Yield readers, each with an object that speaks of more bytes than there are in the world."""
+    root = bytearray(ROOT)
+    for size in HUGE:
+        if size > envelope._LARGEST_ROOT_BYTES:
+            yield envelope.root_size, envelope._ROOT_SIZE.pack(size)
+        yield open_outcome, signed_outcome(size, META)
+        yield envelope.unpack, envelope._PACK_HEAD.pack(size) + bytes(100)
+        for field in (28, 32, 36):  # bytes of meta, functions, entries
+            root[field : field + 4] = size.to_bytes(4, "big")
+            data = bytes(root)
+            yield (lambda data: envelope.Index(data, hashlib.sha256(data).hexdigest())), data
+    for size in HUGER:
+        yield envelope.unpack, envelope.pack_head([size]) + bytes(100)
+
+
+def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
+    objects = list(declared_sizes())
+    refused = 0
+    tracemalloc.start()
+    try:
+        for reader, data in objects:
+            with pytest.raises(IntegrityError):
+                reader(data)
+            refused += 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused == len(objects) > 20
+    assert peak < 2**20
+
+
+def test_every_function_that_decodes_is_among_those_tested_here():
+    """What takes bytes from the bucket; a new one belongs into `READERS`."""
+    encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
+    public = {
+        name
+        for name, value in vars(envelope).items()
+        if inspect.isfunction(value) and value.__module__ == envelope.__name__
+        if not name.startswith("_")
+    }
+    assert public - encoding - {"size"} | {"Index"} == set(READERS)
+    methods = {name for name, value in vars(envelope.Index).items() if inspect.isfunction(value)}
+    assert methods == {"__init__", "page", "entry", "function"}
 
 
 def test_a_page_of_the_index_passes_only_in_its_own_place():
