@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _SERVICES = ("batch", "iam", "logs", "sts")
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 30
-_ATTEMPTS = 8
+_LONGEST_REQUEST_S = 600
+_RETRY_S = 60
+_ATTEMPTS = 4
 _CONNECTIONS = 128
 _SETTLE_S = 0.05
 _CREDENTIALS_KEPT = timedelta(minutes=10)
@@ -108,7 +110,6 @@ class Aws:
         self._settings = settings
         self._session = session
         self._stack = contextlib.AsyncExitStack()
-        self._stores: dict[str, S3Store] = {}
         self._account = ""
         self.s3_endpoint: str = (
             settings.endpoint_url
@@ -160,29 +161,37 @@ class Aws:
         async with contextlib.AsyncExitStack() as stack:
             yield await self._enter(stack, service, attempts=_ATTEMPTS)
 
-    def store(self, bucket: str) -> S3Store:
-        """Return the store of a bucket."""
-        if bucket not in self._stores:
-            if _settle_at_exit() != os.getpid():
-                raise FarcallError(
-                    "this process was forked by one that had used farcall, whose threads it has "
-                    'not; start processes by multiprocessing.get_context("spawn")'
-                )
-            config: dict[str, Any] = {"region": self.region}
-            if self.s3_endpoint:
-                config["endpoint"] = self.s3_endpoint
-            self._stores[bucket] = S3Store(
-                bucket,
-                config=config,  # type: ignore[arg-type]
-                credential_provider=self._credentials,
-                client_options={
-                    "allow_http": self.s3_endpoint.startswith("http://"),
-                    "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
-                    "timeout": "600s",
-                },
-                retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=60)},
+    def store(self, bucket: str, *, sending: bool = False) -> S3Store:
+        """Open the store of a bucket, with connections and credentials of its own.
+
+        Args:
+            bucket: The bucket's name.
+            sending: Whether requests may send for minutes. Others are given up, and made again,
+                where no answer comes for half a minute.
+        """
+        if _settle_at_exit() != os.getpid():
+            raise FarcallError(
+                "this process was forked by one that had used farcall, whose threads it has "
+                'not; start processes by multiprocessing.get_context("spawn")'
             )
-        return self._stores[bucket]
+        config: dict[str, Any] = {"region": self.region}
+        if self.s3_endpoint:
+            config["endpoint"] = self.s3_endpoint
+        options: dict[str, Any] = {
+            "allow_http": self.s3_endpoint.startswith("http://"),
+            "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+            "timeout": f"{_LONGEST_REQUEST_S}s",
+        }
+        if not sending:
+            # Of the answer; it begins to count with the request.
+            options["read_timeout"] = f"{_READ_TIMEOUT_S}s"
+        return S3Store(
+            bucket,
+            config=config,  # type: ignore[arg-type]
+            credential_provider=self._credentials,
+            client_options=options,  # type: ignore[arg-type]
+            retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=_RETRY_S)},
+        )
 
     async def account(self) -> str:
         """Return the account's ID, twelve digits.
@@ -245,12 +254,21 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
         reply: dict[str, Any] = await getattr(client, operation)(**parameters)
     except failures.ALL as error:
         name = client.meta.method_to_api_mapping[operation]
-        raise failures.explain(name, error) from error
+        raise failures.explain(name, error) from failures.showable(error)
+    # botocore takes what is no JSON for an answer that says nothing.
+    about = reply.get("ResponseMetadata", {})
+    is_page = "html" in about.get("HTTPHeaders", {}).get("content-type", "")
+    if is_page and not about.get("RequestId"):  # which moto has, and calls JSON a page
+        name = client.meta.method_to_api_mapping[operation]
+        raise failures.explain_page(name, client.meta.endpoint_url)
     return reply
 
 
 def _unusable(error: Exception) -> ServiceError:
-    return ServiceError(f"the AWS configuration cannot be used: {error}")
+    text = f"the AWS configuration cannot be used: {error}"
+    if isinstance(error, botocore.exceptions.CredentialRetrievalError):
+        text += f"; {failures.NO_CREDENTIALS}"
+    return ServiceError(text)
 
 
 def _prepare(settings: Settings) -> Any:

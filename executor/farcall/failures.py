@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,13 +13,26 @@ import botocore.parsers
 
 from farcall.errors import ServiceError, SettingsError, SubmissionError
 
+#: What botocore's parsers raise of an answer that is none of AWS's.
+_UNREADABLE = (botocore.parsers.ResponseParserError, KeyError, ValueError)
+
 #: All that a call may raise.
 ALL = (
     botocore.exceptions.ClientError,
     botocore.exceptions.BotoCoreError,
-    botocore.parsers.ResponseParserError,
+    aiohttp.ClientError,
+    *_UNREADABLE,
     OSError,
     asyncio.TimeoutError,
+)
+
+RENEWALS = 3
+"""Further tries with credentials that have expired, in some 2 s: they may have been renewed while
+the request was on its way. If not, whoever waits is to hear of it soon."""
+
+_VALUE = re.compile(r", value: .*?(?=, type: <class|, valid )", re.DOTALL)
+NO_CREDENTIALS = (
+    "check where the credentials come from: `aws sts get-caller-identity` needs them too"
 )
 
 _LASTING = (botocore.exceptions.NoCredentialsError, botocore.exceptions.ParamValidationError)
@@ -33,14 +47,29 @@ def explain(operation: str, error: BaseException) -> ServiceError:
     """
     if isinstance(error, botocore.exceptions.ClientError):
         return _refused(operation, error)
+    error = showable(error)
     text, cause = str(error) or type(error).__name__, str(_cause(error) or "")
     text += f" ({cause})" if cause not in text else ""
     return ServiceError(f"{operation}: {text}", operation=operation, sent=_was_sent(error))
 
 
+def showable(error: BaseException) -> BaseException:
+    """Return an error without the values of a request that botocore refuses: some are secret."""
+    if not isinstance(error, botocore.exceptions.ParamValidationError):
+        return error
+    report = _VALUE.sub("", str(error.kwargs["report"]))
+    plain: BaseException = botocore.exceptions.ParamValidationError(report=report)
+    return plain
+
+
 def may_pass(error: ServiceError) -> bool:
     """Tell whether what went wrong may be gone when the same call is made again."""
     return error.status >= 500 or not (error.status or isinstance(error.__cause__, _LASTING))
+
+
+def is_expired(error: ServiceError) -> bool:
+    """Tell whether the credentials had expired, which other ones need not have."""
+    return "Expired" in error.code
 
 
 def explain_submission(request: Mapping[str, Any], error: ServiceError) -> Exception:
@@ -68,7 +97,7 @@ def explain_unanswered(
         failure: Why the job was not found either.
     """
     name = request["jobName"]
-    return _like(
+    return like(
         failure,
         f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
         f"{failure}; it was if Batch lists a job of this name",
@@ -87,14 +116,35 @@ def explain_registration(error: ServiceError) -> Exception:
 
 
 def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceError:
-    """Say what was tried for how long before the last failure."""
+    """Say what was tried for how long before the last failure, and what to do."""
     text = f"{error}; tried {tries} times in {seconds:.0f} s"
-    if not error.status:
+    if error.status:
+        text += "; AWS's service fails, so try again later (https://health.aws.amazon.com)"
+    else:
         text += "; check the network, and the options region and endpoint_url"
-    return _like(error, text)
+    return like(error, text)
 
 
-def _like(error: ServiceError, text: str) -> ServiceError:
+def explain_throttling(error: ServiceError, seconds: float) -> ServiceError:
+    """Say that for long nothing was answered but that calls come too fast."""
+    return like(
+        error,
+        f"{error}; nothing else was answered for {seconds:.0f} s; find out what else calls this "
+        "service in the account, which shares its limit, and try again",
+    )
+
+
+def explain_page(operation: str, url: str) -> ServiceError:
+    """Say that whatever answered is not AWS."""
+    return ServiceError(
+        f"{operation}: what answered at {url} is a web page, not AWS; does this network want "
+        "somebody to log in?",
+        operation=operation,
+    )
+
+
+def like(error: ServiceError, text: str) -> ServiceError:
+    """Return an error that differs in its text."""
     told = ServiceError(text)
     told.__dict__.update(error.__dict__)
     return told

@@ -25,6 +25,9 @@ _PATIENCE_S = 10.0
 _FIRST_WAIT_S = 0.3
 _LONGEST_WAIT_S = 5.0
 _SAY_S = 60.0
+_REFUSED_FOR_S = 3600.0
+"""So long a lane bears nothing but refusals for coming too fast. The pace is down to a call in two
+seconds after the first minute of that, so it is not the lane that is too fast."""
 
 
 class Lane:
@@ -40,14 +43,15 @@ class Lane:
         self._limiter = Limiter(most)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._refused_since: float | None = None
+        self._said_at = 0.0
 
     async def once(
         self, operation: str, *, ticket: Ticket | None = None, **parameters: Any
     ) -> dict[str, Any]:
         """Make a call that must not be repeated where it may have been carried out.
 
-        A call that was refused for coming too fast was not carried out, and is made again however
-        long that takes.
+        A call that was refused for coming too fast was not carried out, and is made again, for
+        an hour if no call of the lane gets through.
 
         Args:
             operation: The client's method, such as ``"submit_job"``.
@@ -68,8 +72,8 @@ class Lane:
                     if not (error.status == 429 or is_throttling(error.code)):
                         raise
                     self._limiter.throttled(pace)
-                    self._note_refused(error)
                     ticket.note_refused()
+                    self._note_refused(error)
                 else:
                     self._refused_since = None
                     return reply
@@ -101,10 +105,13 @@ class Lane:
     def _note_refused(self, error: ServiceError) -> None:
         now = asyncio.get_running_loop().time()
         if self._refused_since is None:
-            self._refused_since = now
-        elif now - self._refused_since > _SAY_S:
-            self._refused_since = now
-            _log.warning("%s; for %.0f s nothing else was answered, going on", error, _SAY_S)
+            self._refused_since = self._said_at = now
+        spent_s = now - self._refused_since
+        if spent_s > _REFUSED_FOR_S:
+            raise failures.explain_throttling(error, spent_s)
+        if now - self._said_at > _SAY_S:
+            self._said_at = now
+            _log.warning("%s; for %.0f s nothing else was answered, going on", error, spent_s)
 
 
 class Ticket:
@@ -146,6 +153,7 @@ class Tries:
         self._patience_s = patience_s
         self._failing_since: float | None = None
         self._count = 0
+        self._renewals = 0
 
     async def wait_after(self, error: ServiceError, *, again: bool = False) -> None:
         """Wait before the next try; longer each time, and not for the same time as others.
@@ -162,6 +170,9 @@ class Tries:
             self._failing_since = now
         self._count += 1
         spent_s = now - self._failing_since
+        if failures.is_expired(error):
+            self._renewals += 1
+            again = self._renewals <= failures.RENEWALS
         if not (again or failures.may_pass(error)):
             raise error
         if self._count > 1 and spent_s >= self._patience_s:

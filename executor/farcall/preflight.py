@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from farcall import aws
+from farcall import aws, failures
 from farcall.aws import Aws
 from farcall.batch import Batch
 from farcall.errors import ServiceError, SettingsError
@@ -116,7 +116,12 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
                 option=option,
             ) from error
         _log.debug("%s was not checked: %s", option, error)
-        return f"arn:{_partition(access.region)}:iam::{await access.account()}:role/{name}"
+        try:
+            account = await access.account()
+        except ServiceError as failure:
+            text = f"{failure}; {option} can be set to the role's ARN, then nobody is asked for it"
+            raise failures.like(failure, text) from error
+        return f"arn:{_partition(access.region)}:iam::{account}:role/{name}"
     return str(reply["Role"]["Arn"])
 
 

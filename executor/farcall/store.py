@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import html
 import logging
 import mmap
-import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from datetime import datetime
+from typing import Any
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
+from farcall.bucket import Bucket, reason
 from farcall.errors import ServiceError, SettingsError
 from farcall.spilling import NoRoomError, open_file
 from farcall.transfers import (
@@ -28,19 +27,22 @@ from farcall.transfers import (
     joined,
     take,
 )
-from farcall_runtime import contract
+from farcall_runtime import contract, envelope
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
 
 _STREAM_BYTES = 4 * 1024 * 1024
+_SHORT_BYTES = 1024 * 1024
+"""What is sent within half a minute on any network."""
+
+_MOST_BYTES = 1024**3
+"""An outcome has values of up to 64 MiB in it, and what is said of each call; what others put in
+its place must not fill the memory."""
 _PAGE = 1000
 _DELETE_WAIT_S = 1.0
+_BEHIND_END = "InvalidRange"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
-
-_SAID = re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>", re.DOTALL)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,14 @@ class Store:
     Args:
         bucket: Its name.
         store: Its obstore store.
+        reopen: Opens it anew; see `Bucket`.
     """
 
-    def __init__(self, bucket: str, store: S3Store) -> None:
+    def __init__(
+        self, bucket: str, store: S3Store, reopen: Callable[..., S3Store] | None = None
+    ) -> None:
         self.bucket = bucket
-        self._store = store
+        self._requests = Bucket(bucket, store, reopen)
         self._doomed: list[str] = []
         self._sweeping: asyncio.Future[None] | None = None
         self._may_delete = True
@@ -87,7 +92,7 @@ class Store:
         # both with 403, so this also finds a client that could not see its outcomes.
         key = f"{contract.outcomes_prefix(root)}{_NO_KEY}"
         with contextlib.suppress(FileNotFoundError):
-            await self._call("GetObject", key, obstore.get_async(self._store, key))
+            await self._requests.ask("GetObject", key, lambda s: obstore.get_async(s, key))
 
     async def put(self, key: str, pieces: Iterable[Buffer], *, quick: bool = False) -> None:
         """Store an object while its pieces are still being made; a large one in parallel parts.
@@ -104,21 +109,31 @@ class Store:
         """
         chunks = joined(pieces)
         first = take(chunks) if quick else await asyncio.to_thread(take, chunks)
-        if sum(map(len, first)) <= SINGLE_PUT_BYTES:
-            request = obstore.put_async(self._store, key, first, use_multipart=False)
-            await self._call("PutObject", key, request)
+        size = sum(map(len, first))
+        if size <= SINGLE_PUT_BYTES:
+            await self._requests.ask(
+                "PutObject",
+                key,
+                lambda store: obstore.put_async(store, key, first, use_multipart=False),
+                sending=size > _SHORT_BYTES,
+            )
             return
         rest = Rest(first, chunks)
-        request = obstore.put_async(
-            self._store,
-            key,
-            rest,
-            use_multipart=True,
-            chunk_size=PART_BYTES,
-            max_concurrency=PARALLEL_PARTS,
-        )
         try:
-            await self._call("PutObject", key, request)
+            await self._requests.ask(
+                "PutObject",
+                key,
+                lambda store: obstore.put_async(
+                    store,
+                    key,
+                    rest,
+                    use_multipart=True,
+                    chunk_size=PART_BYTES,
+                    max_concurrency=PARALLEL_PARTS,
+                ),
+                sending=True,
+                again=False,  # its parts are, by obstore; but what was sent is gone
+            )
         except ServiceError:
             if rest.error is not None:  # obstore tells of it in words of its own
                 raise rest.error from None
@@ -129,27 +144,32 @@ class Store:
 
         Args:
             key: Its key.
-            size: Its size in bytes where it is known, which saves a look.
+            size: Its size in bytes where it is known.
 
         Raises:
+            envelope.IntegrityError: It has another size, or is larger than anything stored there.
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        try:
-            reply = await self._call("GetObject", key, obstore.get_async(self._store, key))
-            total = reply.meta["size"] if size is None else size
+
+        async def fetch(store: S3Store) -> bytearray:
+            reply = await obstore.get_async(store, key)
+            total = reply.meta["size"]
+            if total > _MOST_BYTES or size not in (None, total):
+                raise envelope.IntegrityError(f"it has {total} bytes")
             if total <= _STREAM_BYTES:
-                return bytearray(await self._call("GetObject", key, reply.bytes_async()))
+                return bytearray(await reply.bytes_async())
             data = bytearray(total)
             at = 0
             async for piece in reply.stream(min_chunk_size=_STREAM_BYTES):
                 data[at : at + len(piece)] = piece
                 at += len(piece)
+            return data
+
+        try:
+            return await self._requests.ask("GetObject", key, fetch)
         except FileNotFoundError:
             return None
-        except (BaseError, OSError) as error:
-            raise self._refused("GetObject", key, error) from error
-        return data
 
     async def get_large(
         self, key: str, size: int, folder: str | None = None
@@ -164,9 +184,10 @@ class Store:
 
         Returns:
             The bytes, which may be written to, and their SHA-256, hexadecimal; None if there is
-            no such object or it has another size.
+            no such object.
 
         Raises:
+            envelope.IntegrityError: It has another size.
             NoRoomError: The folder has no room for it.
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
@@ -196,16 +217,61 @@ class Store:
 
         return await fetch_in_parts(part, size, write)
 
+    async def get_part(self, key: str, offset: int, length: int, size: int) -> Buffer | None:
+        """Return a part of an object, a large one fetched in parallel, or None if there is none.
+
+        Args:
+            key: Its key.
+            offset: The part's first byte.
+            length: Its number of bytes.
+            size: Size of the whole object in bytes.
+
+        Raises:
+            envelope.IntegrityError: It has another size.
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+
+        async def part(start: int, end: int) -> Buffer | None:
+            return await self._part(key, offset + start, offset + end, size)
+
+        target = memoryview(bytearray(length))
+        whole = await fetch_in_parts(part, length, Filling(target).write)
+        return None if whole is None else target
+
+    async def get_end(self, key: str, length: int) -> Buffer | None:
+        """Return the last bytes of an object, all of a shorter one, or None if there is none.
+
+        Args:
+            key: Its key.
+            length: How many bytes.
+
+        Raises:
+            envelope.IntegrityError: It is empty.
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        return await self._ranged(key, {"suffix": length})
+
     async def _part(self, key: str, start: int, end: int, size: int) -> Buffer | None:
-        """Return a part of an object; None if it is not there or has another size."""
-        request = obstore.get_async(self._store, key, options={"range": (start, end)})
+        """Return a part of an object that is to have a size; None if it is not there."""
+        return await self._ranged(key, (start, end), size)
+
+    async def _ranged(self, key: str, where: Any, size: int | None = None) -> Buffer | None:
+        async def fetch(store: S3Store) -> Buffer:
+            reply = await obstore.get_async(store, key, options={"range": where})
+            if size not in (None, reply.meta["size"]):
+                raise envelope.IntegrityError(f"it has {reply.meta['size']} bytes")
+            return memoryview(await reply.bytes_async())
+
         try:
-            reply = await self._call("GetObject", key, request)
-            if reply.meta["size"] != size:
-                return None
-            return memoryview(await self._call("GetObject", key, reply.bytes_async()))
+            return await self._requests.ask("GetObject", key, fetch)
         except FileNotFoundError:
             return None
+        except ServiceError as error:
+            if error.code == _BEHIND_END:
+                raise envelope.IntegrityError("it ends early") from error
+            raise
 
     async def list_outcomes(
         self, root: str, bundle: str = "", after: str = ""
@@ -228,16 +294,19 @@ class Store:
         inbox = contract.outcomes_prefix(root)
         prefix = f"{inbox}{bundle}/" if bundle else inbox
         offset = f"{inbox}{after}" if after else None
-        pages = obstore.list(self._store, prefix, offset=offset, chunk_size=_PAGE)
-        try:
-            page = await anext(aiter(pages), None)  # asked for one chunk, it sends one request
-        except (BaseError, OSError) as error:
-            raise self._refused("ListObjectsV2", prefix, error) from error
-        names = [(meta["path"][len(inbox) :], meta["size"]) for meta in page or ()]
+
+        async def look(store: S3Store) -> Sequence[obstore.ObjectMeta]:
+            pages = obstore.list(store, prefix, offset=offset, chunk_size=_PAGE)
+            # Asked for one chunk, it sends one request. No tuple may stand for the end: CPython
+            # takes it for the arguments of its StopIteration.
+            return await anext(aiter(pages), None) or ()
+
+        page = await self._requests.ask("ListObjectsV2", prefix, look)
+        names = [(meta["path"][len(inbox) :], meta["size"]) for meta in page]
         found = []
         for name, size in names:
             owner, _, index = name.partition("/")
-            if index.isdigit():
+            if index.isdecimal() and index == str(int(index)):  # anybody may have put anything
                 found.append(Arrived(owner, int(index), size))
         return found, names[-1][0] if len(names) == _PAGE else ""
 
@@ -248,12 +317,38 @@ class Store:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        try:
-            pages = obstore.list(self._store, prefix, chunk_size=_PAGE)
-            found = [(meta["path"], meta["size"]) async for page in pages for meta in page]
-        except (BaseError, OSError) as error:
-            raise self._refused("ListObjectsV2", prefix, error) from error
-        return sorted(found)
+        return sorted((meta["path"], meta["size"]) for meta in await self._list(prefix))
+
+    async def list_times(self, prefix: str) -> dict[str, datetime]:
+        """Return when the objects below a prefix that ends with a slash were stored.
+
+        Returns:
+            The moments, by what comes after the prefix in the key.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        return {m["path"][len(prefix) :]: m["last_modified"] for m in await self._list(prefix)}
+
+    async def list_folders(self, prefix: str) -> list[str]:
+        """Return what follows a prefix in keys, up to the next slash, sorted.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        found = await self._requests.ask(
+            "ListObjectsV2", prefix, lambda s: obstore.list_with_delimiter_async(s, prefix)
+        )
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+
+    async def _list(self, prefix: str) -> list[obstore.ObjectMeta]:
+        async def look(store: S3Store) -> list[obstore.ObjectMeta]:
+            pages = obstore.list(store, prefix, chunk_size=_PAGE)
+            return [meta async for page in pages for meta in page]
+
+        return await self._requests.ask("ListObjectsV2", prefix, look)
 
     def delete_later(self, keys: Iterable[str]) -> None:
         """Delete objects in bulk, a little later; failing to is not an error."""
@@ -276,45 +371,17 @@ class Store:
                 await asyncio.sleep(wait_s)
             keys = self._doomed[:_PAGE]
             try:
-                await obstore.delete_async(self._store, keys)
-            except (BaseError, OSError) as error:
-                self._may_delete = not isinstance(error, PermissionDeniedError)
+                await self._requests.ask("DeleteObjects", keys[0], _deletion(keys))
+            except (ServiceError, SettingsError, FileNotFoundError) as error:
+                self._may_delete = getattr(error, "code", "") != "AccessDenied"
                 _log.warning(
-                    "delivered objects stay in s3://%s (%s); a lifecycle rule can delete them",
+                    "%d delivered objects stay in s3://%s (%s); a lifecycle rule can delete them",
+                    len(keys),
                     self.bucket,
-                    _reason(error),
+                    reason(error),
                 )
             del self._doomed[: len(keys)]  # only now: a sweep may be cancelled in its request
 
-    async def _call(self, operation: str, key: str, request: Awaitable[T]) -> T:
-        try:
-            return await request
-        except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                raise self._refused(operation, key, error) from error
-            raise
-        except (BaseError, OSError) as error:
-            raise self._refused(operation, key, error) from error
 
-    def _refused(self, operation: str, key: str, error: BaseException) -> Exception:
-        text = str(error)
-        if "NoSuchBucket" in text:
-            return SettingsError(
-                f"s3_bucket_name is {self.bucket!r}, and there is no such bucket in this account "
-                "and region; create it, or set s3_bucket_name to one that exists",
-                option="s3_bucket_name",
-            )
-        sentence = f"{operation} of s3://{self.bucket}/{key} failed: {_reason(error)}"
-        code = ""
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-            code = "AccessDenied"
-            sentence += "; the credentials in use need permission for it"
-        return ServiceError(sentence, operation=operation, code=code)
-
-
-def _reason(error: BaseException) -> str:
-    """Return S3's own sentence where there is one; obstore shows the whole answer."""
-    said = _SAID.search(str(error))
-    if said is None:
-        return str(error).partition("\n")[0]
-    return f"{html.unescape(said[2])} ({said[1]})"
+def _deletion(keys: list[str]) -> Callable[[S3Store], Awaitable[None]]:
+    return lambda store: obstore.delete_async(store, keys)

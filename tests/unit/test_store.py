@@ -13,6 +13,7 @@ from farcall import store as module
 from farcall.errors import ServiceError, SettingsError
 from farcall.store import Arrived, Store
 from farcall.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
+from farcall_runtime import envelope
 
 ROOT = "farcall/v1/run"
 
@@ -62,10 +63,23 @@ async def test_a_large_object_goes_and_comes_in_parts(size, in_a_file, store, tm
     assert list(tmp_path.rglob("*")) == ([tmp_path / "cache"] if in_a_file else [])
 
 
-@pytest.mark.parametrize("stored", [PART_BYTES - 1, PART_BYTES + 1, None])
-async def test_a_large_object_of_another_size_is_none(stored, store):
-    if stored:
-        await store.put("large", [bytes(stored)])
+@pytest.mark.parametrize("stored", [PART_BYTES - 1, PART_BYTES + 1])
+async def test_an_object_of_another_size_is_refused(stored, store):
+    await store.put("large", [bytes(stored)])
+    with pytest.raises(envelope.IntegrityError, match=f"it has {stored} bytes"):
+        await store.get_large("large", PART_BYTES)
+    with pytest.raises(envelope.IntegrityError, match=f"it has {stored} bytes"):
+        await store.get("large", PART_BYTES)
+
+
+async def test_an_object_larger_than_any_outcome_is_not_fetched(store, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_BYTES", 10)
+    await store.put("large", [bytes(11)])
+    with pytest.raises(envelope.IntegrityError, match="it has 11 bytes"):
+        await store.get("large", 11)
+
+
+async def test_a_large_object_that_is_not_there_is_none(store):
     assert await store.get_large("large", PART_BYTES) is None
 
 
@@ -166,7 +180,7 @@ async def test_flushing_nothing_does_nothing(store):
         (ServiceError, "timed out"),
     ],
 )
-async def test_a_refusal_names_operation_key_and_remedy(expected, text, store, monkeypatch):
+async def test_a_refusal_names_operation_key_and_remedy(expected, text, store, monkeypatch, clock):
     async def refuse(*_args, **_options):
         raise OSError(f"{text}\nDebug source: a page of it")
 
@@ -176,5 +190,6 @@ async def test_a_refusal_names_operation_key_and_remedy(expected, text, store, m
     if expected is SettingsError:
         assert caught.value.option == "s3_bucket_name"
     else:
-        assert str(caught.value) == "PutObject of s3://bucket/k failed: timed out"
+        assert str(caught.value).startswith("PutObject of s3://bucket/k failed: timed out; tried ")
+        assert str(caught.value).endswith("and the options region and endpoint_url")
         assert caught.value.operation == "PutObject"

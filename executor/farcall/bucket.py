@@ -1,0 +1,165 @@
+"""Requests to one bucket: repeated where that may help, and refused in words that say what to do.
+
+obstore repeats most requests by itself, for up to a minute. Here they are repeated where it does
+not: an answer that broke off, a request that it takes for one that must not be sent twice (all of
+ours may be), and credentials that have expired since it asked for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import random
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import botocore.exceptions
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from farcall import failures
+from farcall.errors import ServiceError, SettingsError
+
+_TRY_FOR_S = 60.0
+_FIRST_WAIT_S = 0.2
+_LONGEST_WAIT_S = 5.0
+
+_EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
+"""https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"""
+
+_WHOLE = "Received non-partial response when range requested"
+_SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+_STATUS = re.compile(r"\bstatus:? (\d{3})\b")
+
+T = TypeVar("T")
+
+
+class Bucket:
+    """One bucket.
+
+    Args:
+        name: Its name.
+        store: Its obstore store.
+        reopen: Opens it anew, with fresh credentials; with ``sending=True`` for objects that may
+            take long to be sent. Without it ``store`` does everything.
+    """
+
+    def __init__(
+        self, name: str, store: S3Store, reopen: Callable[..., S3Store] | None = None
+    ) -> None:
+        self.name = name
+        self._open = reopen or (lambda **_: store)
+        self._stores = {False: store}
+
+    async def ask(
+        self,
+        operation: str,
+        key: str,
+        request: Callable[[S3Store], Awaitable[T]],
+        *,
+        sending: bool = False,
+        again: bool = True,
+    ) -> T:
+        """Make a request, and make it again where it fails in a way that may pass.
+
+        Args:
+            operation: S3's name of the operation, such as ``"GetObject"``.
+            key: What it is made of.
+            request: Makes it.
+            sending: Whether it sends so much that it may take long.
+            again: Whether it can be made again.
+
+        Raises:
+            FileNotFoundError: There is no such object.
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused, or failed each time.
+        """
+        begun, tries, renewals = _now(), 0, 0
+        while True:
+            tries += 1
+            try:
+                return await request(self._store(sending=sending))
+            except (BaseError, OSError, botocore.exceptions.BotoCoreError) as error:
+                told = self._explain(operation, key, error)
+                if told is None:
+                    raise
+                spent_s = _now() - begun
+                if isinstance(told, ServiceError) and told.code in _EXPIRED:
+                    # They may have been renewed since, while this machine slept for example.
+                    renewals += 1
+                    self._stores.clear()
+                    is_over = renewals > failures.RENEWALS
+                else:
+                    is_over = not _may_pass(told) or spent_s > _TRY_FOR_S
+                if is_over or not again:
+                    raise _with_remedy(told, error, tries, spent_s) from _plain(error)
+            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (tries - 1))
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
+
+    def _store(self, *, sending: bool) -> S3Store:
+        if sending not in self._stores:
+            self._stores[sending] = self._open(sending=sending)
+        return self._stores[sending]
+
+    def _explain(self, operation: str, key: str, error: BaseException) -> Exception | None:
+        """Say what went wrong; None if it is only that there is no such object."""
+        text = str(error)
+        if "NoSuchBucket" in text:
+            return SettingsError(
+                f"s3_bucket_name is {self.name!r}, and there is no such bucket in this account "
+                "and region; create it, or set s3_bucket_name to one that exists",
+                option="s3_bucket_name",
+            )
+        if isinstance(error, FileNotFoundError):
+            return None
+        said, status = _SAID.search(text), _STATUS.search(text)
+        code = said[1] if said else ""
+        if _WHOLE in text:  # the object is empty; S3 itself says 416
+            return ServiceError(text, operation=operation, code="InvalidRange", status=416)
+        if isinstance(error, PermissionDeniedError):
+            code = "AccessDenied"
+        return ServiceError(
+            f"{operation} of s3://{self.name}/{key} failed: {reason(error)}",
+            operation=operation,
+            code=code,
+            status=int(status[1]) if status else 0,
+        )
+
+
+def reason(error: BaseException) -> str:
+    """Return S3's own sentence where there is one; obstore shows the whole answer."""
+    said = _SAID.search(str(error))
+    if said is None:
+        return str(error).partition("\n")[0] or type(error).__name__
+    return f"{html.unescape(said[2] or said[1])} ({said[1]})"
+
+
+def _plain(error: BaseException) -> BaseException:
+    """Return an error without the rest of S3's answer, which may repeat the session token."""
+    if _SAID.search(str(error)) is None:
+        return error
+    return type(error)(f"{str(error).partition('<')[0]}{reason(error)}")
+
+
+def _may_pass(told: Exception) -> bool:
+    if not isinstance(told, ServiceError) or told.code == "AccessDenied":
+        return False
+    return told.status >= 500 or not told.status
+
+
+def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: float) -> Exception:
+    if not isinstance(told, ServiceError):
+        return told
+    if told.code == "AccessDenied":
+        return failures.like(told, f"{told}; the credentials in use need permission for it")
+    if told.code in _EXPIRED:
+        return failures.like(told, f"{told}; renew the credentials and try again")
+    if isinstance(error, UnauthenticatedError):  # raised where they could not be fetched
+        text = f"{told}; tried {tries} times in {spent_s:.0f} s; {failures.NO_CREDENTIALS}"
+        return failures.like(told, text)
+    return failures.explain_tries(told, tries, spent_s) if _may_pass(told) else told
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

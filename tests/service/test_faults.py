@@ -1,0 +1,219 @@
+"""Exactly one job per submission, and one outcome per task, whatever happens to the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, unpickling
+from farcall_runtime import envelope
+from farcall_runtime.contract import ExitCode
+from proxy import FAULTS, Fault, Proxy
+from service.attempt import Attempt, wait_until
+
+PATIENCE_S = 100
+SUBMIT, LIST = "batch submitjob", "batch listjobs"
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as running:
+        yield running
+
+
+class Ledger:
+    """A function with a name of its own, which writes down each of its runs."""
+
+    def __init__(self, aws: farcall.local.LocalAWS, folder: Path) -> None:
+        self._aws = aws
+        self._path = folder / "ledger"
+        self._path.touch()
+        self._name = f"work-{uuid.uuid4().hex}"
+
+    @property
+    def function(self) -> Callable[[int], int]:
+        path = str(self._path)
+
+        def work(number: int) -> int:
+            with open(path, "a") as file:  # noqa: PTH123  # in one write, as others do it too
+                file.write(f"{number}\n")
+            return number * number
+
+        work.__name__ = self._name
+        return work
+
+    def runs(self) -> list[int]:
+        return sorted(map(int, self._path.read_text().split()))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that Batch really has."""
+        batch = boto3.client("batch", endpoint_url=self._aws.endpoint_url)
+        try:
+            return batch.list_jobs(
+                jobQueue=self._aws.environment["FARCALL_BATCH_QUEUE"],
+                filters=[{"name": "JOB_NAME", "values": [f"{self._name}*"]}],
+            )["jobSummaryList"]
+        finally:
+            batch.close()
+
+
+@pytest.fixture
+def ledger(aws: farcall.local.LocalAWS, tmp_path: Path) -> Ledger:
+    return Ledger(aws, tmp_path)
+
+
+SCRIPTS: list[dict[str, list[Fault]]] = [
+    *({SUBMIT: [fault]} for fault in FAULTS),
+    *({SUBMIT: [fault] * 3} for fault in ("reset", "error", "expired")),
+    {SUBMIT: ["page"]},
+    {SUBMIT: ["throttled"] * 12},
+    {SUBMIT: ["throttled", "lost"], LIST: ["throttled"] * 3},
+    {SUBMIT: ["lost"], LIST: ["empty"] * 3},
+    {SUBMIT: ["truncated"], LIST: ["error", "empty", "reset", "page", "truncated"]},
+    {SUBMIT: ["lost"], LIST: ["expired", "empty", "throttled", "lost", "slow"]},
+    {SUBMIT: ["reset", "slow down", "throttled", "lost"], LIST: ["lost"]},
+    {"batch registerjobdefinition": ["reset", "lost"], SUBMIT: ["lost"]},
+    {"batch *": ["reset", "error", "throttled", "lost", "truncated", "slow down"]},
+]
+
+
+def _id(script: dict[str, list[Fault]]) -> str:
+    said = []
+    for operation, faults in script.items():
+        counted = Counter(map(str, faults)).items()
+        met = "+".join(f"{fault}*{n}" if n > 1 else fault for fault, n in counted)
+        said.append(f"{operation.partition(' ')[2]} {met}")
+    return ", ".join(said)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=_id)
+async def test_a_submission_becomes_one_job(
+    proxy: Proxy,
+    ledger: Ledger,
+    make_executor: Callable[..., BatchExecutor],
+    script: dict[str, list[Fault]],
+) -> None:
+    image = f"farcall-local-process:{uuid.uuid4().hex}"  # for a definition that is not there
+    async with make_executor(endpoint_url=proxy.url, container_image_uri=image) as executor:
+        for operation, faults in script.items():
+            proxy.faults[operation] += faults
+        value = await asyncio.wait_for(executor.task(ledger.function)(7), PATIENCE_S)
+
+    assert value == 49
+    assert not any(proxy.faults.values())
+    assert len(await asyncio.to_thread(ledger.jobs)) == 1
+    assert ledger.runs() == [7]
+
+
+@pytest.mark.parametrize("fault", ["lost", "truncated", "throttled"])
+async def test_many_submissions_become_one_job_each(
+    proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor], fault: Fault
+) -> None:
+    """Half of the submissions and of the questions after them meet the fault."""
+    many = 20
+    proxy.chances |= {SUBMIT: {fault: 0.5}, LIST: {fault: 0.2, "empty": 0.3}}
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        function = ledger.function
+        # Their tags differ, so that each is a SubmitJob.
+        each = [executor.with_options(tags={"number": str(n)}) for n in range(many)]
+        calls = (one.task(function)(n) for n, one in enumerate(each))
+        values = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
+
+    assert values == [n * n for n in range(many)]
+    assert proxy.injected[f"{SUBMIT} {fault}"] >= many // 4
+    assert len(await asyncio.to_thread(ledger.jobs)) == many
+    assert ledger.runs() == [*range(many)]
+
+
+async def test_a_sweep_becomes_one_job(
+    proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    proxy.faults[SUBMIT] += ["lost"]
+    proxy.faults["s3 *"] += ["", "reset", "slow down", "lost", "error", "truncated"] * 4
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        sweep = executor.task(ledger.function).map(range(20))
+        values = await asyncio.wait_for(sweep, PATIENCE_S)
+
+    assert values == [n * n for n in range(20)]
+    (job,) = await asyncio.to_thread(ledger.jobs)
+    assert job["arrayProperties"]["size"] == 20
+    assert ledger.runs() == [*range(20)]
+
+
+# --- a container that runs twice --------------------------------------------------------------
+
+
+def _value(outcome: Any) -> Any:
+    return unpickling.load(envelope.unpack(outcome.value))
+
+
+@pytest.fixture
+def twice(aws: farcall.local.LocalAWS, proxy: Proxy) -> Iterator[Callable[..., Attempt]]:
+    made: list[Attempt] = []
+
+    def make(function: Callable[..., Any], *args: Any, **options: Any) -> Attempt:
+        made.append(Attempt(aws, proxy, function, *args, **options))
+        return made[-1]
+
+    yield make
+    for attempt in made:
+        attempt.close()
+
+
+def number_of_run(folder: str) -> int:
+    """Return which run this is, from 1; the first goes on when there is a second."""
+    path = Path(folder)
+    number = sum(1 for _ in path.iterdir()) + 1
+    (path / str(number)).touch(exist_ok=False)
+    deadline = time.monotonic() + 60
+    while not (path / "go").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return number
+
+
+async def test_the_same_attempt_started_twice_stores_one_outcome(
+    twice: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    attempt = twice(number_of_run, str(folder))
+    first = attempt.start().process
+    await asyncio.to_thread(wait_until, (folder / "1").exists)
+    second = attempt.start().process
+    await asyncio.to_thread(wait_until, (folder / "2").exists)
+    (folder / "go").touch()
+
+    for process in (first, second):
+        _, stderr = await asyncio.to_thread(process.communicate, timeout=60)
+        assert (process.returncode, stderr) == (ExitCode.RETURNED, b"")
+
+    answered = {name: n for name, n in proxy.answers.items() if "PUT outcomes" in name}
+    assert answered == {"s3 PUT outcomes 200": 1, "s3 PUT outcomes 412": 1}
+    assert _value(attempt.outcome()) in (1, 2)
+
+
+async def test_a_second_attempt_after_a_stored_outcome_runs_nothing(
+    twice: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
+) -> None:
+    """The host went away between the outcome and the container's end."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    attempt = twice(number_of_run, str(folder))
+    (folder / "go").touch()
+    for number in ("1", "2"):
+        attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": number}, stdout=subprocess.DEVNULL)
+        assert await asyncio.to_thread(attempt.end) == (ExitCode.RETURNED, "")
+
+    assert not (folder / "3").exists()
+    assert proxy.answers["s3 PUT outcomes 200"] == 1
+    assert _value(attempt.outcome()) == 2  # "go" is counted

@@ -1,0 +1,99 @@
+"""Requests to a bucket that fail: which are made again, and in what words the last one is told."""
+
+from __future__ import annotations
+
+import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
+
+from farcall import failures
+from farcall.bucket import Bucket
+from farcall.errors import ServiceError
+
+
+def refusal(status, code):
+    """Return the text of obstore's error for an answer of S3."""
+    return (
+        f"Generic S3 error: Error performing GET http://s3/k in 1ms - Client error with status "
+        f"{status} Bad Request: <Error><Code>{code}</Code><Message>No &amp; no</Message></Error>"
+        "\n\nDebug source: a page of it"
+    )
+
+
+class World:
+    """Opens stores with numbers, and answers requests by what a test gives."""
+
+    def __init__(self, *answers):
+        self.asked = []
+        self._answers = list(answers)
+        self._opened = 0
+        self.bucket = Bucket("b", 0, self._open)
+
+    def _open(self, *, sending=False):
+        self._opened += 1
+        return self._opened
+
+    async def get(self, **options):
+        async def request(store):
+            self.asked.append(store)
+            answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return await self.bucket.ask("GetObject", "k", request, **options)
+
+
+async def test_what_obstore_does_not_repeat_is_repeated(clock):
+    world = World(GenericError("error decoding response body"), OSError("gone"), "value")
+    assert await world.get() == "value"
+    assert world.asked == [0, 0, 0]
+
+
+async def test_what_cannot_be_made_again_is_not(clock):
+    world = World(GenericError("error decoding response body"), "value")
+    with pytest.raises(ServiceError, match="decoding response body; tried 1 times"):
+        await world.get(again=False)
+
+
+async def test_what_fails_for_long_is_told(clock):
+    world = World(GenericError("error sending request\n\nDebug source: a page of it"))
+    begun = clock.now()
+    with pytest.raises(ServiceError) as caught:
+        await world.get()
+    assert 60 <= clock.now() - begun < 70
+    assert str(caught.value).startswith("GetObject of s3://b/k failed: error sending request; ")
+    assert str(caught.value).endswith("check the network, and the options region and endpoint_url")
+
+
+async def test_expired_credentials_are_fetched_anew_a_few_times(clock):
+    world = World(GenericError(refusal(400, "ExpiredToken")))
+    with pytest.raises(
+        ServiceError, match="No & no .ExpiredToken.; renew the credential"
+    ) as caught:
+        await world.get()
+    assert world.asked == [*range(1 + failures.RENEWALS)]
+    assert caught.value.code == "ExpiredToken"
+
+
+async def test_a_refusal_is_final(clock):
+    world = World(PermissionDeniedError(refusal(403, "AccessDenied")))
+    with pytest.raises(ServiceError, match="need permission for it") as caught:
+        await world.get()
+    assert (world.asked, caught.value.code) == ([0], "AccessDenied")
+    world = World(GenericError(refusal(400, "InvalidArgument")))
+    with pytest.raises(ServiceError, match="InvalidArgument"):
+        await world.get()
+    assert world.asked == [0]
+
+
+async def test_credentials_that_cannot_be_fetched_for_a_while_are_no_lack_of_permission(clock):
+    missing = UnauthenticatedError("The operation lacked valid authentication credentials")
+    assert await World(missing, missing, "value").get() == "value"
+    with pytest.raises(ServiceError, match="check where the credentials come from") as caught:
+        await World(missing).get()
+    assert caught.value.code == ""
+
+
+async def test_no_object_is_no_failure(clock):
+    with pytest.raises(FileNotFoundError):
+        await World(FileNotFoundError("Object at location k not found")).get()
