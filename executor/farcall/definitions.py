@@ -46,7 +46,7 @@ _FARGATE: dict[float, Sequence[int]] = {
 _INFRASTRUCTURE_RULES = [
     {"onStatusReason": "Host EC2*", "action": "RETRY"},
     {"onStatusReason": "Your Spot Task was interrupted*", "action": "RETRY"},
-    {"onReason": "CannotPullContainerError*", "action": "RETRY"},
+    {"onReason": "CannotPull*", "action": "RETRY"},
     {"onReason": "DockerTimeoutError*", "action": "RETRY"},
     # Where no rule matches Batch retries, so the list ends with one that always does.
     {"onReason": "*", "action": "EXIT"},

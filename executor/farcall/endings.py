@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from farcall import errors
-from farcall.states import JobDetail, JobStatus, ending
+from farcall.details import Attempt, JobDetail, JobStatus
+from farcall.states import ending
 from farcall_runtime import envelope
-from farcall_runtime.contract import OutcomeStatus
+from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 
 _TAIL_LINES = 20
+_LINE_CHARACTERS = 300
 _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
 
@@ -25,6 +27,8 @@ class About(NamedTuple):
     stdout: bytes = b""
     stderr: bytes = b""
     log_url: str | None = None
+    earlier: tuple[str, ...] = ()
+    """How each attempt before the last one ended."""
 
     def of(self, stdout: bytes, stderr: bytes) -> About:
         """Return the same of a call that has written this much of the job's output."""
@@ -42,12 +46,17 @@ class About(NamedTuple):
             "log_url": self.log_url,
         }
 
+    def earlier_lines(self) -> list[str]:
+        """Return a line for each attempt before the last one; none where there was but one."""
+        return [f"Attempt {n} had ended with {how}" for n, how in enumerate(self.earlier, 1)]
+
     def tell(self, sentence: str, remedy: str) -> str:
         """Write a message: what happened, to which job, what to do, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
         if self.reason:
             text += f", Batch says {self.reason!r}"
         text += f". To do: {remedy}."
+        text += "".join(f"\n{line}" for line in self.earlier_lines())
         tail = self.stderr.decode(errors="replace").rstrip().splitlines()[-_TAIL_LINES:]
         if tail:
             text += "\nThe end of its stderr:\n" + "\n".join(f"  {line}" for line in tail)
@@ -124,21 +133,16 @@ def unusable(error: envelope.EnvelopeError, job: About) -> errors.OutcomeError:
         )
     return errors.IntegrityError(
         job.tell(
-            f"the outcome is not what the job wrote ({error}); it was not unpickled",
+            f"the outcome is not what the job wrote: somebody else wrote or changed it ({error}); "
+            "it was not unpickled",
             "find out who else writes to the bucket",
         ),
         **job.fields(),
     )
 
 
-def of_job(detail: JobDetail, *, stuck: bool) -> Verdict:
+def of_job(detail: JobDetail) -> Verdict:
     """Return why a job ended that left no outcome."""
-    if stuck and detail.status is JobStatus.FAILED:
-        return Verdict(
-            errors.JobStuckError,
-            "the job could not be placed for stuck_timeout_s and was ended",
-            "ask for fewer vcpu, memory or num_gpus, or enlarge the compute environment",
-        )
     row = ending(detail)
     sentence = row.sentence
     if row.error is errors.JobError and detail.exit_code is not None:
@@ -167,6 +171,49 @@ def of_process(meta: dict[str, Any]) -> Verdict:
         sentence = f"the task's process was killed by {_signal_name(-code)}"
         remedy = "see its output; SIGSEGV comes from C code, SIGKILL most often from the kernel"
     return Verdict(errors.ChildKilledError, sentence, remedy, _exit_code(code))
+
+
+def of_attempt(meta: dict[str, Any], said: Attempt | None) -> str:
+    """Return in a line how an attempt ended that Batch followed with another.
+
+    Args:
+        meta: The description of the outcome that it stored.
+        said: What Batch says of it, where that is known.
+    """
+    status = meta["status"]
+    if status == OutcomeStatus.DONE:
+        failed = (r for r in meta["results"] if r["status"] != CallStatus.RETURNED)
+        record = next(failed, None)
+        if record is None or not record.get("chain"):
+            return of_tried(said)
+        first = record["chain"][0]
+        return _in_a_line(first["type"], str(first["message"]))
+    if status == OutcomeStatus.TERMINATED:
+        return of_tried(said or Attempt(exit_code=ExitCode.TERMINATED))
+    is_refusal = status == OutcomeStatus.REFUSED
+    verdict = refused(meta, About("", "")) if is_refusal else of_process(meta)
+    return _in_a_line(verdict.kind.__name__, verdict.sentence)
+
+
+def of_tried(said: Attempt | None) -> str:
+    """Return in a line how an attempt ended that left no outcome, by Batch's words on it."""
+    if said is None:
+        return "no outcome"
+    words = (said.status_reason, said.container_reason)
+    detail = JobDetail("", "", JobStatus.FAILED, words[0], said.exit_code, words[1])
+    verdict = of_job(detail)
+    text = verdict.sentence
+    if detail.reason:
+        text += f", Batch says {detail.reason!r}"
+    return _in_a_line(verdict.kind.__name__, text)
+
+
+def _in_a_line(kind: str, text: str) -> str:
+    """Return an error as the last line of a traceback, without what would break a log's line."""
+    first = next(iter(text.splitlines()), "")
+    line = f"{kind}: {first}" if first else kind
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]}..."
 
 
 def refused(meta: dict[str, Any], job: About) -> Verdict:

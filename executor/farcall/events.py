@@ -21,8 +21,9 @@ from typing import Any
 
 from farcall import aws
 from farcall.aws import Aws
+from farcall.details import JobDetail, JobStatus
 from farcall.errors import ServiceError, SettingsError
-from farcall.states import JobDetail, JobStatus
+from farcall.states import is_explained
 
 _log = logging.getLogger("farcall")
 
@@ -196,7 +197,7 @@ def read_event(body: str) -> JobDetail | None:
         if (event["source"], event["detail-type"]) != ("aws.batch", "Batch Job State Change"):
             return None
         detail = JobDetail.from_describe(event["detail"])
-        may_be_cancelled = detail.status is JobStatus.FAILED and not detail.is_explained
+        may_be_cancelled = detail.status is JobStatus.FAILED and not is_explained(detail)
         if not _is_sound(detail) or (may_be_cancelled and "isTerminated" not in event["detail"]):
             return None
     except Exception:  # anybody may have written anything
@@ -206,10 +207,16 @@ def read_event(body: str) -> JobDetail | None:
 
 def _is_sound(detail: JobDetail) -> bool:
     """Say whether a detail is of the types that Batch's own replies are of."""
-    texts = (detail.job_id, detail.name, detail.status_reason, detail.container_reason)
+    said = (detail.status_reason, detail.container_reason)
+    texts = [detail.job_id, detail.name, *said]
+    texts += [
+        text for tried in detail.tried for text in (tried.status_reason, tried.container_reason)
+    ]
+    numbers = [detail.attempts_allowed, *(tried.exit_code or 0 for tried in detail.tried)]
     parent, colon, index = detail.job_id.partition(":")
     return (
         all(isinstance(text, str) for text in (*texts, detail.log_group, detail.log_stream))
+        and all(isinstance(number, int) for number in numbers)
         and isinstance(detail.status_summary, dict)
         and bool(parent)
         and index.isdecimal() == bool(colon)

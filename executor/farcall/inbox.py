@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
-from farcall.states import JobDetail
+from farcall.details import JobDetail
 from farcall.store import Store
 from farcall.watching import Ended, Patience, Watch, moment
 
@@ -181,7 +181,7 @@ class _Lane:
                 continue
             if detail is not None:
                 self._news = moment()
-                watch.deliver(index, Ended(detail, stuck=watch.stuck))
+                watch.deliver(index, Ended(detail))
             else:
                 watch.ended.pop(index, None)
                 missing.append(index)

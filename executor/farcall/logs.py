@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 from urllib.parse import quote
 
 from farcall import aws, output
 from farcall.aws import Aws
+from farcall.details import JobDetail
 from farcall.errors import IntegrityError, ServiceError
-from farcall.states import JobDetail
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall_runtime import envelope
@@ -23,9 +24,14 @@ _LAST_LINES = 200
 
 
 async def read_chunks(
-    store: Store, submission: Submission, index: int, attempt: int, stream: str, count: int
+    store: Store,
+    submission: Submission,
+    index: int,
+    attempt: int,
+    stream: str,
+    said: Mapping[str, Any],
 ) -> bytes:
-    """Return the first chunks of one stream of one attempt, joined.
+    """Return the first chunks of one stream of one attempt, joined, with a note where one is gone.
 
     Args:
         store: The bucket.
@@ -33,22 +39,24 @@ async def read_chunks(
         index: Its number there.
         attempt: The attempt, from 1.
         stream: ``"stdout"`` or ``"stderr"``.
-        count: How many chunks there are.
+        said: What the outcome says of the stream: how many chunks there are, and bytes in them.
 
     Raises:
         IntegrityError: A chunk is not the one the container wrote.
         ServiceError: S3 refused.
     """
-    if not count:
-        return b""
     places = asyncio.Semaphore(_PARALLEL)
 
-    async def read(sequence: int) -> bytes:
+    async def read(sequence: int) -> bytes | None:
         async with places:
             key = submission.where.chunk_key(index, attempt, stream, sequence)
             return await _read_chunk(store, submission, key)
 
-    return b"".join(await asyncio.gather(*map(read, range(count))))
+    chunks = await asyncio.gather(*map(read, range(said["chunks"])))
+    if None in chunks:
+        kept = sum(len(chunk) for chunk in chunks if chunk is not None)
+        chunks[chunks.index(None)] = output.deleted(said["stored"] - kept)
+    return b"".join(filter(None, chunks))
 
 
 async def read_whole(
@@ -70,9 +78,8 @@ async def read_whole(
     found = []
     for stream, tail in ((STDOUT, outcome.stdout), (STDERR, outcome.stderr)):
         said, data = outcome.meta[stream], bytes(tail)
-        count = said["chunks"]
-        if count:
-            data = await read_chunks(store, submission, index, attempt, stream, count) + data
+        if said["chunks"]:
+            data = await read_chunks(store, submission, index, attempt, stream, said) + data
         found.append(output.join(data, said["gaps"]) if "gaps" in said else data)
     return found[0], found[1]
 
@@ -111,7 +118,8 @@ class Tail:
             attempt, stream, sequence = int(match[1]), match[2], int(match[3])
             if sequence < self.seen.get((attempt, stream), 0):
                 continue
-            found.append((attempt, stream, await _read_chunk(self._store, self._submission, key)))
+            data = await _read_chunk(self._store, self._submission, key)
+            found.append((attempt, stream, data or b""))
             self.seen[attempt, stream] = sequence + 1
         return found
 
@@ -188,11 +196,12 @@ def url(region: str, detail: JobDetail) -> str | None:
     )
 
 
-async def _read_chunk(store: Store, submission: Submission, key: str) -> bytes:
-    data = await store.get(key)
-    if data is None:
-        return b""
+async def _read_chunk(store: Store, submission: Submission, key: str) -> bytes | None:
+    """Return what is in a chunk; None if it is not there."""
     try:
+        data = await store.get(key)
+        if data is None:
+            return None
         return bytes(envelope.open_chunk(submission.key, key, data))
     except envelope.EnvelopeError as error:
         raise IntegrityError(

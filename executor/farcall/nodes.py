@@ -107,4 +107,5 @@ def _tell(record: dict[str, Any], job: About) -> str:
         f"{with_source(record['traceback'])}\n\n"
         f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}."
     )
+    text = "\n".join([text, *job.earlier_lines()])
     return f"{text}\nIts log: {job.log_url}" if job.log_url else text

@@ -34,5 +34,10 @@ def place(written: int, gaps: Iterable[_Gap]) -> int:
     return written - lost + noted
 
 
+def deleted(length: int) -> bytes:
+    """Return what stands in the place of bytes that were stored and are no longer there."""
+    return f"\n[farcall: {length} bytes were deleted from the bucket]\n".encode()
+
+
 def _note(length: int) -> bytes:
     return f"\n[farcall: {length} bytes could not be stored]\n".encode()

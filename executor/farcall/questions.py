@@ -16,8 +16,10 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
+from farcall.attempts import Attempts
 from farcall.batch import DESCRIBE_IDS, Batch
-from farcall.states import JobDetail, JobStatus
+from farcall.details import JobDetail, JobStatus
+from farcall.states import STUCK, blocked, is_blocked
 from farcall.watching import Ended, Patience, Watch, moment
 
 _log = logging.getLogger("farcall")
@@ -38,14 +40,20 @@ class Questions:
         batch: Batch.
         watches: By ID, the jobs.
         on_news: Is told of a job to which something happened.
+        attempts: Is told of jobs of which attempts may have failed.
     """
 
     def __init__(
-        self, batch: Batch, watches: dict[str, Watch], on_news: Callable[[Watch], None]
+        self,
+        batch: Batch,
+        watches: dict[str, Watch],
+        on_news: Callable[[Watch], None],
+        attempts: Attempts,
     ) -> None:
         self._batch = batch
         self._watches = watches
         self._on_news = on_news
+        self._attempts = attempts
         self._missing: dict[Watch, dict[int, None]] = {}
         self._missing_at = 0.0
         self._rests_until = math.inf
@@ -121,7 +129,9 @@ class Questions:
         """Ask for jobs; return for how many."""
         if not watches:
             return 0
-        found = await self._batch.describe([watch.submission.job_id for watch in watches])
+        heads = {watch: head for watch in watches if (head := _head(watch))}
+        ids = [watch.submission.job_id for watch in watches]
+        found = await self._batch.describe([*ids, *heads.values()])
         for watch in watches:
             detail = found.get(watch.submission.job_id)
             pages = 0
@@ -133,7 +143,10 @@ class Questions:
                 pages = await self._learn(watch, detail)
             if not math.isinf(watch.ask_at):
                 watch.ask_at = moment() + max(_interval(watch), pages * _SHORTEST_S)
-        await self._look_after_blocked(watches)
+        said = {watch: found.get(heads.get(watch, "")) for watch in watches}
+        await self._look_after_blocked(
+            {w: w.detail if w.submission.size == 1 else said[w] for w in watches}
+        )
         return len(watches)
 
     def _note_unseen(self, watch: Watch) -> None:
@@ -152,6 +165,11 @@ class Questions:
             self._on_news(watch)
             if not is_first:  # what is told first may have been so for long
                 watch.news = moment()
+        if detail.attempts_allowed > 1 and not detail.status.is_final:
+            if watch.submission.size == 1:
+                self._attempts.note(watch, 0, detail)
+            else:
+                self._attempts.look(watch)
         counted = detail.status_summary.get(JobStatus.FAILED.value, 0)
         if detail.status.is_final or counted <= watch.failed:
             return 0
@@ -164,25 +182,30 @@ class Questions:
             self._on_news(watch)
         return 1 + len(failed) // _LISTED_CHILDREN
 
-    async def _look_after_blocked(self, watches: list[Watch]) -> None:
-        """Tell at once of jobs that cannot be placed; end them only after ``stuck_timeout_s``."""
+    async def _look_after_blocked(self, details: dict[Watch, JobDetail | None]) -> None:
+        """Tell at once of jobs that cannot be placed; end them only after ``stuck_timeout_s``.
+
+        Args:
+            details: What Batch says of each plain job, and of an array's child that may be next.
+        """
         now = moment()
         new: dict[str, list[Watch]] = {}
         stuck: dict[str, list[Watch]] = {}
-        for watch in watches:
-            if watch.detail is None or not watch.detail.is_blocked:
+        for watch, detail in details.items():
+            if detail is None or not is_blocked(detail):
                 watch.blocked_since = None
                 continue
-            why, limit = watch.detail.status_reason, watch.settings.stuck_timeout_s
+            why, limit = detail.status_reason, watch.settings.stuck_timeout_s
             if watch.blocked_since is None:
                 watch.blocked_since = now
                 new.setdefault(why, []).append(watch)
             if limit is not None and now - watch.blocked_since >= limit and not watch.stuck:
                 # The reason becomes the job's status reason, so Batch's own words go into it.
-                stuck.setdefault(f"stuck for {limit:g} s: {why}", []).append(watch)
+                stuck.setdefault(f"{STUCK}{limit:g} s: {why}", []).append(watch)
         for why, found in new.items():
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            _log.warning("job %s%s waits: %s", found[0].submission.job_id, rest, why)
+            text = "job %s%s waits, Batch says %r; to do: %s"
+            _log.warning(text, found[0].submission.job_id, rest, why, blocked(why))
         for reason, found in stuck.items():
             await self._end(found, reason)
 
@@ -234,12 +257,28 @@ class Questions:
         else:
             is_over = True
         if is_over:
-            watch.deliver(index, Ended(detail, stuck=watch.stuck))
+            watch.deliver(index, Ended(detail))
         elif detail is None or (watch.detail is not None and watch.detail.status.is_final):
             watch.ended[index] = None  # its outcome is looked for again, and then Batch is asked
         else:
             watch.failed = 0  # it lives: failed children are listed anew
         return is_over
+
+
+def _head(watch: Watch) -> str:
+    """Return the ID of the array's child that Batch may be unable to place, or an empty string.
+
+    Of an array as a whole Batch says but that it is pending. A reason is given to the job at the
+    head of the queue, so where no child has a place it is the first one.
+    """
+    if watch.submission.size == 1 or watch.detail is None or watch.detail.status.is_final:
+        return ""
+    counts = watch.detail.status_summary
+    placed = counts.get(JobStatus.STARTING.value, 0) + counts.get(JobStatus.RUNNING.value, 0)
+    if placed or not counts.get(JobStatus.RUNNABLE.value, 0):
+        return ""
+    first = next((index for index in watch.waiting if index not in watch.ended), None)
+    return "" if first is None else watch.submission.id_of(first)
 
 
 def _interval(watch: Watch) -> float:

@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+from farcall.attempts import Attempts
 from farcall.batch import DESCRIBE_IDS, Batch
+from farcall.details import JobDetail
 from farcall.inbox import Inbox
 from farcall.questions import Questions
 from farcall.settings import Settings
-from farcall.states import JobDetail
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall.watching import ClosedError, IsFull, OnArrival, Watch
@@ -35,7 +36,8 @@ class Tracker:
         self._store_of = store_of
         self._watches: dict[str, Watch] = {}
         self._inboxes: dict[tuple[str, str], Inbox] = {}
-        self._questions = Questions(batch, self._watches, self._look_soon)
+        self._attempts = Attempts(batch, store_of)
+        self._questions = Questions(batch, self._watches, self._look_soon, self._attempts)
         self._on_empty = self._forget  # once, and not for each of 10,000
         self._asked: dict[str, asyncio.Future[JobDetail | None]] = {}
         self._answering: asyncio.Task[None] | None = None
@@ -109,7 +111,12 @@ class Tracker:
             detail: A plain job, an array as a whole, or a child of one.
         """
         watch = self._watches.get(detail.job_id.partition(":")[0])
-        if watch is not None and watch.note(detail):
+        if watch is None:
+            return
+        _, _, child = detail.job_id.partition(":")
+        if child or not detail.array_size:
+            self._attempts.note(watch, int(child or 0), detail)
+        if watch.note(detail):
             self._look_soon(watch)
 
     def hurry(self, job_ids: Iterable[str]) -> None:
@@ -140,6 +147,7 @@ class Tracker:
     async def close(self) -> None:
         """Stop looking, and tell those who wait. Jobs go on."""
         await self._questions.close()
+        await self._attempts.close()
         for inbox in self._inboxes.values():
             await inbox.close()
         closed = ClosedError("the executor was closed while its jobs were waited for")
@@ -161,6 +169,7 @@ class Tracker:
         del self._watches[watch.submission.job_id]
         self._inbox(watch).forget(watch)
         self._questions.forget(watch)
+        self._attempts.forget(watch)
 
     async def _answer(self) -> None:
         """Ask for the jobs that were asked for, one call after the other."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall.settings import Settings
-from farcall.states import JobDetail, JobStatus
 from farcall.store import Arrived
 from farcall.submission import Submission
 
@@ -31,12 +31,10 @@ class Ended:
     Attributes:
         detail: What Batch says of it; None if Batch no longer knows it.
         error: Set where it was not the task that failed but the looking for it; the job may go on.
-        stuck: Whether it was ended because it could not be placed.
     """
 
     detail: JobDetail | None
     error: FarcallError | None = None
-    stuck: bool = False
 
 
 class ClosedError(FarcallError):
@@ -69,6 +67,7 @@ class Watch:
         children_unseen_since: When Batch began not to know children that have ended.
         blocked_since: When Batch began to say that it cannot place the job.
         stuck: Whether it was terminated for that.
+        tried: By number of the task, how many of its attempts are known to have failed.
     """
 
     submission: Submission
@@ -85,6 +84,7 @@ class Watch:
     children_unseen_since: float | None = None
     blocked_since: float | None = None
     stuck: bool = False
+    tried: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_full(self) -> bool:

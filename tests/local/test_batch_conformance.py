@@ -305,6 +305,25 @@ def test_reclaimed_host(batch, knobs):
     assert "exitCode" not in first["container"]
 
 
+def test_starts_that_fail(batch, knobs):
+    """A container that does not start has a reason and neither an exit code nor a log.
+
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_cannot_pull_image.html
+    """
+    reason = "CannotPullContainerError: pull image manifest has been retried 1 time(s)"
+    rules = [{"onReason": "CannotPull*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
+    knobs.break_starts(reason, "CannotStartContainerError: no such device")
+    job = batch.shell("exit 0", retryStrategy={"attempts": 3, "evaluateOnExit": rules})
+    assert (job["status"], job["statusReason"]) == ("FAILED", "Task failed to start")
+    first, second = (attempt["container"] for attempt in job["attempts"])
+    assert first["reason"] == reason
+    assert second["reason"] == "CannotStartContainerError: no such device"
+    assert {"exitCode", "logStreamName"} & {*first, *second} == set()
+    knobs.break_starts(reason)
+    knobs.break_starts()
+    assert batch.shell("exit 0")["status"] == "SUCCEEDED"
+
+
 # Timeouts -------------------------------------------------------------------------------------
 
 

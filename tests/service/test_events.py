@@ -359,7 +359,7 @@ async def test_a_session_closes_while_sqs_holds_its_request(
 
     def held() -> int:
         answered = sum(n for name, n in proxy.answers.items() if name.startswith("sqs "))
-        return proxy.counts["sqs POST"] - answered
+        return sum(proxy.of("sqs").values()) - answered
 
     before = asyncio.all_tasks()
     async with make_executor(endpoint_url=proxy.url, event_queue=queue) as executor:
@@ -399,7 +399,7 @@ def test_ctrl_c_ends_the_reading(aws: farcall.local.LocalAWS, queue: str, tmp_pa
         process.send_signal(signal.SIGINT)
         _, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
-    assert b"terminating 1 unfinished jobs" in complaints
+    assert b"ending 1 unfinished task of 1 job" in complaints
     for word in (b"never retrieved", b"was destroyed", b"Unclosed", b"unclosed"):
         assert word not in complaints, complaints.decode()
     assert status(job_id) == "FAILED"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import os
 import signal
 import time
@@ -19,7 +18,7 @@ import farcall.local
 from farcall import BatchExecutor, Job, JobError
 from farcall.session import session_for
 from farcall_runtime.contract import Location, outcomes_prefix
-from proxy import Proxy
+from proxy import Proxy, Request
 
 PATIENCE_S = 60
 
@@ -31,11 +30,12 @@ class Watched(Proxy):
         super().__init__(target)
         self.listed: list[str] = []
 
-    def note(self, method: str, target: str, headers: http.client.HTTPMessage) -> tuple[str, str]:
-        prefix = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(target).query)).get("prefix")
+    def note(self, request: Request) -> None:
+        super().note(request)
+        query = urllib.parse.parse_qsl(urllib.parse.urlsplit(request.path).query)
+        prefix = dict(query).get("prefix")
         if prefix is not None:
             self.listed.append(prefix.partition("/outcomes/")[2].rstrip("/"))
-        return super().note(method, target, headers)
 
 
 @pytest.fixture

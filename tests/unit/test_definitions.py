@@ -269,8 +269,9 @@ def test_for_infrastructure_only_lost_hosts_and_starts_are_tried_again():
         action(strategy, status_reason="Host EC2 (instance i-1) terminated."),
         action(strategy, status_reason="Your Spot Task was interrupted.", exit_code=143),
         action(strategy, reason="CannotPullContainerError: no route to host"),
+        action(strategy, reason="CannotPullECRContainerError: AccessDeniedException"),
         action(strategy, reason="DockerTimeoutError: Could not transition to created"),
-    ] == ["RETRY"] * 4
+    ] == ["RETRY"] * 5
     assert [action(strategy, exit_code=code) for code in (1, 71, 137, None)] == ["EXIT"] * 4
 
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from farcall import endings, errors, results
-from farcall.states import JobDetail, JobStatus
+from farcall.details import JobDetail, JobStatus
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode, OutcomeStatus
 from unit.fakes import JOB
@@ -134,19 +134,9 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
         status_reason="Host EC2 (instance i-1) terminated.",
         exit_code=143,
     )
-    error = endings.of_job(detail, stuck=False).error(JOB)
+    error = endings.of_job(detail).error(JOB)
     assert (type(error), error.exit_code) == (errors.HostLostError, 143)
     assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
-
-
-def test_a_job_that_was_ended_because_it_was_stuck_says_so():
-    detail = JobDetail("job-1", "simulate", status=JobStatus.FAILED, is_terminated=True)
-    assert endings.of_job(detail, stuck=True).kind is errors.JobStuckError
-
-
-def test_a_stuck_job_that_succeeded_after_all_is_not_called_stuck():
-    detail = JobDetail("job-1", "simulate", status=JobStatus.SUCCEEDED)
-    assert endings.of_job(detail, stuck=True).kind is errors.OutcomeMissingError
 
 
 def test_lost_taken_and_unusable_outcomes():

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import aws, events
+from farcall.details import JobDetail, JobStatus
 from farcall.errors import ServiceError, SettingsError
 from farcall.events import EventQueues, read_event
-from farcall.states import JobDetail, JobStatus, ending
+from farcall.states import ending
 from unit.fakes import Client, refusal
 
 URL = "https://sqs.eu-west-1.amazonaws.com/111122223333/q"
@@ -64,6 +65,10 @@ def test_an_event_says_what_describe_jobs_says():
         body(status=None),
         body(attempts=3),
         body(attempts=[3]),
+        body(attempts=[{"statusReason": 3}]),
+        body(attempts=[{"container": {"exitCode": "1"}}]),
+        body(retryStrategy={"attempts": "3"}),
+        body(retryStrategy=[1]),
         body(container="x"),
         body(createdAt="yesterday"),
         body(createdAt=1e300),

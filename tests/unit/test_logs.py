@@ -7,8 +7,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from farcall import logs
+from farcall.details import JobDetail, JobStatus
 from farcall.errors import IntegrityError
-from farcall.states import JobDetail, JobStatus
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall_runtime import envelope
@@ -51,14 +51,21 @@ def page(*lines, token):
 async def test_chunks_are_joined_in_their_order(store):
     for n in range(12):
         await put(store, "stdout", n, b"%d," % n)
-    found = await logs.read_chunks(store, SUBMISSION, 0, 1, "stdout", 11)
+    found = await logs.read_chunks(store, SUBMISSION, 0, 1, "stdout", {"chunks": 11, "stored": 23})
     assert found == b"0,1,2,3,4,5,6,7,8,9,10,"
 
 
 async def test_a_forged_chunk_is_refused_with_its_key(store):
     await put(store, "stdout", 0, b"x", key=b"other")
     with pytest.raises(IntegrityError, match=r"streams/bundle/0/1/stdout/00000000 is not"):
-        await logs.read_chunks(store, SUBMISSION, 0, 1, "stdout", 1)
+        await logs.read_chunks(store, SUBMISSION, 0, 1, "stdout", {"chunks": 1, "stored": 1})
+
+
+async def test_a_deleted_chunk_leaves_a_note(store):
+    for n in (0, 3):
+        await put(store, "stdout", n, b"%d," % n)
+    found = await logs.read_chunks(store, SUBMISSION, 0, 1, "stdout", {"chunks": 4, "stored": 8})
+    assert found == b"0,\n[farcall: 4 bytes were deleted from the bucket]\n3,"
 
 
 async def test_a_tail_brings_what_is_new(store):

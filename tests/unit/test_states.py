@@ -1,333 +1,654 @@
-"""Texts and shapes are those of AWS's documentation and of recorded DescribeJobs replies."""
+"""Each ending from recorded texts, in each of the shapes in which DescribeJobs tells of it.
+
+Texts are those of AWS's documentation and of recorded replies.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from typing import Any, NamedTuple
 
+import botocore.session
 import pytest
 
 from farcall import errors
-from farcall.states import JobDetail, JobStatus, ending
+from farcall.details import JobDetail, JobStatus
+from farcall.states import BLOCKED, ENDINGS, blocked, ending, is_blocked, is_explained
 from farcall_runtime.contract import ExitCode
 
 EXITED = "Essential container in task exited"
 NOT_STARTED = "Task failed to start"
-PULL = (
-    "CannotPullContainerError: pull image manifest has been retried 1 time(s): failed to resolve "
-    "ref docker.io/library/no-such:latest: not found"
-)
+HOST_LOST = "Host EC2 (instance i-0a1b2c3d4e5f60718) terminated."
+SPOT = "Your Spot Task was interrupted."
+TIMED_OUT = "Job attempt duration exceeded timeout"
+OOM = "OutOfMemoryError: Container killed due to memory usage"
+OOM_FARGATE = "OutOfMemoryError: container killed due to memory usage"
+TOO_LARGE = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"
 
 
-def failed(status_reason="", container_reason="", exit_code=None, **more):
-    return JobDetail(
-        "j",
-        "n",
-        status=JobStatus.FAILED,
-        status_reason=status_reason,
-        container_reason=container_reason,
-        exit_code=exit_code,
-        **more,
+class Recorded(NamedTuple):
+    """An ending as Batch told it, and what is to be said of it.
+
+    Attributes:
+        error: Class of the error.
+        sentence: Words that are in what happened.
+        remedy: Words that are in what to do.
+        status_reason: ``statusReason``; empty where there was none.
+        reason: The container's ``reason``, likewise.
+        exit_code: The container's exit code, None where there was none.
+        flag: ``isCancelled`` or ``isTerminated`` where it was true.
+        status: ``status``.
+    """
+
+    error: type[errors.FarcallError]
+    sentence: list[str]
+    remedy: list[str]
+    status_reason: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    flag: str = ""
+    status: str = "FAILED"
+
+
+def pull(error: str) -> str:
+    return f"CannotPullContainerError: pull image manifest has been retried 1 time(s): {error}"
+
+
+RECORDED = [
+    # what somebody did, or the clock
+    Recorded(
+        errors.JobStuckError,
+        ["time limit for waiting jobs"],
+        ["vcpu", "memory", "batch_queue"],
+        f"Canceled by JobStateTimeLimit action due to reason: {TOO_LARGE}",
+        flag="isCancelled",
+    ),
+    Recorded(
+        errors.JobStuckError,
+        ["time limit for waiting jobs"],
+        ["jobStateTimeLimitActions", "batch_queue"],
+        "Canceled by JobStateTimeLimit action due to reason: SOMETHING_NEW",
+        flag="isCancelled",
+    ),
+    Recorded(
+        errors.JobStuckError,
+        ["could not be placed", "stuck_timeout_s"],
+        ["vcpu", "memory", "larger instances"],
+        f"farcall: stuck for 300 s: {TOO_LARGE} - The job resource requirement is too high",
+        flag="isTerminated",
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["was cancelled"],
+        ["submit it again"],
+        "farcall: cancelled by its owner",
+        exit_code=143,
+        flag="isTerminated",
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["was cancelled"],
+        ["submit it again"],
+        "farcall: cancelled by its owner",  # Batch does not always set the flag
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["by somebody else"],
+        ["ask who did"],
+        "not needed any more, Ann",
+        exit_code=137,
+        flag="isTerminated",
+    ),
+    Recorded(errors.JobCancelledError, ["somebody"], ["ask"], "no", flag="isCancelled"),
+    Recorded(errors.JobCancelledError, ["somebody"], ["ask"], "Host EC2", flag="isTerminated"),
+    Recorded(
+        errors.JobTimeoutError, ["time_limit"], ["raise time_limit"], TIMED_OUT, exit_code=137
+    ),
+    Recorded(errors.JobTimeoutError, ["time_limit"], ["raise time_limit"], TIMED_OUT),
+    Recorded(
+        errors.JobTimeoutError,
+        ["time_limit"],
+        ["raise time_limit"],
+        TIMED_OUT,
+        flag="isTerminated",
+    ),
+    # the machine went
+    Recorded(errors.HostLostError, ["instance"], ["retry_attempts", "batch_queue"], HOST_LOST),
+    Recorded(errors.HostLostError, ["instance"], ["retry_attempts"], HOST_LOST, exit_code=143),
+    Recorded(errors.HostLostError, ["Fargate Spot"], ["retry_attempts"], SPOT, exit_code=137),
+    Recorded(errors.HostLostError, ["Fargate Spot"], ["retry_attempts"], SPOT, exit_code=3),
+    Recorded(errors.HostLostError, ["Fargate Spot"], ["on-demand"], SPOT, exit_code=143),
+    Recorded(
+        errors.HostLostError,
+        ["container engine", "slow"],
+        ["retry_attempts", "container_image_uri"],
+        NOT_STARTED,
+        "DockerTimeoutError: Could not transition to created; timed out after waiting 4m0s",
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["container engine", "lost"],
+        ["retry_attempts"],
+        "",
+        "CannotInspectContainerError: Could not transition to inspecting; timed out",
+    ),
+    # memory
+    Recorded(errors.OutOfMemoryError, ["out of memory"], ["raise memory"], EXITED, OOM, 137),
+    Recorded(errors.OutOfMemoryError, ["memory"], ["raise memory"], EXITED, OOM_FARGATE, 137),
+    Recorded(errors.OutOfMemoryError, ["memory"], ["raise memory"], EXITED, OOM, 1),
+    Recorded(errors.OutOfMemoryError, ["memory"], ["raise memory"], OOM_FARGATE, exit_code=137),
+    Recorded(
+        errors.OutOfMemoryError,
+        ["killed for its memory", "no outcome"],
+        ["raise memory"],
+        EXITED,
+        OOM,
+        0,
+        status="SUCCEEDED",
+    ),
+    Recorded(errors.OutOfMemoryError, ["SIGKILL"], ["raise memory"], EXITED, exit_code=137),
+    # containers that were not started
+    Recorded(
+        errors.ImageError,
+        ["pulled", "refused access"],
+        ["batch_execution_role_name", "AmazonECSTaskExecutionRolePolicy"],
+        NOT_STARTED,
+        "CannotPullECRContainerError: AccessDeniedException: User: arn:aws:sts::1:assumed-role/x "
+        "is not authorized to perform: ecr:GetAuthorizationToken on resource: *",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["refused access"],
+        ["container_image_uri", "repositoryCredentials"],
+        NOT_STARTED,
+        "CannotPullContainerError: Error response from daemon: pull access denied for lab/x, "
+        "repository does not exist or may require 'docker login'",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["not reached"],
+        ["NAT gateway", "networkConfiguration"],
+        NOT_STARTED,
+        "CannotPullContainerError: Error response from daemon: Get https://1.dkr.ecr.eu-west-1."
+        "amazonaws.com/v2/: dial tcp 52.1.2.3:443: i/o timeout",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["no more pulls"],
+        ["container_image_uri", "ECR"],
+        NOT_STARTED,
+        pull("429 Too Many Requests - toomanyrequests: You have reached your pull rate limit"),
+    ),
+    Recorded(
+        errors.ImageError,
+        ["architecture"],
+        ["arm64", "runtimePlatform"],
+        NOT_STARTED,
+        "CannotPullContainerError: image Manifest does not contain descriptor matching platform "
+        "'linux/amd64'",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["disk is full"],
+        ["ephemeralStorage"],
+        NOT_STARTED,
+        "CannotPullContainerError: write /var/lib/docker/tmp/x: no space left on device",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["does not have it"],
+        ["container_image_uri", "tag"],
+        NOT_STARTED,
+        pull("failed to resolve ref docker.io/library/no-such:latest: not found"),
+    ),
+    Recorded(
+        errors.ImageError,
+        ["could not be pulled"],
+        ["container_image_uri", "batch_execution_role_name", "subnet"],
+        NOT_STARTED,
+        "CannotPullImageManifestError: Error response from daemon: something new",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["could not be created"],
+        ["memory", "volumes", "job_definition_extra"],
+        NOT_STARTED,
+        "CannotCreateContainerError: Error response from daemon: Minimum memory limit allowed is "
+        "6MB",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["another architecture"],
+        ["arm64"],
+        NOT_STARTED,
+        "CannotStartContainerError: Error response from daemon: exec /usr/local/bin/python: exec "
+        "format error",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["could not be started"],
+        ["Dockerfile", "entry point"],
+        NOT_STARTED,
+        'CannotStartContainerError: Error response from daemon: exec: "python": executable file '
+        "not found in $PATH",
+        127,
+    ),
+    Recorded(
+        errors.ImageError,
+        ["log could not be opened"],
+        ["batch_job_log_group_name", "logs:CreateLogStream"],
+        NOT_STARTED,
+        "ResourceInitializationError: failed to validate logger args: The task cannot find the "
+        "Amazon CloudWatch log group defined in the task definition: the specified log group "
+        "does not exist",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["secrets"],
+        ["batch_execution_role_name", "secretsmanager:GetSecretValue"],
+        # Fargate gives it as the status reason
+        "ResourceInitializationError: unable to pull secrets or registry auth: execution resource "
+        "retrieval failed",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["surroundings"],
+        ["networkConfiguration", "volumes"],
+        NOT_STARTED,
+        "ResourceInitializationError: failed to invoke EFS utils commands to set up EFS volumes",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["role cannot be assumed"],
+        ["batch_job_role_name", "ecs-tasks.amazonaws.com"],
+        "ECS was unable to assume the role 'arn:aws:iam::123456789012:role/x' that was provided "
+        "for this task. Please verify that the role being passed has the proper trust "
+        "relationship",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["8192 characters"],
+        ["prefix", "job_definition_extra"],
+        "Container Overrides length must be at most 8192",
+    ),
+    Recorded(errors.ImageError, ["does not say why"], ["ECS cluster", "batch_queue"], NOT_STARTED),
+    # other jobs, and the queue
+    Recorded(errors.JobError, ["depends on"], ["dependsOn"], "Dependent Job failed"),
+    Recorded(errors.JobError, ["child"], ["errors of its children"], "Array Child Job failed"),
+    Recorded(errors.JobError, ["queue was deleted"], ["batch_queue"], "JobQueue deleted"),
+    # exit codes
+    Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=126),
+    Recorded(errors.ImageError, ["entry point"], ["Dockerfile"], EXITED, exit_code=127),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["succeeded", "no outcome", "delivered before"],
+        ["container_image_uri", "keep_artifacts"],
+        EXITED,
+        exit_code=ExitCode.RETURNED,
+        status="SUCCEEDED",
+    ),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["succeeded"],
+        ["keep_artifacts"],
+        "farcall: cancelled by its owner",  # it had just succeeded
+        exit_code=ExitCode.RETURNED,
+        flag="isTerminated",
+        status="SUCCEEDED",
+    ),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["succeeded"],
+        ["container_image_uri"],
+        SPOT,  # a container that exits with 0 on SIGTERM
+        exit_code=ExitCode.RETURNED,
+        status="SUCCEEDED",
+    ),
+    Recorded(
+        errors.JobError,
+        ["left with an error"],
+        ["log", "container_image_uri", "farcall_runtime"],
+        EXITED,
+        exit_code=ExitCode.RAISED,
+    ),
+    Recorded(
+        errors.IntegrityError,
+        ["somebody else's object"],
+        ["who else writes", "s3_bucket_name"],
+        EXITED,
+        exit_code=ExitCode.OUTCOME_OCCUPIED,
+    ),
+    Recorded(
+        errors.ImageError,
+        ["did not understand"],
+        ["container_image_uri", "FARCALL_"],
+        EXITED,
+        exit_code=ExitCode.BAD_ENVIRONMENT,
+    ),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["did not find its payload"],
+        ["lifecycle rule", "s3_bucket_name"],
+        EXITED,
+        exit_code=ExitCode.BUNDLE_MISSING,
+    ),
+    Recorded(
+        errors.IntegrityError,
+        ["not the one that was submitted", "not run"],
+        ["who else writes", "s3_bucket_name"],
+        EXITED,
+        exit_code=ExitCode.INTEGRITY,
+    ),
+    Recorded(
+        errors.VersionMismatchError,
+        ["different versions"],
+        ["Python minor", "container_image_uri"],
+        EXITED,
+        exit_code=ExitCode.VERSION_MISMATCH,
+    ),
+    Recorded(
+        errors.JobTimeoutError,
+        ["time_limit"],
+        ["raise time_limit"],
+        EXITED,
+        exit_code=ExitCode.TIMED_OUT,
+    ),
+    Recorded(
+        errors.TaskError,
+        ["could not read the function"],
+        ["install", "container_image_uri"],
+        EXITED,
+        exit_code=ExitCode.UNREADABLE,
+    ),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["could not be stored"],
+        ["batch_job_role_name", "s3:PutObject", "S3"],
+        EXITED,
+        exit_code=ExitCode.OUTCOME_NOT_STORED,
+    ),
+    Recorded(
+        errors.ChildKilledError,
+        ["killed", "without returning"],
+        ["output", "batch_job_role_name"],
+        EXITED,
+        exit_code=ExitCode.CHILD_KILLED,
+    ),
+    Recorded(
+        errors.OutOfMemoryError,
+        ["out of memory"],
+        ["raise memory"],
+        EXITED,
+        exit_code=ExitCode.OUT_OF_MEMORY,
+    ),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["could not reach the bucket"],
+        ["batch_job_role_name", "s3:ListBucket"],
+        EXITED,
+        exit_code=ExitCode.STORAGE_UNREACHABLE,
+    ),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["own part failed"],
+        ["traceback", "ulimits"],
+        EXITED,
+        exit_code=ExitCode.SUPERVISOR_FAILED,
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["told to stop"],
+        ["retry_attempts"],
+        EXITED,
+        exit_code=ExitCode.TERMINATED,
+    ),
+    # what nobody has seen yet
+    Recorded(
+        errors.JobError,
+        ["failed", "no outcome"],
+        ["log", "s3:PutObject"],
+        "some new text of AWS",
+        "NewError: and another",
+        3,
+    ),
+    Recorded(errors.JobError, ["failed"], ["log"]),
+]
+
+
+# --- shapes -----------------------------------------------------------------------------------
+
+STREAM = "farcall-0f/default/8c1d"
+TASK = "arn:aws:ecs:eu-west-1:123456789012:task/x/8c1d"
+EARLIER = [
+    ("Host EC2 (instance i-1) terminated.", "", None),
+    (EXITED, "OutOfMemoryError: Container killed due to memory usage", 137),
+]
+
+
+def present(**members: Any) -> dict[str, Any]:
+    """Batch leaves out what it has nothing to say of."""
+    return {name: value for name, value in members.items() if value not in ("", None)}
+
+
+def ended(reason: str, exit_code: int | None) -> dict[str, Any]:
+    code = None if exit_code is None else int(exit_code)
+    stream = None if exit_code is None else STREAM
+    return present(taskArn=TASK, exitCode=code, reason=reason, logStreamName=stream)
+
+
+def attempt(status_reason: str, reason: str, exit_code: int | None) -> dict[str, Any]:
+    return present(
+        container={**ended(reason, exit_code), "networkInterfaces": []},
+        startedAt=None if exit_code is None else 1700000001500,
+        stoppedAt=1700000002000,
+        statusReason=status_reason,
     )
 
 
-# --- why a job ended --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("expected", "detail"),
-    [
-        (errors.JobError, failed(EXITED, exit_code=1)),
-        (errors.HostLostError, failed("Host EC2 (instance i-0a1b2c) terminated.")),
-        (errors.HostLostError, failed("Host EC2 (instance i-0a1b2c) terminated.", exit_code=143)),
-        (errors.HostLostError, failed("Your Spot Task was interrupted.", exit_code=137)),
-        (errors.HostLostError, failed("Your Spot Task was interrupted.", exit_code=143)),
-        (
-            errors.OutOfMemoryError,
-            failed(EXITED, "OutOfMemoryError: Container killed due to memory usage", 137),
-        ),
-        (
-            errors.OutOfMemoryError,
-            failed(EXITED, "OutOfMemoryError: container killed due to memory usage", 137),
-        ),
-        (
-            errors.OutOfMemoryError,  # only a child process was killed
-            failed(EXITED, "OutOfMemoryError: Container killed due to memory usage", 1),
-        ),
-        (errors.JobTimeoutError, failed("Job attempt duration exceeded timeout", exit_code=137)),
-        (errors.JobTimeoutError, failed("Job attempt duration exceeded timeout")),
-        (errors.ImageError, failed(NOT_STARTED, PULL)),
-        (
-            errors.ImageError,
-            failed(NOT_STARTED, "CannotPullImageManifestError: Error response from daemon"),
-        ),
-        (
-            errors.HostLostError,
-            failed(
-                NOT_STARTED,
-                "DockerTimeoutError: Could not transition to created; timed out after waiting "
-                "4m0s",
-            ),
-        ),
-        (
-            errors.ImageError,
-            failed(
-                NOT_STARTED,
-                'CannotStartContainerError: Error response from daemon: exec: "python": '
-                "executable file not found in $PATH",
-                127,
-            ),
-        ),
-        (errors.ImageError, failed(NOT_STARTED, "CannotCreateContainerError: no such volume")),
-        (
-            errors.ImageError,
-            failed(
-                NOT_STARTED,
-                "ResourceInitializationError: failed to validate logger args: The specified log "
-                "group does not exist",
-            ),
-        ),
-        (
-            errors.ImageError,  # Fargate gives it as the status reason
-            failed("ResourceInitializationError: unable to pull secrets or registry auth"),
-        ),
-        (
-            errors.ImageError,
-            failed(
-                "ECS was unable to assume the role 'arn:aws:iam::123456789012:role/x' that was "
-                "provided for this task. Please verify that the role being passed has the proper "
-                "trust relationship"
-            ),
-        ),
-        (
-            errors.HostLostError,
-            failed(
-                container_reason="CannotInspectContainerError: Could not transition to "
-                "inspecting; timed out after waiting 30s"
-            ),
-        ),
-        (errors.ImageError, failed("Container Overrides length must be at most 8192")),
-        (errors.JobError, failed("Dependent Job failed")),
-        (errors.JobError, failed("Array Child Job failed")),
-        (errors.JobError, failed("JobQueue deleted")),
-        (
-            errors.JobStuckError,
-            failed(
-                "Canceled by JobStateTimeLimit action due to reason: "
-                "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT",
-                is_cancelled=True,
-            ),
-        ),
-        (errors.JobCancelledError, failed("not needed", is_cancelled=True)),
-        (errors.JobCancelledError, failed("not needed", is_terminated=True, exit_code=137)),
-        (errors.JobCancelledError, failed("Host EC2 went", is_terminated=True, exit_code=143)),
-        (errors.OutOfMemoryError, failed(EXITED, exit_code=137)),
-        (errors.ImageError, failed(EXITED, exit_code=126)),
-        (errors.ImageError, failed(EXITED, exit_code=127)),
-        (errors.JobError, failed()),
-        (errors.JobError, failed("some new text of AWS", exit_code=3)),
-    ],
-)
-def test_each_documented_ending_has_its_error(expected, detail):
-    row = ending(detail)
-    assert row.error is expected
-    assert row.sentence
-    assert row.remedy
-
-
-CODES = {
-    ExitCode.RAISED: errors.JobError,
-    ExitCode.BAD_ENVIRONMENT: errors.ImageError,
-    ExitCode.BUNDLE_MISSING: errors.OutcomeMissingError,
-    ExitCode.INTEGRITY: errors.IntegrityError,
-    ExitCode.VERSION_MISMATCH: errors.VersionMismatchError,
-    ExitCode.TIMED_OUT: errors.JobTimeoutError,
-    ExitCode.UNREADABLE: errors.TaskError,
-    ExitCode.OUTCOME_NOT_STORED: errors.OutcomeMissingError,
-    ExitCode.CHILD_KILLED: errors.ChildKilledError,
-    ExitCode.OUT_OF_MEMORY: errors.OutOfMemoryError,
-    ExitCode.STORAGE_UNREACHABLE: errors.OutcomeMissingError,
-    ExitCode.SUPERVISOR_FAILED: errors.OutcomeMissingError,
-    ExitCode.TERMINATED: errors.HostLostError,
-}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Minimum memory limit allowed is 6MB",
-        'invalid mount config for type "bind": bind source path does not exist: /data',
-    ],
-)
-def test_a_container_that_cannot_be_created_is_not_the_images_fault(text):
-    text = f"CannotCreateContainerError: Error response from daemon: {text}"
-    row = ending(failed(NOT_STARTED, text))
-    assert row.error is errors.ImageError
-    assert "memory" in row.remedy
-    assert "volumes" in row.remedy
-    assert "entry point" not in row.remedy
-
-
-@pytest.mark.parametrize("code", [code for code in ExitCode if code is not ExitCode.RETURNED])
-def test_each_exit_code_of_the_container_has_its_error(code):
-    assert ending(failed(EXITED, exit_code=code.value)).error is CODES[code]
-
-
-def test_a_success_without_an_outcome_is_not_a_success():
-    row = ending(JobDetail("j", "n", status=JobStatus.SUCCEEDED, exit_code=0))
-    assert row.error is errors.OutcomeMissingError
-    assert row.remedy[-1].isalpha()  # a full stop follows
-
-
-def test_a_job_that_succeeded_while_it_was_terminated_has_succeeded():
-    detail = JobDetail("j", "n", status=JobStatus.SUCCEEDED, is_terminated=True)
-    assert ending(detail).error is errors.OutcomeMissingError
-
-
-# --- what Batch says --------------------------------------------------------------------------
-
-CONTAINER = {
-    "image": "x",
-    "environment": [{"name": "FARCALL_BUNDLE", "value": "s3://b/v1/r/bundles/c"}],
-    "logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": "own-group"}},
-    "exitCode": 1,
-    "logStreamName": "farcall/default/abc",
-    "taskArn": "arn:aws:ecs:us-east-1:1:task/abc",
-}
-JOB = {
-    "jobArn": "arn:aws:batch:us-east-1:1:job/8f1",
-    "jobId": "8f1",
-    "jobName": "simulate-1",
-    "jobQueue": "arn:aws:batch:us-east-1:1:job-queue/q",
-    "status": "FAILED",
-    "statusReason": EXITED,
-    "createdAt": 1700000000000,
-    "startedAt": 1700000001500,
-    "stopped": None,
-    "stoppedAt": 1700000002000,
-    "attempts": [
-        {
-            "container": {"exitCode": 1, "logStreamName": "farcall/default/abc"},
-            "startedAt": 1700000001500,
-            "stoppedAt": 1700000002000,
-            "statusReason": EXITED,
-        }
-    ],
-    "container": CONTAINER,
-    "isCancelled": False,
-    "isTerminated": False,
-}
-
-
-def described(**changes):
-    return JobDetail.from_describe({**JOB, **changes})
-
-
-def test_a_job_with_container_properties_is_read():
-    assert described() == JobDetail(
-        job_id="8f1",
-        name="simulate-1",
-        status=JobStatus.FAILED,
-        status_reason=EXITED,
-        exit_code=1,
-        attempts=1,
-        created_at=datetime.fromtimestamp(1700000000, tz=timezone.utc),
-        started_at=datetime.fromtimestamp(1700000001.5, tz=timezone.utc),
-        stopped_at=datetime.fromtimestamp(1700000002, tz=timezone.utc),
-        log_group="own-group",
-        log_stream="farcall/default/abc",
-        environment={"FARCALL_BUNDLE": "s3://b/v1/r/bundles/c"},
-    )
-
-
-def test_a_job_with_ecs_properties_is_read():
-    said = {"name": "default", "exitCode": 137, "reason": "OutOfMemoryError: Container killed"}
-    detail = described(
-        container=None,
-        ecsProperties={"taskProperties": [{"containers": [{**CONTAINER, **said}]}]},
-        attempts=[
-            {
-                "taskProperties": [{"containers": [{**said, "logStreamName": "s"}]}],
-                "statusReason": EXITED,
-            }
-        ],
-    )
-    assert (detail.exit_code, detail.container_reason) == (137, said["reason"])
-    assert (detail.log_group, detail.log_stream) == ("own-group", "farcall/default/abc")
-    assert detail.environment["FARCALL_BUNDLE"] == "s3://b/v1/r/bundles/c"
-
-
-def test_a_job_without_attempts_shows_its_status_reason():
-    reason = "Container Overrides length must be at most 8192"
-    detail = described(statusReason=reason, attempts=[], container={"image": "x"})
-    assert (detail.reason, detail.attempts, detail.exit_code) == (reason, 0, None)
-
-
-def test_the_container_s_reason_is_shown_beside_the_status_reason():
-    detail = described(statusReason=NOT_STARTED, container={**CONTAINER, "reason": PULL})
-    assert detail.reason == f"{NOT_STARTED}; {PULL}"
-
-
-def test_what_the_job_does_not_say_comes_from_its_last_attempt():
-    attempts = [
-        {"container": {"exitCode": 3, "reason": "first"}, "statusReason": "one"},
-        {"container": {"exitCode": 0, "reason": "last", "logStreamName": "s2"}},
-        {
-            "container": {"exitCode": 0, "reason": "last", "logStreamName": "s3"},
-            "statusReason": "3",
+def plain(row: Recorded) -> dict[str, Any]:
+    """A job of a definition with containerProperties, after its only attempt."""
+    flags = {flag: row.flag == flag for flag in ("isCancelled", "isTerminated")}
+    return {
+        **present(statusReason=row.status_reason),
+        "jobArn": "arn:aws:batch:eu-west-1:123456789012:job/8f1",
+        "jobId": "8f1",
+        "jobName": "simulate-1",
+        "jobQueue": "arn:aws:batch:eu-west-1:123456789012:job-queue/q",
+        "jobDefinition": "arn:aws:batch:eu-west-1:123456789012:job-definition/farcall-0f:1",
+        "status": row.status,
+        "attempts": [attempt(row.status_reason, row.reason, row.exit_code)],
+        "createdAt": 1700000000000,
+        "stoppedAt": 1700000002000,
+        "retryStrategy": {"attempts": 3, "evaluateOnExit": []},
+        "dependsOn": [],
+        "parameters": {},
+        "container": {
+            "image": "farcall:1",
+            "command": [],
+            "environment": [{"name": "FARCALL_REGION", "value": "eu-west-1"}],
+            "resourceRequirements": [{"type": "VCPU", "value": "1"}],
+            **ended(row.reason, row.exit_code),
         },
-    ]
-    detail = described(statusReason=None, attempts=attempts, container={"image": "x"})
-    assert (detail.attempts, detail.exit_code, detail.log_stream) == (3, 0, "s3")
-    assert detail.reason == "3; last"
+        "tags": {},
+        "platformCapabilities": ["EC2"],
+        "eksAttempts": [],
+        **flags,
+    }
 
 
-def test_an_exit_code_of_zero_is_an_exit_code():
-    assert described(container={**CONTAINER, "exitCode": 0}).exit_code == 0
+def with_ecs_properties(row: Recorded) -> dict[str, Any]:
+    """Of a definition with ecsProperties: then ``container`` is empty."""
+    job = plain(row)
+    said = {"name": "default", **ended(row.reason, row.exit_code)}
+    del said["taskArn"]  # the task's own
+    own = {"image": "farcall:1", "essential": True, **said}
+    del job["container"]
+    job["ecsProperties"] = {"taskProperties": [{"containers": [own]}]}
+    tried = job["attempts"][0]
+    tried["container"] = {"networkInterfaces": []}
+    tried["taskProperties"] = [{"taskArn": TASK, "containers": [said]}]
+    return job
 
 
-def test_a_first_attempt_that_runs_has_its_live_log():
-    detail = described(
-        status="RUNNING", statusReason=None, attempts=[], container={"logStreamName": "live"}
-    )
-    assert (detail.status, detail.attempts, detail.log_stream) == (JobStatus.RUNNING, 0, "live")
+def child(row: Recorded) -> dict[str, Any]:
+    return {**plain(row), "jobId": "8f1:2", "arrayProperties": {"index": 2}}
 
 
-def test_a_job_that_waits_has_neither_start_nor_log():
-    detail = JobDetail.from_describe({"jobId": "j", "jobName": "n", "status": "RUNNABLE"})
-    assert (detail.started_at, detail.created_at, detail.log_stream) == (None, None, "")
-    assert detail.log_group == "/aws/batch/job"
+def after_others(row: Recorded) -> dict[str, Any]:
+    """The last of several attempts, which ended in different ways."""
+    job = plain(row)
+    job["attempts"] = [*(attempt(*before) for before in EARLIER), *job["attempts"]]
+    return job
 
 
-def test_an_array_and_its_child_are_read():
-    parent = described(
-        status="PENDING", arrayProperties={"size": 3, "statusSummary": {"RUNNING": 2, "FAILED": 1}}
-    )
-    child = described(jobId="8f1:2", arrayProperties={"index": 2})
-    assert (parent.array_size, parent.status_summary["FAILED"]) == (3, 1)
-    assert (child.job_id, child.array_size, dict(child.status_summary)) == ("8f1:2", 0, {})
+def told_by_the_attempt(row: Recorded) -> dict[str, Any]:
+    job = after_others(row)
+    job.pop("statusReason", None)
+    for name in ("exitCode", "reason", "logStreamName"):
+        job["container"].pop(name, None)
+    return job
 
 
-def test_flags_and_secrets_of_a_job():
-    detail = described(isCancelled=True, isTerminated=True)
-    assert (detail.is_cancelled, detail.is_terminated) == (True, True)
-    assert "s3://b/v1" not in repr(detail)
+def told_by_the_job(row: Recorded) -> dict[str, Any]:
+    job = after_others(row)
+    job["attempts"][-1] = attempt("", "", None)
+    return job
+
+
+def without_attempts(row: Recorded) -> dict[str, Any]:
+    return {**plain(row), "attempts": []}
+
+
+SHAPES = [
+    plain,
+    with_ecs_properties,
+    child,
+    after_others,
+    told_by_the_attempt,
+    told_by_the_job,
+    without_attempts,
+]
+
+MODEL = botocore.session.Session().get_service_model("batch").shape_for("JobDetail")
+PYTHON = {"string": str, "integer": int, "long": int, "boolean": bool}
+
+
+def check(shape, value):
+    """Tell whether a document is one that the model of the service allows."""
+    if shape.type_name == "structure":
+        for name, member in value.items():
+            check(shape.members[name], member)
+    elif shape.type_name == "list":
+        for member in value:
+            check(shape.member, member)
+    elif shape.type_name == "map":
+        assert all(isinstance(text, str) for text in (*value, *value.values()))
+    else:
+        assert type(value) is PYTHON[shape.type_name], (shape.name, value)
+
+
+def ids(rows):
+    return [f"{number}-{row.error.__name__}" for number, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("row", RECORDED, ids=ids(RECORDED))
+def test_each_ending_has_its_error_a_sentence_and_a_remedy(row, shape):
+    document = shape(row)
+    check(MODEL, document)
+    detail = JobDetail.from_describe(document)
+    found = ending(detail)
+    assert found.error is row.error
+    assert [word for word in row.sentence if word not in found.sentence] == []
+    assert [word for word in row.remedy if word not in found.remedy] == []
+    # Batch's own words are shown, whatever the table makes of them.
+    assert detail.reason == "; ".join(filter(None, (row.status_reason, row.reason)))
+    assert detail.exit_code == row.exit_code
+
+
+def test_each_row_of_the_table_is_recorded():
+    details = [JobDetail.from_describe(plain(row)) for row in RECORDED]
+    hit = {next(n for n, row in enumerate(ENDINGS) if row.fits(detail)) for detail in details}
+    assert [row.ending for n, row in enumerate(ENDINGS) if n not in hit] == []
+
+
+def test_each_exit_code_of_the_container_is_recorded():
+    alone = {row.exit_code for row in RECORDED if row.status_reason == EXITED and not row.reason}
+    assert [code for code in ExitCode if code not in alone] == []
+
+
+def test_sentences_and_remedies_can_be_put_into_a_message():
+    """``<sentence>: job …. To do: <remedy>.``"""
+    for row in ENDINGS:
+        assert row.ending.sentence[-1] not in ".:;,"
+        assert row.ending.remedy[-1] not in ".:;,"
+        assert row.ending.sentence[0].islower() or row.ending.sentence.startswith("Fargate")
+
+
+def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
+    """Host lost first, then the function's own failure, of which nothing is said."""
+    row = Recorded(errors.JobError, [], [], EXITED, exit_code=3)
+    for shape in (after_others, told_by_the_attempt):
+        detail = JobDetail.from_describe(shape(row))
+        assert (detail.attempts, detail.reason, detail.exit_code) == (3, EXITED, 3)
+        assert ending(detail).error is errors.JobError
+
+
+# --- whose words ------------------------------------------------------------------------------
+
+
+def test_batch_s_words_are_not_taken_for_a_person_s():
+    """An event lacks the flags that tell of a cancel; see `farcall.events`."""
+    for row in RECORDED:
+        detail = JobDetail.from_describe({**plain(row), "isTerminated": False})
+        by_batch = bool(row.status_reason) and not row.flag and "new text" not in row.status_reason
+        by_us = row.status_reason.startswith("farcall: ")
+        if by_batch or by_us:
+            assert is_explained(detail), row
+    for text in ("", "enough", "not needed any more, Ann", "some new text of AWS"):
+        detail = JobDetail("j", "n", JobStatus.FAILED, text)
+        assert not is_explained(detail)
+
+
+# --- jobs that cannot be placed ---------------------------------------------------------------
+
+# https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
+REASONS = {
+    "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity": "on-demand",
+    "CAPACITY:SOMETHING_NEW": "capacity",
+    "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE - The job is larger": "maxvCpus",
+    f"{TOO_LARGE} - The job resource requirement (vCPU/memory/GPU) is higher": "larger instances",
+    "MISCONFIGURATION:EC2_INSTANCE_CONFIGURATION_UNSUPPORTED": "instance types",
+    "MISCONFIGURATION:SERVICE_ROLE_PERMISSIONS - Batch is not able": "AWSBatchServiceRole",
+    "MISCONFIGURATION:SOMETHING_NEW - ask": "vcpu, memory, num_gpus",
+    "ACTION_REQUIRED - CE(s) associated with the job queue are invalid": "statusReason",
+    "UNDETERMINED - The root cause is undetermined": "ENABLED and VALID",
+}
+
+
+@pytest.mark.parametrize(("reason", "word"), REASONS.items())
+def test_a_job_that_batch_cannot_place_is_known_and_has_a_remedy(reason, word):
+    waiting = Recorded(errors.JobError, [], [], reason, status="RUNNABLE")
+    detail = JobDetail.from_describe(without_attempts(waiting))
+    assert is_blocked(detail)
+    assert word in blocked(reason)
+    given_up = Recorded(errors.JobError, [], [], f"farcall: stuck for 60 s: {reason}")
+    found = ending(JobDetail.from_describe(without_attempts(given_up)))
+    assert (found.error, found.remedy) == (errors.JobStuckError, blocked(reason))
+
+
+def test_each_remedy_for_a_blocked_job_is_recorded():
+    assert {blocked(reason) for reason in REASONS} == {row.remedy for row in BLOCKED}
 
 
 @pytest.mark.parametrize(
-    ("expected", "status", "reason"),
+    ("status", "reason"),
     [
-        (True, "RUNNABLE", "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too many vCPUs"),
-        (True, "RUNNABLE", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"),
-        (True, "RUNNABLE", "ACTION_REQUIRED - CE(s) associated with the job queue are invalid"),
-        (True, "RUNNABLE", "UNDETERMINED - the root cause is undetermined"),
-        (False, "RUNNABLE", None),
-        (False, "STARTING", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"),
+        ("RUNNABLE", ""),
+        ("RUNNABLE", HOST_LOST),  # it is to be tried again
+        ("STARTING", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"),
+        ("FAILED", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"),
     ],
 )
-def test_a_job_that_batch_cannot_place_is_known(expected, status, reason):
-    detail = described(status=status, statusReason=reason, attempts=[])
-    assert detail.is_blocked is expected
-
-
-def test_only_two_states_are_final():
-    assert [str(status) for status in JobStatus if status.is_final] == ["SUCCEEDED", "FAILED"]
+def test_other_jobs_are_not_called_blocked(status, reason):
+    row = Recorded(errors.JobError, [], [], reason, status=status)
+    assert not is_blocked(JobDetail.from_describe(without_attempts(row)))

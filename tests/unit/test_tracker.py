@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farcall import Settings
-from farcall.errors import FarcallError, ServiceError, SettingsError
-from farcall.states import JobDetail, JobStatus
+from farcall.details import JobDetail, JobStatus
+from farcall.errors import FarcallError, JobStuckError, ServiceError, SettingsError
+from farcall.states import ending
 from farcall.submission import Submission
 from farcall.watching import ClosedError, Ended, Watch
 from farcall_runtime.contract import Location
@@ -258,7 +259,8 @@ async def test_a_blocked_job_is_warned_of_once_and_left_alone(world, caplog):
     world.watch("j")
     await asyncio.sleep(3600)
     assert world.told == []
-    assert [record.getMessage() for record in caplog.records] == [f"job j waits: {BLOCKED}"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"job j waits, Batch says {BLOCKED!r}; to do: ask for ")
 
 
 async def test_a_job_blocked_for_stuck_timeout_is_ended_with_batch_s_words(world):
@@ -267,7 +269,7 @@ async def test_a_job_blocked_for_stuck_timeout_is_ended_with_batch_s_words(world
     assert 300 <= await world.until(1) <= 360
     reason = f"farcall: stuck for 300 s: {BLOCKED}"
     assert world.jobs.asked("terminate") == [("j", reason)]
-    assert world.told == [("j", 0, Ended(world.jobs.detail("j"), stuck=True))]
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog):
@@ -276,11 +278,40 @@ async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog)
         world.watch(f"j{n}", stuck_timeout_s=100)
     await world.until(250, at_most_s=200)
     assert len(caplog.records) == 3 + 1
-    assert f"job j0 (and 99 more) waits: {BLOCKED}" in caplog.text
-    assert {arrival.stuck for _, _, arrival in world.told} == {True}
+    assert f"job j0 (and 99 more) waits, Batch says {BLOCKED!r}" in caplog.text
+    assert {ending(arrival.detail).error for _, _, arrival in world.told} == {JobStuckError}
     assert sorted(job_id for job_id, _ in world.jobs.asked("terminate")) == sorted(
         world.jobs.known
     )
+
+
+async def test_an_array_none_of_whose_children_can_be_placed_is_told_of_and_ended(world, caplog):
+    """Of the array as a whole Batch says that it is pending, for ever."""
+    world.jobs.set("a", "PENDING", summary={"RUNNABLE": 3, "RUNNING": 0})
+    for index in range(3):
+        world.jobs.set(f"a:{index}", "RUNNABLE", "" if index else BLOCKED)
+    world.watch("a", 3, stuck_timeout_s=300)
+    await asyncio.sleep(30)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"job a waits, Batch says {BLOCKED!r}; to do: ")
+    assert world.jobs.asked("terminate") == []
+    await asyncio.sleep(330)
+    ((job_id, reason),) = set(world.jobs.asked("terminate"))
+    assert (job_id, reason) == ("a", f"farcall: stuck for 300 s: {BLOCKED}")
+    for index in range(3):
+        world.jobs.set(f"a:{index}", "FAILED", reason, isTerminated=True)
+    await world.until(3)
+    assert {ending(arrival.detail).error for _, _, arrival in world.told} == {JobStuckError}
+
+
+async def test_an_array_of_which_something_runs_is_not_blocked(world, caplog):
+    world.jobs.set("a", "PENDING", summary={"RUNNABLE": 2, "RUNNING": 1})
+    world.jobs.set("a:0", "RUNNABLE", BLOCKED)
+    world.watch("a", 3, stuck_timeout_s=100)
+    await asyncio.sleep(600)
+    assert (caplog.records, world.jobs.asked("terminate")) == ([], [])
+    asked = {job_id for ids in world.jobs.asked("describe") for job_id in ids}
+    assert asked == {"a"}
 
 
 async def test_a_stuck_job_whose_end_was_refused_is_ended_later(world):
@@ -292,7 +323,7 @@ async def test_a_stuck_job_whose_end_was_refused_is_ended_later(world):
     assert world.jobs.asked("terminate")
     world.jobs.refusal = None
     await world.until(1, at_most_s=60)
-    assert world.told == [("j", 0, Ended(world.jobs.detail("j"), stuck=True))]
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
 async def test_a_job_that_was_blocked_for_a_moment_is_not_stuck(world):

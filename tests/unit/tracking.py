@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from farcall import Settings
 from farcall.batch import Batch
-from farcall.states import JobDetail
+from farcall.details import JobDetail
 from farcall.store import Arrived
 from farcall.submission import Submission
 from farcall.tracker import Tracker
@@ -31,6 +31,7 @@ class Inbox:
 
     Attributes:
         requests: When each request came, for which root and bundle.
+        objects: By key what lies there besides outcomes.
         failures: What to raise, by root.
         while_listing: Is called between the moment that an answer tells of and the answer.
     """
@@ -38,6 +39,7 @@ class Inbox:
     def __init__(self):
         self._names = collections.defaultdict(list)
         self.requests = []
+        self.objects = {}
         self.failures = {}
         self.while_listing = lambda: None
 
@@ -60,6 +62,18 @@ class Inbox:
         found = [name.split("/") for name in page]
         last = page[-1] if len(page) == PAGE else ""
         return [Arrived(owner, int(index), 10) for owner, index in found], last
+
+    async def list_keys(self, prefix):
+        self.requests.append((asyncio.get_running_loop().time(), prefix, "keys"))
+        found = [(k, len(data)) for k, data in self.objects.items() if k.startswith(prefix)]
+        await asyncio.sleep(REQUEST_S)
+        if prefix in self.failures:
+            raise self.failures[prefix]
+        return sorted(found)
+
+    async def get(self, key, size=None):
+        await asyncio.sleep(REQUEST_S)
+        return self.objects.get(key)
 
     def listed(self, bundle=None):
         """Return when a bundle was listed; by default when anything was."""

@@ -6,9 +6,11 @@ a JSON document; in code they are the methods of `Controls`.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from farcall.local.api import Response
+from farcall.local.breaking import BreakingRunner
 from farcall.local.credentials import RoleCredentials
 from farcall.local.engine import Engine
 from farcall.local.errors import ApiError, ClientError
@@ -68,8 +70,22 @@ class Controls:
         self._call("fault", {"operation": operation, "kind": kind, "count": count})
 
     def reclaim(self, job_id: str) -> None:
-        """Take away the host of a job under way, as a spot reclaim does."""
+        """Take away the host of a job under way, as a spot reclaim does.
+
+        Args:
+            job_id: A job, or a child of an array, that is ``STARTING`` or ``RUNNING``.
+        """
         self._call("reclaim", {"job_id": job_id})
+
+    def break_starts(self, *reasons: str) -> None:
+        """Let the next attempts fail to start, whichever jobs they are of.
+
+        Args:
+            *reasons: What the container's reason of each is to say, such as
+                ``"CannotPullContainerError: pull image manifest has been retried"``. They replace
+                those that were not used up; none at all lets every container start again.
+        """
+        self._call("break_starts", {"reasons": list(reasons)})
 
     def _call(self, name: str, document: dict[str, Any]) -> None:
         """Reach the server, in this process or by HTTP: each subclass has its own way."""
@@ -80,16 +96,27 @@ class Control:
     """Carries the development calls out. To be called on the engine's event loop only."""
 
     def __init__(
-        self, engine: Engine, limits: Limits, timing: Timing, credentials: RoleCredentials
+        self,
+        engine: Engine,
+        limits: Limits,
+        timing: Timing,
+        credentials: RoleCredentials,
+        runner: BreakingRunner,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._timing = timing
         self._credentials = credentials
+        self._runner = runner
 
     def answer(self, name: str, document: dict[str, Any]) -> Response:
         """Carry out a call."""
-        calls = {"configure": self._configure, "fault": self._fault, "reclaim": self._reclaim}
+        calls = {
+            "configure": self._configure,
+            "fault": self._fault,
+            "reclaim": self._reclaim,
+            "break_starts": self._break_starts,
+        }
         try:
             if name not in calls:
                 raise ClientError(f"There is no development call {name!r}.")
@@ -119,3 +146,6 @@ class Control:
         if job is None:
             raise ClientError(f"There is no job {document['job_id']}.")
         self._engine.reclaim(job)
+
+    def _break_starts(self, document: dict[str, Any]) -> None:
+        self._runner.reasons = deque(document["reasons"])

@@ -24,6 +24,7 @@ from werkzeug.test import Client
 
 from farcall.local import names
 from farcall.local.api import BatchApi, Request, Response
+from farcall.local.breaking import BreakingRunner
 from farcall.local.control import Control, Controls
 from farcall.local.credentials import RoleCredentials
 from farcall.local.engine import Engine
@@ -169,8 +170,9 @@ class LocalServer(Controls):
         queues.create_queue(
             {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
         )
+        runner = BreakingRunner(self._runner)
         world = World(
-            runner=self._runner,
+            runner=runner,
             logs=CloudWatchLogs(
                 _backend("logs", names.REGION), self._front.locks["logs"], self._front.guard
             ),
@@ -180,7 +182,7 @@ class LocalServer(Controls):
             changed=self._events.changed,
         )
         engine = Engine(world, cpus)
-        control = Control(engine, limits, timing, self._credentials)
+        control = Control(engine, limits, timing, self._credentials, runner)
         return engine, BatchApi(engine, queues, limits), control
 
     def _assumable(self, role_arn: str) -> bool:

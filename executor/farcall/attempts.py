@@ -1,0 +1,241 @@
+"""Attempts that failed and that Batch follows with others: how each ended, told as it happens.
+
+Batch lists a plain job's ended attempts. Of an array's children it would have to be asked one by
+one, so the bucket is listed: a container stores what came of such an attempt under ``attempts/``.
+One whose host went away stored nothing, and Batch's words stand for it. All this is a courtesy: it
+may fail, and then a task's end is told without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from farcall import endings
+from farcall.batch import Batch
+from farcall.details import Attempt, JobDetail
+from farcall.store import Store
+from farcall.submission import Submission
+from farcall.watching import Watch, moment
+from farcall_runtime import envelope
+from farcall_runtime.contract import Location
+
+_log = logging.getLogger("farcall")
+
+_LINES = 5
+"""Attempts told of one by one, before the others of the same minute are only counted."""
+
+_WINDOW_S = 60.0
+_PAGE = 1000
+_PAGE_S = 1.0
+"""A bundle is listed again only after so long for each page that it took."""
+
+_LARGEST_BYTES = 1024 * 1024
+"""What a larger one holds is the task's output, most of it, and not worth the memory."""
+
+_INLINE_BYTES = 64 * 1024
+
+
+class Attempts:
+    """Warns of failed attempts while the task they belong to goes on.
+
+    Args:
+        batch: Batch.
+        store_of: Gives the store of a bucket.
+    """
+
+    def __init__(self, batch: Batch, store_of: Callable[[str], Store]) -> None:
+        self._batch = batch
+        self._store_of = store_of
+        self._news: deque[tuple[Watch, int, JobDetail, int]] = deque()
+        self._looks: dict[Watch, None] = {}
+        self._rests: dict[Watch, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._lines_left = _LINES
+        self._counted = 0
+        self._window: asyncio.TimerHandle | None = None
+
+    def note(self, watch: Watch, index: int, detail: JobDetail) -> None:
+        """Take in what Batch says of a task.
+
+        Args:
+            watch: The job that it belongs to.
+            index: Number of the task.
+            detail: A plain job or a child of an array.
+        """
+        known = watch.tried.get(index, 0)
+        if index in watch.waiting and detail.attempts > known and _goes_on(detail):
+            watch.tried[index] = detail.attempts
+            self._news.append((watch, index, detail, known + 1))
+            self._start()
+
+    def look(self, watch: Watch) -> None:
+        """List what children's failed attempts stored, unless that was done just now."""
+        if moment() >= self._rests.get(watch, 0.0):
+            self._looks[watch] = None
+            self._start()
+
+    def forget(self, watch: Watch) -> None:
+        """Tell no more of a job."""
+        self._looks.pop(watch, None)
+        self._rests.pop(watch, None)
+
+    async def close(self) -> None:
+        """Stop, and say how many were not told of."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._window is not None:
+            self._window.cancel()
+            self._sum_up()
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while self._news or self._looks:
+            try:
+                if self._news:
+                    await self._tell(*self._news.popleft())
+                else:
+                    watch = next(iter(self._looks))
+                    del self._looks[watch]
+                    await self._look(watch)
+            except Exception as error:  # whatever it is, the tasks themselves go on
+                _log.debug("failed attempts are not told of: %r", error)
+
+    async def _tell(self, watch: Watch, index: int, detail: JobDetail, first: int) -> None:
+        submission = watch.submission
+        for number in range(first, detail.attempts + 1):
+            if index not in watch.waiting:  # it has ended meanwhile
+                return
+            if not self._may_tell():
+                self._count(1)
+                continue
+            store = self._store_of(submission.where.bucket)
+            (how,) = await explain(store, submission, index, detail, [number])
+            text = "job %s (%s): attempt %d of %d failed and is followed by another: %s"
+            job_id = submission.id_of(index)
+            _log.warning(text, job_id, submission.name, number, detail.attempts_allowed, how)
+
+    async def _look(self, watch: Watch) -> None:
+        new = await self._find_new(watch)
+        if not new:
+            return
+        # Whether another attempt follows, Batch knows: a task that was cancelled leaves the same.
+        id_of = watch.submission.id_of
+        asked = list(new)[: max(1, self._lines_left)]
+        found = await self._batch.describe(map(id_of, asked))
+        follow = False
+        for index in asked:
+            number = new.pop(index)
+            detail = found.get(id_of(index))
+            if detail is None or (_goes_on(detail) and detail.attempts < number):
+                continue  # Batch is about to learn of its end
+            follow = follow or _goes_on(detail)
+            self.note(watch, index, detail)
+            watch.tried[index] = max(number, watch.tried.get(index, 0))
+        if follow:
+            for index, number in new.items():
+                self._count(number - watch.tried.get(index, 0))
+                watch.tried[index] = number
+
+    async def _find_new(self, watch: Watch) -> dict[int, int]:
+        """Return by number of the task the last of its attempts that stored something since."""
+        where = watch.submission.where
+        listed = await self._store_of(where.bucket).list_keys(where.attempts_prefix)
+        if watch.waiting:  # still
+            self._rests[watch] = moment() + (1 + len(listed) // _PAGE) * _PAGE_S
+        new: dict[int, int] = {}
+        for index, number in (_place(where, key) for key, _ in listed):
+            known = max(watch.tried.get(index, 0), new.get(index, 0))
+            if index in watch.waiting and number > known:
+                new[index] = number
+        return new
+
+    def _may_tell(self) -> bool:
+        self._open_window()
+        self._lines_left -= 1
+        return self._lines_left >= 0
+
+    def _count(self, number: int) -> None:
+        self._open_window()
+        self._counted += number
+
+    def _open_window(self) -> None:
+        if self._window is None:
+            loop = asyncio.get_running_loop()
+            self._window = loop.call_later(_WINDOW_S, self._sum_up)
+
+    def _sum_up(self) -> None:
+        if self._counted:
+            _log.warning(
+                "%d more attempts failed and were followed by others; a task's error tells how "
+                "its earlier attempts ended",
+                self._counted,
+            )
+        self._window, self._lines_left, self._counted = None, _LINES, 0
+
+
+async def explain(
+    store: Store,
+    submission: Submission,
+    index: int,
+    detail: JobDetail | None,
+    numbers: list[int],
+) -> list[str]:
+    """Say how attempts ended, each in a line: the error's class and its text.
+
+    Args:
+        store: The bucket.
+        submission: The job.
+        index: Number of the task.
+        detail: What Batch says of it, or None.
+        numbers: Those of the attempts, from 1.
+
+    Raises:
+        ServiceError: S3 refused.
+    """
+    where = submission.where
+    listed = await store.list_keys(f"{where.attempts_prefix}{index}/")
+    sizes = {_place(where, key): size for key, size in listed}
+    lines = []
+    for number in numbers:
+        tried = detail.tried if detail is not None else ()
+        said = tried[number - 1] if number <= len(tried) else None
+        size = sizes.get((index, number))
+        line = ""
+        if size is not None and size <= _LARGEST_BYTES:
+            line = await _read(store, submission, where.attempt_key(index, number), said)
+        lines.append(line or endings.of_tried(said))
+    return lines
+
+
+async def _read(store: Store, submission: Submission, key: str, said: Attempt | None) -> str:
+    """Say what an attempt stored of its end; nothing is unpickled for it."""
+    data = await store.get(key)
+    if data is None:
+        return ""
+    try:
+        if len(data) <= _INLINE_BYTES:
+            outcome = envelope.open_outcome(submission.key, key, data)
+        else:
+            outcome = await asyncio.to_thread(envelope.open_outcome, submission.key, key, data)
+    except envelope.EnvelopeError as error:
+        return f"its outcome is not what the job wrote ({error}), and was not read"
+    return endings.of_attempt(outcome.meta, said)
+
+
+def _goes_on(detail: JobDetail) -> bool:
+    """Tell whether Batch follows an attempt that has ended with another."""
+    withdrawn = detail.is_cancelled or detail.is_terminated
+    return not detail.status.is_final and not withdrawn
+
+
+def _place(where: Location, key: str) -> tuple[int, int]:
+    """Return number of the task and of the attempt that a key names; anybody may have made it."""
+    index, _, number = key.removeprefix(where.attempts_prefix).partition("/")
+    return (int(index), int(number)) if index.isdecimal() and number.isdecimal() else (-1, 0)

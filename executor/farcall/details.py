@@ -1,0 +1,172 @@
+"""What Batch says of a job: its status, its attempts, where its log is. No I/O.
+
+Batch's documents are read here, and become values of ours. What its texts mean is for
+`farcall.states` to say.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+
+class JobStatus(str, enum.Enum):
+    """Status of a job, in Batch's words.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
+    """
+
+    SUBMITTED = "SUBMITTED"
+    PENDING = "PENDING"
+    """Waits for other jobs; also an array job whose children are not all done."""
+    RUNNABLE = "RUNNABLE"
+    """Waits for a place to run."""
+    STARTING = "STARTING"
+    """Has a place; the image is being pulled."""
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    """Also a cancelled job: Batch has no status of its own for it."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no other status follows."""
+        return self in (JobStatus.SUCCEEDED, JobStatus.FAILED)
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Attempt(NamedTuple):
+    """What Batch says of an attempt that has ended.
+
+    Attributes:
+        status_reason: Batch's words on its end.
+        container_reason: The container agent's words, such as ``"OutOfMemoryError: ..."``.
+        exit_code: Exit code of the container, or None where it had none.
+        log_stream: CloudWatch log stream; empty where it never ran.
+    """
+
+    status_reason: str = ""
+    container_reason: str = ""
+    exit_code: int | None = None
+    log_stream: str = ""
+
+
+@dataclass(frozen=True)
+class JobDetail:
+    """What Batch says of a job, or of one child of an array job.
+
+    Attributes:
+        job_id: The job's ID; an array child's is ``"<parent>:<index>"``.
+        name: The job's name.
+        status: Its status.
+        status_reason: Batch's words on the status; of the last attempt where the job has none.
+        exit_code: Exit code of the container's last attempt, or None where it had none.
+        container_reason: The container agent's words, such as ``"OutOfMemoryError: ..."``.
+        tried: The attempts that have ended, the first one first.
+        attempts_allowed: How many it may have.
+        created_at: When it was submitted.
+        started_at: When the last attempt began to run, or None.
+        stopped_at: When it ended, or None.
+        is_cancelled: CancelJob or TerminateJob was called before it ran.
+        is_terminated: TerminateJob was called.
+        log_group: CloudWatch log group.
+        log_stream: CloudWatch log stream of the last attempt; empty before it runs.
+        array_size: Number of children of an array job; 0 for others.
+        status_summary: Of an array job, the number of children by status.
+        environment: The job's own environment variables.
+    """
+
+    job_id: str
+    name: str
+    status: JobStatus
+    status_reason: str = ""
+    exit_code: int | None = None
+    container_reason: str = ""
+    tried: tuple[Attempt, ...] = ()
+    attempts_allowed: int = 1
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    stopped_at: datetime | None = None
+    is_cancelled: bool = False
+    is_terminated: bool = False
+    log_group: str = ""
+    log_stream: str = ""
+    array_size: int = 0
+    status_summary: Mapping[str, int] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_describe(cls, job: Mapping[str, Any]) -> JobDetail:
+        """Read a member of DescribeJobs's ``jobs``, with containerProperties or ecsProperties.
+
+        Source:
+            https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
+        """
+        tried = tuple(map(_attempt, job.get("attempts") or ()))
+        last = tried[-1] if tried else Attempt()
+        container = _first_container(job)
+        exit_code = container.get("exitCode")
+        log = (container.get("logConfiguration") or {}).get("options") or {}
+        array = job.get("arrayProperties") or {}
+        return cls(
+            job_id=job["jobId"],
+            name=job.get("jobName", ""),
+            status=JobStatus(job["status"]),
+            status_reason=job.get("statusReason") or last.status_reason,
+            exit_code=last.exit_code if exit_code is None else exit_code,
+            container_reason=container.get("reason") or last.container_reason,
+            tried=tried,
+            attempts_allowed=(job.get("retryStrategy") or {}).get("attempts") or 1,
+            created_at=_moment(job.get("createdAt")),
+            started_at=_moment(job.get("startedAt")),
+            stopped_at=_moment(job.get("stoppedAt")),
+            is_cancelled=bool(job.get("isCancelled")),
+            is_terminated=bool(job.get("isTerminated")),
+            log_group=log.get("awslogs-group", "/aws/batch/job"),
+            log_stream=container.get("logStreamName") or last.log_stream,
+            array_size=array.get("size") or 0,
+            status_summary=array.get("statusSummary") or {},
+            environment={
+                pair["name"]: pair.get("value", "") for pair in container.get("environment") or []
+            },
+        )
+
+    @property
+    def attempts(self) -> int:
+        """Number of attempts that have ended."""
+        return len(self.tried)
+
+    @property
+    def reason(self) -> str:
+        """Batch's words on the end, status reason and container reason."""
+        return "; ".join(text for text in (self.status_reason, self.container_reason) if text)
+
+
+def _attempt(attempt: Mapping[str, Any]) -> Attempt:
+    container = _first_container(attempt)
+    return Attempt(
+        attempt.get("statusReason") or "",
+        container.get("reason") or "",
+        container.get("exitCode"),
+        container.get("logStreamName") or "",
+    )
+
+
+def _first_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container of a job or an attempt, wherever this kind of definition puts it."""
+    tasks = job.get("taskProperties") or (job.get("ecsProperties") or {}).get("taskProperties")
+    containers = tasks[0].get("containers") if tasks else None
+    found = containers[0] if containers else job.get("container")
+    return found or {}
+
+
+def _moment(milliseconds: float | None) -> datetime | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)

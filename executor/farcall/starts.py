@@ -1,0 +1,183 @@
+"""Endings of containers that were not started, or were lost by their engine. A table, no I/O.
+
+Sources:
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_cannot_pull_image.html
+"""
+
+from __future__ import annotations
+
+from farcall import errors
+from farcall.rows import LOST, SUBNET, Ending, Row, container, status
+
+STARTS: tuple[Row, ...] = (
+    # Why an image cannot be pulled:
+    # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_cannot_pull_image.html
+    Row(
+        container(
+            "CannotPull",
+            "access denied",
+            "not authorized",
+            "unauthorized",
+            "no basic auth",
+            "authentication",
+            "403 forbidden",
+            "credential",
+        ),
+        Ending(
+            errors.ImageError,
+            "the image could not be pulled: the registry refused access",
+            "batch_execution_role_name needs the policy AmazonECSTaskExecutionRolePolicy (on EC2, "
+            "where the option is empty, the instance role), another registry "
+            "repositoryCredentials in job_definition_extra; check container_image_uri, too",
+        ),
+    ),
+    Row(
+        container(
+            "CannotPull", "i/o timeout", "dial tcp", "deadline", "request canceled", "no route"
+        ),
+        Ending(
+            errors.ImageError,
+            "the image could not be pulled: the registry was not reached",
+            f"{SUBNET} the registry: a NAT gateway, a public address (networkConfiguration in "
+            "job_definition_extra) or VPC endpoints",
+        ),
+    ),
+    Row(
+        container("CannotPull", "toomanyrequests", "rate limit", "429"),
+        Ending(
+            errors.ImageError,
+            "the image could not be pulled: the registry allows no more pulls now",
+            "set container_image_uri to a copy in ECR, or try again later",
+        ),
+    ),
+    Row(
+        container("CannotPull", "platform", "no matching manifest"),
+        Ending(
+            errors.ImageError,
+            "the image could not be pulled: it is not made for the machine's architecture",
+            "build the image of container_image_uri for x86_64 or arm64, whichever the machines "
+            "are (runtimePlatform in job_definition_extra on Fargate)",
+        ),
+    ),
+    Row(
+        container("CannotPull", "no space left"),
+        Ending(
+            errors.ImageError,
+            "the image could not be pulled: the machine's disk is full",
+            "set ephemeralStorage in job_definition_extra on Fargate; on EC2 enlarge the volume "
+            "in the launch template of the compute environment",
+        ),
+    ),
+    Row(
+        container("CannotPull", "not found", "manifest unknown", "does not exist", "no such"),
+        Ending(
+            errors.ImageError,
+            "the image could not be pulled: the registry does not have it",
+            "check container_image_uri: registry, repository, tag, and the region of ECR",
+        ),
+    ),
+    Row(
+        container("CannotPull"),
+        Ending(
+            errors.ImageError,
+            "the image could not be pulled",
+            "check container_image_uri, the registry's permissions of batch_execution_role_name, "
+            "and that the subnet reaches the registry",
+        ),
+    ),
+    Row(
+        container("CannotCreateContainerError"),
+        Ending(
+            errors.ImageError,
+            "the container could not be created",
+            "check memory, and volumes, devices and user in job_definition_extra",
+        ),
+    ),
+    Row(
+        container("CannotStartContainerError", "exec format error"),
+        Ending(
+            errors.ImageError,
+            "the container could not be started: the image is made for another architecture",
+            "build the image of container_image_uri for x86_64 or arm64, whichever the machines "
+            "are (runtimePlatform in job_definition_extra on Fargate)",
+        ),
+    ),
+    Row(
+        container("CannotStartContainerError"),
+        Ending(
+            errors.ImageError,
+            "the container could not be started",
+            "build the image of container_image_uri from farcall's Dockerfile; check the "
+            "image's entry point, and command and linuxParameters in job_definition_extra",
+        ),
+    ),
+    Row(
+        container("ResourceInitializationError", "log group", "logger", "awslogs"),
+        Ending(
+            errors.ImageError,
+            "the job's log could not be opened",
+            "batch_job_log_group_name must exist, and batch_execution_role_name needs "
+            "logs:CreateLogStream and logs:PutLogEvents on it",
+        ),
+    ),
+    Row(
+        container("ResourceInitializationError", "secret", "registry auth", "ssm"),
+        Ending(
+            errors.ImageError,
+            "the job's secrets or its registry credentials could not be fetched",
+            "batch_execution_role_name needs permission for them "
+            "(AmazonECSTaskExecutionRolePolicy, secretsmanager:GetSecretValue, "
+            f"ssm:GetParameters), and {SUBNET} these services",
+        ),
+    ),
+    Row(
+        container("ResourceInitializationError"),
+        Ending(
+            errors.ImageError,
+            "the job's surroundings could not be prepared",
+            "check volumes and networkConfiguration in job_definition_extra, "
+            "batch_job_log_group_name, the permissions of batch_execution_role_name, and the "
+            "network of the subnet",
+        ),
+    ),
+    Row(
+        container("ECS was unable to assume the role"),
+        Ending(
+            errors.ImageError,
+            "the job's role cannot be assumed",
+            "batch_job_role_name and batch_execution_role_name must exist and trust "
+            "ecs-tasks.amazonaws.com",
+        ),
+    ),
+    Row(
+        container("DockerTimeoutError"),
+        Ending(
+            errors.HostLostError,
+            "the machine's container engine was too slow to start the container",
+            "raise retry_attempts; where it happens again, the machine's disk or network is too "
+            "slow for the image of container_image_uri",
+        ),
+    ),
+    Row(
+        container("CannotInspectContainerError"),
+        Ending(errors.HostLostError, "the machine's container engine lost the container", LOST),
+    ),
+    Row(
+        container("Container Overrides length"),
+        Ending(
+            errors.ImageError,
+            "the job's overrides exceed ECS's 8192 characters",
+            "shorten prefix and the environment in job_definition_extra",
+        ),
+    ),
+    Row(
+        status("Task failed to start"),
+        Ending(
+            errors.ImageError,
+            "the container was not started, and Batch does not say why",
+            "submit it again; the event log of the ECS cluster behind batch_queue may say more",
+        ),
+    ),
+)
+"""The first row that fits counts: the special ones before the general."""

@@ -1,0 +1,151 @@
+"""Batch's descriptions of jobs, as DescribeJobs gives them for each kind of job."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from farcall.details import Attempt, JobDetail, JobStatus
+
+EXITED = "Essential container in task exited"
+NOT_STARTED = "Task failed to start"
+PULL = "CannotPullContainerError: pull image manifest has been retried 1 time(s): not found"
+
+CONTAINER = {
+    "image": "x",
+    "environment": [{"name": "FARCALL_BUNDLE", "value": "s3://b/v1/r/bundles/c"}],
+    "logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": "own-group"}},
+    "exitCode": 1,
+    "logStreamName": "farcall/default/abc",
+    "taskArn": "arn:aws:ecs:us-east-1:1:task/abc",
+}
+JOB = {
+    "jobArn": "arn:aws:batch:us-east-1:1:job/8f1",
+    "jobId": "8f1",
+    "jobName": "simulate-1",
+    "jobQueue": "arn:aws:batch:us-east-1:1:job-queue/q",
+    "status": "FAILED",
+    "statusReason": EXITED,
+    "createdAt": 1700000000000,
+    "startedAt": 1700000001500,
+    "stoppedAt": 1700000002000,
+    "attempts": [
+        {
+            "container": {"exitCode": 1, "logStreamName": "farcall/default/abc"},
+            "startedAt": 1700000001500,
+            "stoppedAt": 1700000002000,
+            "statusReason": EXITED,
+        }
+    ],
+    "container": CONTAINER,
+    "isCancelled": False,
+    "isTerminated": False,
+}
+
+
+def described(**changes):
+    return JobDetail.from_describe({**JOB, **changes})
+
+
+def test_a_job_with_container_properties_is_read():
+    assert described() == JobDetail(
+        job_id="8f1",
+        name="simulate-1",
+        status=JobStatus.FAILED,
+        status_reason=EXITED,
+        exit_code=1,
+        tried=(Attempt(EXITED, "", 1, "farcall/default/abc"),),
+        created_at=datetime.fromtimestamp(1700000000, tz=timezone.utc),
+        started_at=datetime.fromtimestamp(1700000001.5, tz=timezone.utc),
+        stopped_at=datetime.fromtimestamp(1700000002, tz=timezone.utc),
+        log_group="own-group",
+        log_stream="farcall/default/abc",
+        environment={"FARCALL_BUNDLE": "s3://b/v1/r/bundles/c"},
+    )
+
+
+def test_a_job_with_ecs_properties_is_read():
+    said = {"name": "default", "exitCode": 137, "reason": "OutOfMemoryError: Container killed"}
+    detail = described(
+        container=None,
+        ecsProperties={"taskProperties": [{"containers": [{**CONTAINER, **said}]}]},
+        attempts=[
+            {
+                "taskProperties": [{"containers": [{**said, "logStreamName": "s"}]}],
+                "statusReason": EXITED,
+            }
+        ],
+    )
+    assert (detail.exit_code, detail.container_reason) == (137, said["reason"])
+    assert (detail.log_group, detail.log_stream) == ("own-group", "farcall/default/abc")
+    assert detail.environment["FARCALL_BUNDLE"] == "s3://b/v1/r/bundles/c"
+
+
+def test_a_job_without_attempts_shows_its_status_reason():
+    reason = "Container Overrides length must be at most 8192"
+    detail = described(statusReason=reason, attempts=[], container={"image": "x"})
+    assert (detail.reason, detail.attempts, detail.exit_code) == (reason, 0, None)
+
+
+def test_the_container_s_reason_is_shown_beside_the_status_reason():
+    detail = described(statusReason=NOT_STARTED, container={**CONTAINER, "reason": PULL})
+    assert detail.reason == f"{NOT_STARTED}; {PULL}"
+
+
+def test_what_the_job_does_not_say_comes_from_its_last_attempt():
+    attempts = [
+        {"container": {"exitCode": 3, "reason": "first"}, "statusReason": "one"},
+        {"container": {"exitCode": 0, "reason": "last", "logStreamName": "s2"}},
+        {
+            "container": {"exitCode": 0, "reason": "last", "logStreamName": "s3"},
+            "statusReason": "3",
+        },
+    ]
+    detail = described(statusReason=None, attempts=attempts, container={"image": "x"})
+    assert (detail.attempts, detail.exit_code, detail.log_stream) == (3, 0, "s3")
+    assert detail.reason == "3; last"
+    assert detail.tried == (
+        Attempt("one", "first", 3),
+        Attempt("", "last", 0, "s2"),
+        Attempt("3", "last", 0, "s3"),
+    )
+
+
+def test_the_attempts_a_job_may_have_are_those_of_its_own_strategy():
+    assert described(retryStrategy={"attempts": 4, "evaluateOnExit": []}).attempts_allowed == 4
+    assert described().attempts_allowed == 1
+
+
+def test_an_exit_code_of_zero_is_an_exit_code():
+    assert described(container={**CONTAINER, "exitCode": 0}).exit_code == 0
+
+
+def test_a_first_attempt_that_runs_has_its_live_log():
+    detail = described(
+        status="RUNNING", statusReason=None, attempts=[], container={"logStreamName": "live"}
+    )
+    assert (detail.status, detail.attempts, detail.log_stream) == (JobStatus.RUNNING, 0, "live")
+
+
+def test_a_job_that_waits_has_neither_start_nor_log():
+    detail = JobDetail.from_describe({"jobId": "j", "jobName": "n", "status": "RUNNABLE"})
+    assert (detail.started_at, detail.created_at, detail.log_stream) == (None, None, "")
+    assert detail.log_group == "/aws/batch/job"
+
+
+def test_an_array_and_its_child_are_read():
+    parent = described(
+        status="PENDING", arrayProperties={"size": 3, "statusSummary": {"RUNNING": 2, "FAILED": 1}}
+    )
+    child = described(jobId="8f1:2", arrayProperties={"index": 2})
+    assert (parent.array_size, parent.status_summary["FAILED"]) == (3, 1)
+    assert (child.job_id, child.array_size, dict(child.status_summary)) == ("8f1:2", 0, {})
+
+
+def test_flags_and_secrets_of_a_job():
+    detail = described(isCancelled=True, isTerminated=True)
+    assert (detail.is_cancelled, detail.is_terminated) == (True, True)
+    assert "s3://b/v1" not in repr(detail)
+
+
+def test_only_two_states_are_final():
+    assert [str(status) for status in JobStatus if status.is_final] == ["SUCCEEDED", "FAILED"]
