@@ -1,5 +1,6 @@
 """Run a Python function as an AWS Batch job and get its result back."""
 
+from farcall.details import JobDetail, JobStatus
 from farcall.errors import (
     ChildKilledError,
     FarcallError,
@@ -25,9 +26,9 @@ from farcall.errors import (
 )
 from farcall.executor import BatchExecutor
 from farcall.job import Job
+from farcall.recovery import Recovered, Run
 from farcall.results import CallResult
 from farcall.settings import Settings
-from farcall.states import JobDetail, JobStatus
 from farcall.sweep import Sweep
 from farcall.task import Task
 
@@ -52,7 +53,9 @@ __all__ = [
     "OutOfMemoryError",
     "OutcomeError",
     "OutcomeMissingError",
+    "Recovered",
     "ResultNotPicklableError",
+    "Run",
     "ServiceError",
     "Settings",
     "SettingsError",

@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from farcall import endings, logs, results
+from farcall import attempts, endings, logs, results
 from farcall.aws import Aws
+from farcall.delivered import Delivered, Usage, spent_keys
+from farcall.details import JobDetail
 from farcall.endings import About
 from farcall.errors import FarcallError, IntegrityError
 from farcall.results import Result
 from farcall.spilling import FolderFor, NoRoomError, in_memory
-from farcall.states import JobDetail
 from farcall.store import Arrived, Store
 from farcall.submission import Submission
 from farcall.watching import Arrival, Ended
@@ -29,44 +30,6 @@ _INLINE_BYTES = 64 * 1024
 """Signatures of smaller outcomes are checked on the spot: a thread would take longer."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What a task used.
-
-    Attributes:
-        wall_s: Seconds from the container's start to the end of the function.
-        cpu_s: Seconds of CPU of the task's process and the processes it waited for.
-        peak_memory_bytes: The largest resident size of one of these processes.
-        memory_limit_bytes: The container's limit, or None where there is none.
-    """
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    peak_memory_bytes: int = 0
-    memory_limit_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Delivered:
-    """What came of a task.
-
-    Attributes:
-        results: One result for each of its calls.
-        stdout: What it wrote.
-        stderr: The same of the other stream.
-        usage: What it used.
-        attempt: Number of the attempt that ended it, from 1; 0 if none began.
-        spent: Keys of objects that are of no more use; empty where something failed.
-    """
-
-    results: list[Result] = field(repr=False)
-    stdout: bytes = field(default=b"", repr=False)
-    stderr: bytes = field(default=b"", repr=False)
-    usage: Usage = Usage()
-    attempt: int = 0
-    spent: list[str] = field(default_factory=list, repr=False)
-
-
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
 """Turns an outcome's description and value into results, given what errors say of the job."""
 
@@ -76,6 +39,10 @@ Room: TypeAlias = Callable[[int], Awaitable[None]]
 
 async def no_bound(_more_bytes: int) -> None:
     """Let everything be fetched at once."""
+
+
+class _TakenError(Exception):
+    """What had arrived is there no more."""
 
 
 @dataclass(slots=True)
@@ -153,12 +120,12 @@ class Courier:
             if isinstance(arrival, Ended):
                 return await self._explain(task, arrival)
             outcome = await self._open(task, arrival)
-            if outcome is None:
-                return task.fail(endings.taken(task.about))
             beside = _bytes_beside(outcome)
             if beside:
                 await room(beside)
             return await self._unpack(task, outcome, read, folder_for)
+        except _TakenError:
+            return task.fail(endings.taken(task.about))
         except envelope.EnvelopeError as error:
             return task.fail(endings.unusable(error, task.about))
         except IntegrityError as error:  # a chunk of its output
@@ -177,10 +144,10 @@ class Courier:
             ServiceError: S3 refused.
         """
         key = submission.where.outcome_key(index)
-        data = await store.get(key)
-        if data is None:
-            return None
         try:
+            data = await store.get(key)
+            if data is None:
+                return None
             outcome = await self._verify(submission, key, data)
         except envelope.EnvelopeError as error:
             about = About(submission.id_of(index), submission.name)
@@ -189,11 +156,13 @@ class Courier:
 
     # --- with an outcome ----------------------------------------------------------------------
 
-    async def _open(self, task: _Task, arrived: Arrived) -> Outcome | None:
+    async def _open(self, task: _Task, arrived: Arrived) -> Outcome:
         key = task.submission.where.outcome_key(task.index)
         async with self._places:
             data = await task.store.get(key, arrived.size)
-        return None if data is None else await self._verify(task.submission, key, data)
+        if data is None:
+            raise _TakenError
+        return await self._verify(task.submission, key, data)
 
     async def _unpack(
         self, task: _Task, outcome: Outcome, read: Reader, folder_for: FolderFor
@@ -211,13 +180,8 @@ class Courier:
         job = await self._complete(task, meta, stdout, stderr)
         found = await self._in_thread(read, meta, value, job)
         found = results.complete(found, meta, job, task.calls)
-        spent = []
-        if all(result.error is None for result in found):
-            spent = [where.outcome_key(index)]
-            spent += [where.value_key(index, attempt)] if "value" in meta else []
-            for stream in STREAMS:
-                count = meta[stream]["chunks"]
-                spent += [where.chunk_key(index, attempt, stream, n) for n in range(count)]
+        well = all(result.error is None for result in found)
+        spent = await spent_keys(store, where, index, meta) if well else []
         return Delivered(found, stdout, stderr, usage, attempt, spent)
 
     async def _fetch_value(
@@ -233,7 +197,10 @@ class Courier:
             return outcome.value
         key = submission.where.value_key(index, int(outcome.meta["attempt"]))
         size = said["size"]
-        data, digest = await store.get_large(key, size, folder_for(size)) or (b"", "")
+        found = await store.get_large(key, size, folder_for(size))
+        if found is None:
+            raise _TakenError
+        data, digest = found
         if digest != said["sha256"]:
             raise envelope.IntegrityError(f"s3://{store.bucket}/{key} differs from its outcome")
         return data
@@ -253,7 +220,8 @@ class Courier:
         if meta["status"] != OutcomeStatus.DONE or task.submission.size <= _MANY:
             with contextlib.suppress(FarcallError):  # the error itself matters more
                 detail = await self._describe(job.job_id)
-        return self._with(job, detail, stdout, stderr, int(meta["attempt"]))
+        about = self._with(job, detail, stdout, stderr, int(meta["attempt"]))
+        return await self._with_earlier(task, about, detail)
 
     # --- without one --------------------------------------------------------------------------
 
@@ -271,14 +239,17 @@ class Courier:
             stdout, stderr = await logs.read_whole(store, submission, index, kept)
             usage = Usage(**kept.meta["usage"])
         else:
-            for _, stream, data in await logs.Tail(store, submission, index).read():
+            for attempt, stream, data in await logs.Tail(store, submission, index).read():
+                if attempt != max(1, detail.attempts):  # its error is the last one's
+                    continue
                 stdout, stderr = (
                     (stdout + data, stderr) if stream == STDOUT else (stdout, stderr + data)
                 )
         if not stdout and not stderr:
             stdout = (await logs.last_lines(self._aws, detail)).encode()
         job = self._with(task.about, detail, stdout, stderr, detail.attempts)
-        why = endings.of_job(detail, stuck=ended.stuck)
+        job = await self._with_earlier(task, job, detail)
+        why = endings.of_job(detail)
         found = [Result(None, why.error(job), stdout, stderr)] * task.calls
         if kept is not None and "results" in kept.meta and task.calls > 1:
             value = await self._fetch_value(store, submission, index, kept, in_memory)
@@ -304,6 +275,20 @@ class Courier:
             reason = detail.reason
             log_url = logs.url(self._aws.region, detail) if self._aws.has_console else None
         return About(job.job_id, job.name, reason, attempts, stdout, stderr, log_url)
+
+    async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:
+        """Add how the attempts before the last one ended."""
+        numbers = list(range(1, job.attempts))
+        if not numbers:
+            return job
+        try:
+            async with self._places:
+                earlier = await attempts.explain(
+                    task.store, task.submission, task.index, detail, numbers
+                )
+        except FarcallError:  # the error itself matters more
+            return job
+        return job._replace(earlier=tuple(earlier))
 
     async def _verify(self, submission: Submission, key: str, data: bytearray) -> Outcome:
         if len(data) <= _INLINE_BYTES:

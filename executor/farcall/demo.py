@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from farcall import local, showing
+from farcall.details import JobDetail, JobStatus
 from farcall.executor import BatchExecutor
 from farcall.job import Job
-from farcall.states import JobDetail, JobStatus
 
 _EXPERIMENT = """\
 @executor.task

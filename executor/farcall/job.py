@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from farcall import logs
-from farcall.delivery import Delivered, Usage
-from farcall.errors import JobLostError
+from farcall.delivered import Delivered, Usage
+from farcall.errors import FarcallError
+from farcall.handle import Handle, is_closed
+from farcall.lines import Lines
+from farcall.payload import Call
+from farcall.results import CallResult
 from farcall.session import Session
 from farcall.settings import Settings
-from farcall.states import JobDetail, JobStatus
 from farcall.submission import Submission
-from farcall.watching import Arrival, ClosedError, Ended
+from farcall.watching import Arrival
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 R = TypeVar("R")
@@ -23,11 +25,12 @@ R = TypeVar("R")
 _FOLLOW_S = 1.0
 
 
-class Job(Generic[R]):
+class Job(Handle, Generic[R]):
     """One task: an AWS Batch job, or one child of an array job.
 
-    Made by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. A handle is bound
-    to the event loop it was made on.
+    Made by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. One event loop at a
+    time waits by a handle: on another one `BatchExecutor.attach` makes another. Once that has
+    ended, or the result is there, any loop will do.
 
     Attributes:
         id: The job's ID, such as ``"6f1c…"``; an array child's is ``"<parent>:<index>"``.
@@ -40,20 +43,30 @@ class Job(Generic[R]):
         session: Callable[[], Awaitable[Session]],
         place: tuple[Submission, int] | None = None,
         on_end: Callable[[str], None] = lambda _: None,
+        on_spent: Callable[[], None] = lambda: None,
     ) -> None:
-        self.id = job_id
-        self._settings = settings
-        self._session = session
-        self._place = place
-        self._on_end = on_end
-        self._followed = False
-        self._arrival: Arrival | None = None
-        # Plain futures, one for each wait: ten thousand jobs are waited for in little memory.
-        self._waits: list[asyncio.Future[Arrival]] = []
+        super().__init__(job_id, settings, session, place, on_end)
+        self._on_spent = on_spent
         self._delivery: asyncio.Task[Delivered] | None = None
+        self._is_discarded = False
 
-    def __repr__(self) -> str:
-        return f"<Job {self.id}{' done' if self.done() else ''}>"
+    async def calls(self) -> list[Call]:
+        """Return the calls that the task makes, as pairs of ``args`` and ``kwargs``.
+
+        It is one, or several where a ``map`` has a ``chunksize``. They are read from the bucket
+        as long as the task has not been delivered, and verified by what Batch says of the job
+        before they are unpickled.
+
+        Raises:
+            IntegrityError: The bucket does not hold what was submitted.
+            VersionMismatchError: It was submitted by another farcall or Python.
+            TaskNotPicklableError: The arguments cannot be unpickled here.
+            JobLostError: Batch does not know the job.
+            FarcallError: farcall did not submit it, or its arguments have been deleted.
+            ServiceError: AWS refused a call.
+        """
+        session, submission, index = await self._find()
+        return await session.calls.read(submission, index)
 
     async def result(self) -> R:
         """Wait for the job's end and return the function's value.
@@ -69,9 +82,25 @@ class Job(Generic[R]):
             OutcomeError: The job ended, and its answer cannot be used.
             ServiceError: AWS refused a call.
         """
-        values = [result.unwrap() for result in (await self._delivered()).results]
+        delivered = await self._delivered()
+        await self._discard(delivered, self._settings)
+        values = [result.unwrap() for result in delivered.results]
         value: R = values if len(values) > 1 else values[0]  # type: ignore[assignment]
         return value
+
+    async def results(self) -> list[CallResult[Any]]:
+        """Wait for the job's end and return what came of each call that the task makes.
+
+        The job of a ``map`` with a ``chunksize`` makes several. Other than from `result`, their
+        errors are not raised, and those that came to their end keep their values. Of an attached
+        or recovered job, calls that were not begun are left out; see `calls`.
+
+        Raises:
+            ServiceError: AWS refused a call.
+        """
+        delivered = await self._delivered()
+        await self._discard(delivered, self._settings)
+        return [result.tell(number, self.id) for number, result in enumerate(delivered.results)]
 
     async def exception(self) -> BaseException | None:
         """Wait for the job's end and return what `result` would raise, or None.
@@ -81,28 +110,6 @@ class Job(Generic[R]):
         """
         errors = (result.error for result in (await self._delivered()).results)
         return next((error for error in errors if error is not None), None)
-
-    def done(self) -> bool:
-        """Tell whether the job's end is known here; it asks nobody."""
-        return self._arrival is not None
-
-    async def status(self) -> JobStatus:
-        """Ask Batch for the job's status. Asking for many jobs at once shares calls.
-
-        Raises:
-            JobLostError: Batch does not know the job.
-            ServiceError: Batch refused the call.
-        """
-        return (await self.detail()).status
-
-    async def detail(self) -> JobDetail:
-        """Ask Batch for everything it says of the job: status, reasons, times, log stream.
-
-        Raises:
-            JobLostError: Batch does not know the job.
-            ServiceError: Batch refused the call.
-        """
-        return await self._describe(await self._session())
 
     async def usage(self) -> Usage:
         """Wait for the job's end and return what it used: time, CPU, peak memory.
@@ -146,7 +153,7 @@ class Job(Generic[R]):
             ServiceError: AWS refused a call.
         """
         wanted = _wanted(stream)
-        lines = _Lines()
+        lines = Lines()
         async for attempt, name, data in self._chunks(follow=follow):
             if name in wanted:
                 for line in lines.add(name, data, attempt):
@@ -173,75 +180,29 @@ class Job(Generic[R]):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._arrived(), _FOLLOW_S)
 
-    async def cancel(self, reason: str = "cancelled by its owner") -> None:
-        """End the job, whatever it is doing; a job that has ended stays as it is.
+    async def delete_outcome(self) -> None:
+        """Wait for the job's end and have its outcome deleted from the bucket.
 
-        The task's process gets SIGTERM, 20 seconds to clean up, then SIGKILL. `result` raises
-        `JobCancelledError` afterwards.
-
-        Args:
-            reason: Kept by Batch, up to some 1000 characters.
+        `result` does that by itself, but where ``keep_artifacts`` is set: then the value can be
+        brought where it is safe before. The outcome of a task that failed stays.
 
         Raises:
-            ServiceError: Batch refused the call.
+            ServiceError: AWS refused a call.
         """
-        session = await self._session()
-        await session.terminations.soon(self.id, reason)
-
-    # --- how it is found ----------------------------------------------------------------------
-
-    async def _describe(self, session: Session) -> JobDetail:
-        detail = await session.detail(self.id)
-        if detail is None:
-            raise JobLostError(
-                f"Batch does not know job {self.id} in {session.aws.region}; is it the right "
-                "region and account, and less than some days old?",
-                job_id=self.id,
-            )
-        return detail
-
-    async def _find(self) -> tuple[Session, Submission, int]:
-        session = await self._session()
-        if self._place is None:
-            self._place = Submission.of(await self._describe(session))
-        return session, *self._place
-
-    def watch(self, session: Session, submission: Submission, index: int) -> None:
-        """Have the tracker follow the job, whether or not somebody waits for its result yet."""
-        if not self._followed:
-            self._followed = True
-            session.tracker.watch(submission, [index], self._settings, self._tell)
-            session.events.listen(self._settings.event_queue)
-
-    def _tell(self, _index: int, arrived: Arrival) -> None:
-        if _is_closed(arrived):
-            self._followed = False  # the job goes on; whoever waits follows it in a new session
-        else:
-            self._arrival = arrived
-            self._on_end(self.id)
-        for wait in self._waits:
-            if not wait.done():
-                wait.set_result(arrived)
-
-    async def _arrived(self) -> Arrival:
-        """Wait for what the tracker tells of the job's end."""
-        if self._arrival is not None:
-            return self._arrival
-        wait: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
-        self._waits.append(wait)
-        try:
-            return await wait
-        finally:
-            self._waits.remove(wait)
+        await self._discard(await self._delivered(), self._settings.replace(keep_artifacts=False))
 
     async def _delivered(self) -> Delivered:
         delivery = self._delivery
+        if delivery is not None and not delivery.done():
+            self.watch(*await self._find())  # refuses where another loop is at it
+            if delivery.get_loop() is not asyncio.get_running_loop():
+                delivery = self._delivery = None
         while delivery is None or _has_failed(delivery):
             session, submission, index = await self._find()
             self.watch(session, submission, index)
             arrived = await self._arrived()
             delivery = self._delivery  # which another wait may have begun meanwhile
-            if not _is_closed(arrived) and (delivery is None or _has_failed(delivery)):
+            if not is_closed(arrived) and (delivery is None or _has_failed(delivery)):
                 delivery = self._delivery = asyncio.ensure_future(
                     self._fetch(session, submission, index, arrived)
                 )
@@ -252,6 +213,16 @@ class Job(Generic[R]):
         self, session: Session, submission: Submission, index: int, arrived: Arrival
     ) -> Delivered:
         return await session.deliver(self._settings, submission, index, arrived)
+
+    async def _discard(self, delivered: Delivered, settings: Settings) -> None:
+        """Have what lies in the bucket deleted: who asked for the result has it now."""
+        if not self._is_discarded and not settings.keep_artifacts:
+            self._is_discarded = True
+            with contextlib.suppress(FarcallError):  # what stays there harms nobody
+                session, submission, _ = await self._find()
+                session.discard(settings, submission, delivered.spent)
+            if delivered.spent:
+                self._on_spent()
 
     async def _output(self, stream: str) -> str:
         whole = await self._whole()
@@ -277,45 +248,7 @@ def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:
     return delivery.done() and (delivery.cancelled() or delivery.exception() is not None)
 
 
-def _is_closed(arrived: Arrival) -> bool:
-    return isinstance(arrived, Ended) and isinstance(arrived.error, ClosedError)
-
-
 def _wanted(stream: str | None) -> tuple[str, ...]:
     if stream not in (None, *STREAMS):
         raise ValueError(f"stream is {stream!r}; {' or '.join(STREAMS)} is allowed")
     return STREAMS if stream is None else (stream,)
-
-
-class _Lines:
-    """Cuts the chunks of streams into lines, and knows how much of each it has seen."""
-
-    def __init__(self) -> None:
-        self._decoders: dict[str, codecs.IncrementalDecoder] = {}
-        self._begun: dict[str, str] = {}
-        self._seen: dict[str, int] = {}
-        self._attempt = 0
-
-    def add(self, stream: str, data: bytes, attempt: int = 0) -> list[str]:
-        """Return the lines that end in a chunk."""
-        if attempt > self._attempt:  # another attempt begins its streams anew
-            self._attempt = attempt
-            self._seen.clear()
-        decoder = self._decoders.setdefault(
-            stream, codecs.getincrementaldecoder("utf-8")(errors="replace")
-        )
-        self._seen[stream] = self._seen.get(stream, 0) + len(data)
-        text = self._begun.get(stream, "") + decoder.decode(data)
-        *lines, self._begun[stream] = text.split("\n")
-        return lines
-
-    def add_rest_of(self, stream: str, whole: bytes) -> None:
-        """Take in what comes after the part that was seen, given the whole stream."""
-        self._begun[stream] = "\n".join(
-            [*self.add(stream, whole[self._seen.get(stream, 0) :]), self._begun.get(stream, "")]
-        )
-
-    def end(self, stream: str) -> list[str]:
-        """Return the lines that were not given out yet, the last one whether or not it ends."""
-        *lines, last = self._begun.pop(stream, "").split("\n")
-        return [*lines, last] if last else lines

@@ -44,13 +44,31 @@ class Result(NamedTuple):
             raise self.error
         return self.value
 
+    def tell(self, index: int, job_id: str) -> CallResult[Any]:
+        """Return it as its owner sees it.
+
+        Args:
+            index: Number of the call.
+            job_id: ID of the job it was part of.
+        """
+        return CallResult(
+            index,
+            self.value,
+            self.error,
+            self.stdout.decode(errors="replace"),
+            self.stderr.decode(errors="replace"),
+            self.wall_s,
+            self.cpu_s,
+            job_id,
+        )
+
 
 @dataclass(frozen=True)
 class CallResult(Generic[R]):
-    """What came of one call of a `Task.map`.
+    """What came of one call of a `Task.map`, or of a `Job`.
 
     Attributes:
-        index: Number of the call, from 0.
+        index: Number of the call, from 0; that of a `Job` within its task.
         value: What the function returned; None where there is an error.
         error: What awaiting the map would have raised; None where the function returned.
         stdout: What was written to stdout while the call ran, as UTF-8; other bytes appear as
@@ -237,10 +255,12 @@ def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Base
             BaseException.__cause__.__set__(behind, member)  # type: ignore[union-attr]
         else:
             BaseException.__context__.__set__(behind, member)  # type: ignore[union-attr]
-    note = (
-        f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}:\n"
-        f"{with_source(record['traceback'])}"
-    )
+    lines = [
+        f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}:",
+        with_source(record["traceback"]),
+        *job.earlier_lines(),
+    ]
+    note = "\n".join(lines)
     if isinstance(members[0], _Unknown):
         text = f"the function raised {members[0]}\n{note}"
         known = errors.TaskError(text, **job.fields())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from farcall.definitions import LARGEST_ARRAY
+from farcall.details import JobDetail
 from farcall.errors import FarcallError, TaskTooLargeError
 from farcall.payload import Origin, Packed
 from farcall.settings import Settings
-from farcall.states import JobDetail
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
@@ -25,6 +26,8 @@ _FULL_BYTES = 4 * 1024**3
 _LARGEST_BYTES = 64 * 1024**3
 """An upload has 10,000 parts at most, https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 
+_MOST_NAME = 90  # of Batch's 128 characters for a job's name; the rest makes it unique
+
 
 @dataclass(frozen=True)
 class Submission:
@@ -32,10 +35,11 @@ class Submission:
 
     Attributes:
         job_id: The job's ID; of an array the parent's.
-        name: The job's name.
+        name: The job's name, which is that of its bundle.
         where: The bundle's place in the bucket.
         key: What outcomes are signed with.
         size: Number of tasks.
+        digest: SHA-256 of the root of the bundle's index, hexadecimal.
     """
 
     job_id: str
@@ -43,28 +47,40 @@ class Submission:
     where: Location
     key: bytes = field(repr=False)
     size: int
+    digest: str = ""
 
     def id_of(self, index: int) -> str:
         """Return the ID of one task's job."""
         return self.job_id if self.size == 1 else f"{self.job_id}:{index}"
 
     @classmethod
-    def of(cls, detail: JobDetail) -> tuple[Submission, int]:
-        """Find out from Batch's description what a job of ours carries.
-
-        Returns:
-            The submission, and the number of the job in it.
+    def whole(cls, detail: JobDetail) -> Submission:
+        """Find out from Batch's description what a plain job or an array of ours carries.
 
         Raises:
-            FarcallError: farcall did not submit the job, or it is an array job as a whole.
+            FarcallError: farcall did not submit the job.
         """
         try:
             where = Location.parse(detail.environment.get(contract.ENV_BUNDLE, ""))
             key = bytes.fromhex(detail.environment[contract.ENV_OUTCOME_KEY])
+            digest = detail.environment[contract.ENV_DIGEST]
         except (KeyError, ValueError) as error:
             raise FarcallError(
                 f"job {detail.job_id} ({detail.name}) was not submitted by farcall"
             ) from error
+        return cls(detail.job_id, detail.name, where, key, detail.array_size or 1, digest)
+
+    @classmethod
+    def of(cls, detail: JobDetail) -> tuple[Submission, int]:
+        """Find out from Batch's description what a job of one task carries.
+
+        Returns:
+            The submission, and the number of the task in it.
+
+        Raises:
+            FarcallError: farcall did not submit the job, or it is an array job as a whole.
+        """
+        whole = cls.whole(detail)
         if detail.array_size:
             raise FarcallError(
                 f"job {detail.job_id} is an array of {detail.array_size}; attach to one of its "
@@ -72,7 +88,7 @@ class Submission:
             )
         parent, _, index = detail.job_id.partition(":")
         size = 2 if index else 1  # all that matters is whether the ID has an index
-        return cls(parent, detail.name, where, key, size), int(index or 0)
+        return replace(whole, job_id=parent, size=size), int(index or 0)
 
 
 class Bundle:
@@ -83,19 +99,20 @@ class Bundle:
     Args:
         settings: The options.
         root: Key prefix of the run.
+        name: A name to recognise it by, such as the function's.
         tasks: Function and arguments of each, at least one; all functions of one origin.
 
     Attributes:
-        where: Its place.
+        where: Its place; it and its job have one name, so that who finds it finds the job.
         key: What the job's outcomes are signed with.
         size: Number of tasks, once `pieces` is through.
         digest: SHA-256 of the root of its index, hexadecimal, likewise.
     """
 
     def __init__(
-        self, settings: Settings, root: str, tasks: Iterator[tuple[Packed, Packed]]
+        self, settings: Settings, root: str, name: str, tasks: Iterator[tuple[Packed, Packed]]
     ) -> None:
-        self.where = Location(settings.s3_bucket_name, root, secrets.token_hex(8))
+        self.where = Location(settings.s3_bucket_name, root, _unique(name))
         self.key = secrets.token_bytes(32)
         self.size = 0
         self.digest = "0" * 64  # as long as the one that is to come
@@ -148,6 +165,7 @@ class Bundle:
                 "attempts": settings.retry_attempts,
                 "retry_on": settings.retry_on,
                 "time_limit_s": settings.time_limit,
+                "queue": settings.batch_queue,
             },
             [(function.size, function.sha256) for _, function in functions],
             entries,
@@ -170,6 +188,12 @@ class Bundle:
         if endpoint:
             environment[contract.ENV_ENDPOINT] = endpoint
         return environment
+
+
+def _unique(name: str) -> str:
+    """Make a name that Batch accepts and no other job has."""
+    plain = re.sub("[^A-Za-z0-9_-]+", "-", name).strip("-_")[:_MOST_NAME] or "task"
+    return f"{plain}-{secrets.token_hex(8)}"
 
 
 def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:

@@ -21,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_it_tells_its_version_and_what_it_can_do() -> None:
     assert f"farcall, version {farcall.__version__}\n" == run("--version").stdout
     told = run("--help").stdout
-    for command in ("local", "demo"):
+    for command in ("local", "demo", "attach", "result", "recover"):
         assert command in told
 
 

@@ -129,6 +129,15 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
     assert not [r for r in caplog.records if "refused" in r.message or "stay in" in r.message]
 
 
+async def test_a_run_is_recovered_on_the_documented_policies(enforced):
+    async with executor(keep_artifacts=True) as opened:
+        await (await opened.submit(abs, -1)).wait()
+        run = await opened.run_name()
+        assert run in [found.name for found in await opened.runs()]
+        (job,) = (await opened.recover(run)).jobs
+        assert (await job.calls(), await job.result()) == ([((-1,), {})], 1)
+
+
 async def test_a_client_without_the_permissions_to_register_runs_what_was_run_before(enforced):
     image = f"farcall-local-process:{uuid.uuid4().hex}"
 

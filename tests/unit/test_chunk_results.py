@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from farcall import errors, results
+from farcall.details import JobDetail, JobStatus
 from farcall.endings import About, of_job
-from farcall.states import JobDetail, JobStatus
 from farcall_runtime import task
 from farcall_runtime.contract import ExitCode, OutcomeStatus
 
@@ -16,9 +16,7 @@ OUTPUT = b"first\nsecond\nthird\n"
 ERRORS = b"1\n2\n3\n"
 JOB = About("job-1", "simulate", attempts=2, stdout=OUTPUT, stderr=ERRORS)
 ENDS = [[6, 2], [13, 4]]
-CANCELLED = of_job(
-    JobDetail("job-1", "simulate", status=JobStatus.FAILED, is_terminated=True), stuck=False
-)
+CANCELLED = of_job(JobDetail("job-1", "simulate", status=JobStatus.FAILED, is_terminated=True))
 
 
 @pytest.fixture

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 
 import cloudpickle
 import pytest
 
 from farcall import Settings, submission
+from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, TaskTooLargeError
 from farcall.payload import Packed, pack_calls, pack_function
-from farcall.states import JobDetail, JobStatus
 from farcall.submission import Bundle, Submission
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
@@ -33,7 +34,7 @@ def tasks(*functions):
 
 
 def bundle(*functions, **options):
-    return Bundle(Settings(**options), ROOT, iter(tasks(*functions)))
+    return Bundle(Settings(**options), ROOT, "double", iter(tasks(*functions)))
 
 
 def written(*functions, **options):
@@ -92,7 +93,7 @@ def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
             taken.append(number)
             yield task
 
-    pieces = Bundle(Settings(), ROOT, coming()).pieces()
+    pieces = Bundle(Settings(), ROOT, "double", coming()).pieces()
     assert taken == []
     next(pieces)  # the start, which says who pickled
     assert taken == [0]
@@ -106,7 +107,7 @@ def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
     left = iter(all_of_them)
     sizes = []
     for _ in range(3):
-        made = Bundle(Settings(), ROOT, left)
+        made = Bundle(Settings(), ROOT, "double", left)
         assert index_of(made, b"".join(made.pieces())).entries == made.size
         sizes.append(made.size)
     assert (sizes, next(left, None)) == ([2, 2, 1], None)
@@ -121,7 +122,7 @@ def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
 def test_large_arguments_are_neither_copied_nor_yielded_in_one_piece():
     data = bytearray(20 * 1024 * 1024)
     arguments = Packed([b"head", memoryview(data)], len(data) + 4)
-    made = Bundle(Settings(), ROOT, iter([(pack_function(double), arguments)]))
+    made = Bundle(Settings(), ROOT, "double", iter([(pack_function(double), arguments)]))
     steps = [piece for piece in made.pieces() if len(piece) > 1024 * 1024]
     assert all(isinstance(step, memoryview) and step.obj is data for step in steps)
     assert sum(map(len, steps)) == len(data)
@@ -136,6 +137,7 @@ def test_the_bundle_says_what_the_container_must_know():
         "attempts": 4,
         "retry_on": "infrastructure",
         "time_limit_s": 99,
+        "queue": Settings().batch_queue,
     }
 
 
@@ -176,6 +178,31 @@ def test_no_two_bundles_share_a_name_or_a_key():
     assert {len(item.key) for item in made} == {32}
 
 
+@pytest.mark.parametrize(
+    ("function", "plain"),
+    [
+        ("simulate", "simulate"),
+        ("<lambda>", "lambda"),
+        ("größe", "gr-e"),
+        ("__call__", "call"),
+        ("größe" * 50, None),
+        ("日本", "task"),
+        ("", "task"),
+    ],
+)
+def test_a_bundle_has_a_name_that_batch_accepts_for_its_job(function, plain):
+    made = Bundle(Settings(), ROOT, function, iter(tasks(double)))
+    assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", made.where.bundle)
+    named, _, digits = made.where.bundle.rpartition("-")
+    assert re.fullmatch("[0-9a-f]{16}", digits)
+    assert plain in (None, named)
+
+
+def test_the_index_tells_the_queue_so_that_the_job_can_be_found():
+    made, data = written(double, batch_queue="nightly")
+    assert index_of(made, data).meta["queue"] == "nightly"
+
+
 def test_secrets_are_in_no_repr():
     made = bundle(double)
     submission = Submission("j", "n", made.where, made.key, 1)
@@ -194,7 +221,11 @@ def test_the_id_of_a_child_has_its_number():
 
 
 def detail(job_id="8f1", **changes):
-    environment = {"FARCALL_BUNDLE": f"s3://b/{ROOT}/bundles/x", "FARCALL_OUTCOME_KEY": "ab" * 32}
+    environment = {
+        "FARCALL_BUNDLE": f"s3://b/{ROOT}/bundles/x",
+        "FARCALL_DIGEST": "cd" * 32,
+        "FARCALL_OUTCOME_KEY": "ab" * 32,
+    }
     fields = {"environment": environment, "status": JobStatus.RUNNING, **changes}
     return JobDetail(job_id, "n", **fields)
 
@@ -203,6 +234,17 @@ def test_a_job_of_ours_is_recognised_by_its_environment():
     submission, index = Submission.of(detail())
     assert (submission.where, submission.key) == (Location("b", ROOT, "x"), b"\xab" * 32)
     assert (submission.id_of(index), index) == ("8f1", 0)
+
+
+def test_the_digest_of_its_bundle_is_batchs():
+    submission, _ = Submission.of(detail())
+    assert submission.digest == "cd" * 32
+
+
+def test_an_array_is_known_as_a_whole():
+    submission = Submission.whole(detail(array_size=10))
+    assert (submission.size, submission.id_of(9)) == (10, "8f1:9")
+    assert Submission.whole(detail()).size == 1
 
 
 def test_a_child_of_an_array_is_recognised():

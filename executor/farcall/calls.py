@@ -1,0 +1,213 @@
+"""What was submitted, read back from the bucket: a bundle's facts, and the arguments of its tasks.
+
+A bundle is believed by the digest of its index that Batch holds. Before that is known it gives
+nothing but a hint, and nothing of it is unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from farcall import unpickling
+from farcall.endings import About
+from farcall.errors import (
+    FarcallError,
+    IntegrityError,
+    TaskNotPicklableError,
+    VersionMismatchError,
+)
+from farcall.payload import Call
+from farcall.store import Store
+from farcall.submission import Submission
+from farcall_runtime import envelope
+from farcall_runtime.contract import Location
+from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part
+
+_FIRST_READ_BYTES = 64 * 1024
+"""One request brings all of a small bundle, and the index of a large one."""
+
+_SMALL_BYTES = 256 * 1024
+"""The arguments of tasks whose rows are in one page are fetched together up to this size, and are
+dealt with on the spot: a thread would take longer."""
+
+_PARALLEL = 8
+
+
+async def queue_of(store: Store, where: Location) -> str:
+    """Return the queue that a bundle says its job was for; a hint, for nobody has verified it.
+
+    Returns:
+        Name or ARN; empty where the bundle does not say, or is not there.
+
+    Raises:
+        ServiceError: S3 refused.
+    """
+    try:
+        tail = await _tail(store, where)
+        if tail is None:
+            return ""
+        root = _root(tail)
+        queue = Index(root, hashlib.sha256(root).hexdigest()).meta.get("queue")
+    except envelope.EnvelopeError:
+        return ""
+    return queue if isinstance(queue, str) else ""
+
+
+class Calls:
+    """Reads the arguments of tasks, on one event loop; bundles that are asked for stay open.
+
+    Args:
+        store_of: Gives the store of a bucket.
+    """
+
+    def __init__(self, store_of: Callable[[str], Store]) -> None:
+        self._store_of = store_of
+        self._bundles: weakref.WeakKeyDictionary[Submission, _Bundle]
+        self._bundles = weakref.WeakKeyDictionary()
+
+    async def read(self, submission: Submission, index: int) -> list[Call]:
+        """Return the calls that a task makes, as they were submitted.
+
+        Args:
+            submission: The task's job, as it was submitted or as Batch describes it.
+            index: The task's number there.
+
+        Raises:
+            FarcallError: The bundle is no longer in the bucket.
+            IntegrityError: It is not the one that was submitted.
+            VersionMismatchError: It was written by another farcall, or another Python.
+            TaskNotPicklableError: The arguments cannot be unpickled here.
+            ServiceError: S3 refused.
+        """
+        about = About(submission.id_of(index), submission.name)
+        where = submission.where
+        bundle = self._bundles.get(submission)
+        if bundle is None:
+            bundle = _Bundle(self._store_of(where.bucket), where, submission.digest)
+            self._bundles[submission] = bundle
+        try:
+            data = await bundle.arguments(index)
+        except envelope.VersionMismatchError as error:
+            remedy = "use the farcall and the Python that it was submitted with"
+            raise VersionMismatchError(about.tell(str(error), remedy), **about.fields()) from error
+        except envelope.IntegrityError as error:
+            sentence = f"{where.url} is not what was submitted ({error})"
+            remedy = "find out who writes to the bucket"
+            raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
+        if len(data) <= _SMALL_BYTES:
+            return _unpickled(data, about)
+        return await asyncio.to_thread(_unpickled, data, about)
+
+
+def _unpickled(data: Buffer, about: About) -> list[Call]:
+    try:
+        calls: list[Call] = unpickling.load(envelope.unpack(data))
+    except Exception as error:  # the arguments' own code
+        sentence = f"the arguments cannot be unpickled here ({type(error).__name__}: {error})"
+        raise TaskNotPicklableError(
+            about.tell(sentence, "install here what their classes need")
+        ) from error
+    return calls
+
+
+class _Page(NamedTuple):
+    """The rows of some tasks, and their arguments where those are few bytes together."""
+
+    rows: Buffer
+    start: int
+    data: Buffer
+
+
+class _Bundle:
+    """A bundle whose end is here; it is read once for all its tasks."""
+
+    def __init__(self, store: Store, where: Location, digest: str) -> None:
+        self._store = store
+        self._where = where
+        self._digest = digest
+        self._looking = asyncio.Lock()
+        self._places = asyncio.Semaphore(_PARALLEL)
+        self._index: Index | None = None
+        self._tail: Buffer = b""
+        self._pages: dict[int, _Page] = {}
+
+    async def arguments(self, number: int) -> Buffer:
+        """Return the verified arguments of a task.
+
+        Raises:
+            EnvelopeError: The bundle differs from what was submitted.
+        """
+        async with self._looking:
+            index = self._index
+            if index is None:
+                index = self._index = await self._open()
+            page = self._pages.get(number // PAGE_ROWS)
+            if page is None:
+                page = self._pages[number // PAGE_ROWS] = await self._turn_to(index, number)
+        entry = index.entry(number, page.rows)
+        start = entry.offset - page.start
+        data = page.data[start : start + entry.length]
+        if len(data) < entry.length:
+            async with self._places:
+                data = await self._read(index, entry)
+        if entry.length > _SMALL_BYTES:
+            await asyncio.to_thread(entry.check, data)
+        else:
+            entry.check(data)
+        return data
+
+    async def _turn_to(self, index: Index, number: int) -> _Page:
+        rows = await self._read(index, index.page(number))
+        first = number - number % PAGE_ROWS
+        last = index.entry(min(first + PAGE_ROWS, index.entries) - 1, rows)
+        start = index.entry(first, rows).offset
+        length = last.offset + last.length - start
+        if length > _SMALL_BYTES:
+            return _Page(rows, start, b"")
+        return _Page(rows, start, await self._read(index, Part(start, length, b"")))
+
+    async def _open(self) -> Index:
+        tail = await _tail(self._store, self._where)
+        if tail is None:
+            raise self._missing()
+        index = Index(_root(tail), self._digest)
+        if index.python != sys.version_info[:2]:
+            theirs, ours = (".".join(map(str, v)) for v in (index.python, sys.version_info[:2]))
+            raise envelope.VersionMismatchError(
+                f"the arguments were pickled by Python {theirs}, and this is Python {ours}"
+            )
+        self._tail = tail
+        return index
+
+    async def _read(self, index: Index, part: Part) -> Buffer:
+        start = part.offset - (index.end - len(self._tail))
+        if start >= 0:
+            return memoryview(self._tail)[start : start + part.length]
+        key = self._where.bundle_key
+        data = await self._store.get_part(key, part.offset, part.length, index.end)
+        if data is None:
+            raise self._missing()
+        return data
+
+    def _missing(self) -> FarcallError:
+        return FarcallError(
+            f"{self._where.url} is no longer there: a bundle is deleted when every task of it has "
+            "been delivered, or by the bucket's lifecycle rule"
+        )
+
+
+async def _tail(store: Store, where: Location) -> Buffer | None:
+    """Return the last bytes of a bundle with at least the root of its index."""
+    tail = await store.get_end(where.bundle_key, _FIRST_READ_BYTES)
+    if tail is not None and (size := envelope.root_size(tail)) > len(tail):
+        tail = await store.get_end(where.bundle_key, size)
+    return tail
+
+
+def _root(tail: Buffer) -> bytes:
+    return bytes(tail[-envelope.root_size(tail) :])

@@ -1,0 +1,175 @@
+"""The commands that join jobs again: ``farcall attach``, ``farcall result``, ``farcall recover``.
+
+Values are deleted from the bucket only when they lie in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import traceback
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from farcall.errors import FarcallError
+from farcall.executor import BatchExecutor
+from farcall.job import Job
+from farcall.recovery import Recovered
+from farcall.settings import Settings
+from farcall_runtime import pickles
+
+_PARALLEL = 16
+"""Values that are fetched and saved at a time."""
+
+_MOST_CHARACTERS = 200
+
+
+async def follow(job_id: str) -> bool:
+    """Print what a job writes as it comes, and how it ends.
+
+    Returns:
+        Whether it gave a value.
+    """
+    executor = _opened()
+    job = executor.attach(job_id)
+    await asyncio.gather(_print(job, "stdout"), _print(job, "stderr"))
+    error = await job.exception()
+    if error is not None:
+        _show(error)
+    else:
+        click.echo(f"{job.id} ({job.name}) returned", err=True)
+    return error is None
+
+
+async def _print(job: Job[Any], stream: Literal["stdout", "stderr"]) -> None:
+    async for line in job.logs(follow=True, stream=stream):
+        click.echo(line, err=stream == "stderr")
+
+
+async def get(job_id: str, output: Path | None) -> bool:
+    """Wait for a job, and print its value or save it.
+
+    Returns:
+        Whether it gave a value.
+    """
+    executor = _opened()
+    job = executor.attach(job_id)
+    error = await job.exception()
+    if error is not None:
+        _show(error)
+        return False
+    value = await job.result()
+    if output is None:
+        click.echo(repr(value))
+    else:
+        await _save(value, output)
+        if not _keeps():
+            await job.delete_outcome()
+    return True
+
+
+async def list_runs() -> None:
+    """Print the runs that have left something in the bucket."""
+    executor = _opened()
+    runs = await executor.runs()
+    for run in runs:
+        bundles = f"{run.bundles} bundle{'s' * (run.bundles != 1)}"
+        click.echo(f"{run.name}  {bundles}, the first of {run.stored_at:%Y-%m-%d %H:%M} UTC")
+    if not runs:
+        settings = executor.settings
+        place = f"s3://{settings.s3_bucket_name}/{settings.prefix}"
+        click.echo(f"no run has left anything in {place}")
+
+
+async def recover(run: str, folder: Path | None) -> bool:
+    """Print what came of each task of a run as it comes, and save values.
+
+    Returns:
+        Whether each gave a value, now or before.
+    """
+    executor = _opened()
+    recovered = await executor.recover(run)
+    click.echo(f"{recovered.run}: {len(recovered.jobs)} tasks to be delivered", err=True)
+    places = asyncio.Semaphore(_PARALLEL)
+    waits = []
+    while recovered.jobs:  # and nothing holds on to the value of a job that is through
+        waits.append(_bring(recovered.jobs.pop(0), places, folder))
+    all_well = all(await asyncio.gather(*waits))
+    if folder is not None and not _keeps():
+        await recovered.discard()
+    return _tell_rest(recovered) and all_well
+
+
+async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) -> bool:
+    await job.wait()
+    async with places:
+        error = await job.exception()
+        said = "returned" if error is None else _in_a_line(error)
+        if error is None and folder is not None:
+            path = folder / f"{job.id.replace(':', '-')}.pickle"
+            await _save(await job.result(), path)
+            said = f"saved as {path}"
+            if not _keeps():
+                await job.delete_outcome()
+    click.echo(f"{job.id}  {job.name.rpartition('-')[0]}  {said}")
+    return error is None
+
+
+def _tell_rest(recovered: Recovered) -> bool:
+    """Tell of the tasks that are no jobs; return whether there is none that gave no value."""
+    if recovered.delivered:
+        click.echo(f"{recovered.delivered} tasks were delivered before")
+    for bundle in recovered.unsubmitted:
+        click.echo(f"{bundle}  was not submitted: nothing of it has run")
+    for bundle in recovered.forgotten:
+        click.echo(f"{bundle}  Batch tells of no job of it, as happens after seven days")
+    return not recovered.unsubmitted and not recovered.forgotten
+
+
+def _opened() -> BatchExecutor:
+    """Return an executor; without a block of its own nothing is looked for but what is needed."""
+    return BatchExecutor(keep_artifacts=True)
+
+
+def _keeps() -> bool:
+    return Settings().keep_artifacts
+
+
+def _show(error: BaseException) -> None:
+    """Show why there is no value; of the function's own error also where it was raised."""
+    if isinstance(error, FarcallError):
+        click.secho(f"farcall: {error}", fg="red", err=True)
+    else:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+
+
+def _in_a_line(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+async def _save(value: object, path: Path) -> None:
+    await asyncio.to_thread(_write, value, path)
+
+
+def _write(value: object, path: Path) -> None:
+    """Pickle a value into a file that is there only once it is whole."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("xb") as file:
+            pickles.dump_to(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except Exception as error:  # the value's own code, or the disk
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise FarcallError(
+            f"the value was not saved as {path} ({type(error).__name__}: {error}); "
+            "it is still in the bucket"
+        ) from error

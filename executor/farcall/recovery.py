@@ -1,0 +1,274 @@
+"""What became of a run whose client is gone, from the bucket and Batch alone.
+
+A run's bundles have the names of its jobs, and say in which queue to look. What is believed is
+Batch's word: the job whose environment names the bundle also holds the digest of it, and the key
+that its outcomes are signed with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+from farcall import calls
+from farcall.batch import LOOK_AGAIN_S
+from farcall.details import JobDetail, JobStatus
+from farcall.errors import FarcallError, ServiceError
+from farcall.failures import may_pass
+from farcall.job import Job
+from farcall.session import Session
+from farcall.settings import Settings
+from farcall.store import Arrived, Store
+from farcall.submission import Submission
+from farcall_runtime.contract import Location, bundles_prefix, run_root
+
+_log = logging.getLogger("farcall")
+
+_KEPT = timedelta(days=7)
+"""For how long Batch knows a job after its end at least: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html"""
+
+_PARALLEL = 32
+_MOST_NAMED = 10
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one client process has left in the bucket.
+
+    Attributes:
+        name: ``<user>-<date>-<time>-<random>``, of the moment it began, UTC.
+        bundles: How many bundles are left; one is deleted when all of its tasks are delivered.
+        stored_at: When the first of them was stored.
+    """
+
+    name: str
+    bundles: int
+    stored_at: datetime
+
+
+class Recovered:
+    """The tasks of a run; see `BatchExecutor.recover`.
+
+    Attributes:
+        run: The run's name.
+        jobs: One for each task that Batch knows and that has not been delivered. Take them out of
+            this list to let go of their values.
+        delivered: Number of tasks that succeeded and whose outcomes are gone, because they were
+            delivered. Those of bundles that are gone are not counted.
+        unsubmitted: Names of bundles that have no job: nothing of them has run.
+        forgotten: Names of bundles of whose jobs Batch tells nothing, although they may have run:
+            it forgets a job seven days after its end at the earliest, and a queue may be gone or
+            closed to this user. Outcomes there cannot be verified without the job.
+    """
+
+    def __init__(self, run: str, session: Callable[[], Awaitable[Session]]) -> None:
+        self.run = run
+        self.jobs: list[Job[Any]] = []
+        self.delivered = 0
+        self.unsubmitted: list[str] = []
+        self.forgotten: list[str] = []
+        self._session = session
+        self._left: dict[Location, set[int]] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Recovered {self.run}: {len(self.jobs)} jobs, {self.delivered} delivered before, "
+            f"{len(self.unsubmitted)} bundles unsubmitted, {len(self.forgotten)} forgotten>"
+        )
+
+    async def discard(self) -> None:
+        """Delete the bundles whose tasks have all been delivered, now or before.
+
+        Other than those of a run that goes well they stay until then, for `Job.calls`. What is
+        left of the run after that are tasks that failed, and what was not submitted; the bucket's
+        lifecycle rule deletes those. Failing to delete is not an error.
+        """
+        session = await self._session()
+        for where, left in list(self._left.items()):
+            if not left:
+                del self._left[where]
+                session.store(where.bucket).delete_later([where.bundle_key])
+
+    def _add(self, settings: Settings, submission: Submission, index: int) -> Job[Any]:
+        left = self._left[submission.where]
+        left.add(index)
+        job: Job[Any] = Job(
+            submission.id_of(index),
+            settings,
+            self._session,
+            (submission, index),
+            on_spent=lambda: left.discard(index),
+        )
+        self.jobs.append(job)
+        return job
+
+
+async def runs(session: Session, settings: Settings) -> list[Run]:
+    """Return the runs that have left something in the bucket, the oldest first.
+
+    Raises:
+        SettingsError: There is no such bucket.
+        ServiceError: S3 refused.
+    """
+    store = session.store(settings.s3_bucket_name)
+    names = await store.list_folders(f"{run_root(settings.prefix, '')}/")
+    roots = [run_root(settings.prefix, name) for name in names]
+    found = await _each(lambda root: store.list_times(bundles_prefix(root)), roots)
+    left = [Run(n, len(b), min(b.values())) for n, b in zip(names, found, strict=True) if b]
+    return sorted(left, key=lambda run: run.stored_at)
+
+
+async def recover(
+    session: Session,
+    settings: Settings,
+    run: str,
+    again: Callable[[], Awaitable[Session]],
+) -> Recovered:
+    """Find every task of a run; see `BatchExecutor.recover`.
+
+    Args:
+        session: The event loop's session.
+        settings: The executor's options.
+        run: The run's name.
+        again: Gives the session of the event loop that a job is asked on.
+    """
+    store = session.store(settings.s3_bucket_name)
+    root = run_root(settings.prefix, run)
+    stored = await store.list_times(bundles_prefix(root))
+    if not stored:
+        raise await _unknown(session, settings, run)
+    places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
+    found, unanswered = await _find_jobs(session, settings, store, places)
+    succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
+    # Listed last: what Batch calls a success by now was stored before, unless it was deleted.
+    arrived = await _outcomes(store, root)
+    recovered = Recovered(run, again)
+    for (where, (submission, _)), done in zip(found.items(), succeeded, strict=True):
+        recovered._left[where] = set()
+        outcomes = arrived.get(where.bundle, {})
+        for index in range(submission.size):
+            outcome = outcomes.get(index)
+            if outcome is None and index in done:
+                recovered.delivered += 1
+                continue
+            job = recovered._add(settings, submission, index)
+            if outcome is not None:
+                job.note_outcome(outcome)
+    oldest = datetime.now(timezone.utc) - _KEPT
+    for where in places:
+        if where not in found:
+            may_have_run = (
+                where in unanswered or where.bundle in arrived or stored[where.bundle] < oldest
+            )
+            (recovered.forgotten if may_have_run else recovered.unsubmitted).append(where.bundle)
+    return recovered
+
+
+async def _find_jobs(
+    session: Session, settings: Settings, store: Store, places: list[Location]
+) -> tuple[dict[Location, tuple[Submission, JobDetail]], set[Location]]:
+    """Look for the jobs of bundles.
+
+    Returns:
+        The jobs that there are, in the order of their bundles; and the bundles of which nothing
+        can be said, because Batch refused to list their queue.
+    """
+    hints = await _each(lambda where: calls.queue_of(store, where), places)
+    queues = {
+        where: list(dict.fromkeys(queue for queue in (hint, settings.batch_queue) if queue))
+        for where, hint in zip(places, hints, strict=True)
+    }
+    found: dict[Location, tuple[Submission, JobDetail]] = {}
+    unanswered: set[Location] = set()
+    for wait_s in (0.0, *LOOK_AGAIN_S):
+        await asyncio.sleep(wait_s)
+        missing = [where for where in places if where not in found]
+        named = await _each(lambda where: _named(session, where, queues[where]), missing)
+        unanswered = {where for where, ids in zip(missing, named, strict=True) if ids is None}
+        details = await session.batch.describe(job_id for ids in named for job_id in ids or ())
+        for detail in details.values():
+            try:
+                submission = Submission.whole(detail)
+            except FarcallError:  # somebody else's job of the same name
+                continue
+            if submission.where in queues:
+                found[submission.where] = submission, detail
+        if len(found) == len(places):
+            break
+    return {where: found[where] for where in places if where in found}, unanswered - found.keys()
+
+
+async def _named(session: Session, where: Location, queues: list[str]) -> list[str] | None:
+    """Return the IDs of the jobs that have a bundle's name, from the first queue that has any.
+
+    Returns:
+        None where there are none, and the first of the queues could not be asked.
+    """
+    refused: dict[str, ServiceError] = {}
+    for queue in queues:
+        try:
+            found = await session.batch.find_named(queue, where.bundle)
+        except ServiceError as error:
+            if may_pass(error):
+                raise
+            refused[queue] = error
+        else:
+            if found:
+                return found
+    if len(refused) == len(queues):
+        raise refused[queues[-1]]
+    if queues[0] in refused:
+        _log.warning("%s was in queue %s: %s", where.bundle, queues[0], refused[queues[0]])
+        return None
+    return []
+
+
+async def _succeeded(session: Session, submission: Submission, detail: JobDetail) -> set[int]:
+    """Return which tasks of a job have succeeded by now."""
+    if detail.status is JobStatus.SUCCEEDED:  # of an array, each child
+        return set(range(submission.size))
+    if submission.size == 1:
+        return set()
+    return set(await session.batch.list_children(submission.job_id, JobStatus.SUCCEEDED))
+
+
+async def _outcomes(store: Store, root: str) -> dict[str, dict[int, Arrived]]:
+    """Return what lies in a run's inbox, by bundle and number."""
+    found: dict[str, dict[int, Arrived]] = {}
+    after = ""
+    while True:
+        page, after = await store.list_outcomes(root, after=after)
+        for arrived in page:
+            found.setdefault(arrived.bundle, {})[arrived.index] = arrived
+        if not after:
+            return found
+
+
+async def _unknown(session: Session, settings: Settings, run: str) -> FarcallError:
+    where = f"s3://{settings.s3_bucket_name}/{run_root(settings.prefix, '')}/"
+    there = [found.name for found in await runs(session, settings)]
+    named = ", ".join(there[-_MOST_NAMED:]) or "none"
+    if len(there) > _MOST_NAMED:
+        named = f"..., {named}"
+    return FarcallError(
+        f"no run {run!r} has left anything in {where}: either there was none, or every task of "
+        f"it has been delivered. Runs there: {named}"
+    )
+
+
+async def _each(function: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+    """Call a function with each item, some at a time."""
+    places = asyncio.Semaphore(_PARALLEL)
+
+    async def one(item: T) -> R:
+        async with places:
+            return await function(item)
+
+    return await asyncio.gather(*map(one, items))

@@ -1,0 +1,114 @@
+"""A client that is killed, and another that brings its tasks back: each a process of its own.
+
+``python recover_client.py KIND OPTIONS``, with options as JSON. It prints JSON, a line for each
+thing that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from farcall import BatchExecutor, FarcallError
+
+FAILING = 3
+
+
+def work(number, folder):
+    """Note the start in a ledger, wait until the test lets go, and return or raise."""
+    ledger = os.open(f"{folder}/ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(ledger, f"{number} {secrets.token_hex(8)}\n".encode())
+    os.close(ledger)
+    print(f"task {number}", flush=True)
+    while not Path(f"{folder}/go").exists():
+        time.sleep(0.05)
+    if number == FAILING:
+        raise ValueError(f"task {number} fails")
+    return number * number
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+async def sleep_until_killed():
+    say(event="waiting")
+    await asyncio.sleep(600)
+
+
+async def run_map(executor, folder, tasks, stop_after=-1):
+    """Wait for a map in a loop, and stay in the body of the loop after some values."""
+    taken = 0
+    sweep = executor.task(work).map(range(tasks), [folder] * tasks, return_exceptions=True)
+    async for index, _ in sweep:
+        say(event="taken", index=index)
+        taken += 1
+        if taken == stop_after:
+            await sleep_until_killed()
+    await sleep_until_killed()
+
+
+async def run_submit(executor, folder, tasks, apart=False):
+    """Submit tasks together, or each by itself."""
+    if apart:
+        jobs = [await executor.submit(work, number, folder) for number in range(tasks)]
+    else:
+        jobs = await asyncio.gather(*(executor.submit(work, n, folder) for n in range(tasks)))
+    say(event="submitted", jobs=[job.id for job in jobs])
+    await asyncio.gather(*(job.exception() for job in jobs))
+    await sleep_until_killed()
+
+
+async def bring_back(executor, run):
+    """Recover a run, and tell what came of it."""
+    recovered = await executor.recover(run)
+    say(
+        event="found",
+        jobs=[job.id for job in recovered.jobs],
+        delivered=recovered.delivered,
+        unsubmitted=recovered.unsubmitted,
+        forgotten=recovered.forgotten,
+    )
+
+    async def tell(job):
+        ((args, _),) = await job.calls()
+        error = await job.exception()
+        value = None if error else await job.result()
+        text = f"{type(error).__name__}: {error}" if error else None
+        say(event="ended", number=args[0], value=value, error=text, stdout=await job.stdout())
+
+    await asyncio.gather(*map(tell, recovered.jobs))
+    await recovered.discard()
+    say(event="through")
+
+
+async def list_runs(executor):
+    say(event="runs", runs={run.name: run.bundles for run in await executor.runs()})
+
+
+async def main(kind, endpoint_url, more):
+    options = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.2}
+    if endpoint_url:
+        options["endpoint_url"] = endpoint_url
+    executor = BatchExecutor(**options)
+    try:
+        if kind == "recover":
+            await bring_back(executor, **more)
+        elif kind == "runs":
+            await list_runs(executor)
+        else:
+            async with executor:
+                say(event="run", run=await executor.run_name())
+                await {"map": run_map, "submit": run_submit}[kind](executor, **more)
+    except FarcallError as error:
+        say(event="refused", error=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[2])
+    asyncio.run(main(sys.argv[1], options.pop("endpoint_url", None), options))

@@ -1,0 +1,207 @@
+"""What a recovered task was called with, and what is believed of a bucket that others write to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import boto3
+import pytest
+
+from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery
+from farcall_runtime import envelope
+
+
+def wait_for(path, *_args, **_kwargs):
+    while not Path(path).exists():
+        time.sleep(0.05)
+    return "done"
+
+
+def double(x):
+    return 2 * x
+
+
+class Moved:
+    """An argument whose class is found only where it was pickled."""
+
+    def __reduce__(self):
+        return _unknown, ()
+
+
+def _unknown():
+    if os.environ.get("FARCALL_TEST_HOME") == "here":
+        raise LookupError("nobody knows it here")
+    return Moved()
+
+
+@pytest.fixture
+def bucket(aws):
+    return boto3.resource("s3").Bucket(aws.environment["FARCALL_S3_BUCKET_NAME"])
+
+
+@pytest.fixture
+def keeping(make_executor):
+    return make_executor(keep_artifacts=True, linger_s=0.3)
+
+
+def the_bundle(bucket, run):
+    (found,) = bucket.objects.filter(Prefix=f"farcall/v1/{run}/bundles/")
+    return found.Object()
+
+
+async def test_each_task_tells_its_own_call(keeping):
+    async with keeping as executor:
+        small = [executor.submit(double, number) for number in range(130)]
+        large = executor.submit(len, os.urandom(20_000_000))  # more than the first look brings
+        jobs = await asyncio.gather(*small, large)
+        recovered = await executor.recover(await executor.run_name())
+
+        calls = await asyncio.gather(*(job.calls() for job in recovered.jobs))
+
+        by_id = dict(zip([job.id for job in recovered.jobs], calls, strict=True))
+        assert [by_id[job.id] for job in jobs[:-1]] == [[((n,), {})] for n in range(130)]
+        (((data,), _),) = by_id[jobs[-1].id]
+        assert len(data) == 20_000_000
+        assert await jobs[-1].result() == 20_000_000
+        assert {job.name.rpartition("-")[0] for job in recovered.jobs} == {"double"}
+        for job in jobs:
+            await job.wait()
+
+
+async def test_an_attached_job_and_one_just_submitted_tell_theirs(keeping, tmp_path):
+    async with keeping as executor:
+        job = await executor.submit(wait_for, str(tmp_path / "go"), 2, three=[3])
+        attached = executor.attach(job.id)
+        assert attached.name == ""
+        wanted = [((str(tmp_path / "go"), 2), {"three": [3]})]
+        assert await job.calls() == await attached.calls() == wanted
+        assert attached.name == job.name
+        (tmp_path / "go").touch()
+        await job.wait()
+
+
+async def test_a_chunk_tells_each_of_its_calls(keeping):
+    async with keeping as executor:
+        sweep = executor.task(double).map(range(5), chunksize=3)
+        ids = [result.job_id async for result in sweep.results()]
+        found = [await executor.attach(job_id).calls() for job_id in sorted(set(ids))]
+    assert found == [[((x,), {}) for x in (0, 1, 2)], [((x,), {}) for x in (3, 4)]]
+
+
+async def test_arguments_that_cannot_be_read_here_are_told(keeping, monkeypatch):
+    async with keeping as executor:
+        job = await executor.submit(double, Moved())
+        monkeypatch.setenv("FARCALL_TEST_HOME", "here")
+        with pytest.raises(TaskNotPicklableError, match=f"nobody knows it here.*{job.id}"):
+            await job.calls()
+        await job.wait()
+
+
+async def test_arguments_of_a_delivered_task_are_gone_and_it_says_so(make_executor):
+    async with make_executor() as executor:
+        job = await executor.submit(double, 1)
+        await job.result()
+    async with make_executor() as executor:
+        with pytest.raises(FarcallError, match="deleted when every task of it has been delivered"):
+            await executor.attach(job.id).calls()
+
+
+# --- a bucket that others write to --------------------------------------------------------------
+
+
+def truncated(data):
+    return data[:-1]
+
+
+def turned(data):
+    return data[:20] + bytes([data[20] ^ 1]) + data[21:]
+
+
+def foreign(_data):
+    digest = b"\0" * 32
+    pages, root = envelope.seal_index({"queue": "x"}, [(0, digest)], [(0, 0, digest)])
+    return envelope.bundle_start() + pages + root
+
+
+SPOILED = [truncated, turned, foreign, lambda _: b"", lambda _: b"x" * 100_000]
+
+
+@pytest.mark.parametrize("spoil", SPOILED, ids=range(len(SPOILED)))
+async def test_a_bundle_that_was_changed_is_refused_and_its_job_found(
+    keeping, bucket, tmp_path, spoil
+):
+    async with keeping as executor:
+        job = await executor.submit(wait_for, str(tmp_path / "go"))
+        while (await job.status()).value != "RUNNING":
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)  # the container has its own part by now
+        stored = the_bundle(bucket, await executor.run_name())
+        stored.put(Body=spoil(stored.get()["Body"].read()))
+        (tmp_path / "go").touch()
+
+        (found,) = (await executor.recover(await executor.run_name())).jobs
+
+        with pytest.raises(IntegrityError, match="is not what was submitted"):
+            await found.calls()
+        assert found.id == job.id
+        await job.wait()
+
+
+async def test_a_job_of_another_run_is_not_taken_for_one_of_this(keeping, bucket):
+    async with keeping as executor:
+        job = await executor.submit(double, 21)
+        await job.wait()
+        run = await executor.run_name()
+        for found in bucket.objects.filter(Prefix=f"farcall/v1/{run}/"):
+            copy = found.key.replace(run, f"{run}-copy")
+            bucket.Object(copy).put(Body=found.get()["Body"].read())
+
+        recovered = await executor.recover(f"{run}-copy")
+
+        # Its outcome tells that it had a job, and no job of this place is known.
+        assert recovered.jobs == []
+        assert recovered.forgotten == [job.name]
+        assert "1 forgotten" in repr(recovered)
+
+
+async def test_what_is_as_old_as_what_batch_forgets_is_not_called_unsubmitted(
+    keeping, bucket, monkeypatch
+):
+    async with keeping as executor:
+        run = await executor.run_name()
+        bucket.Object(f"farcall/v1/{run}/bundles/work-0011223344556677").put(Body=b"anything")
+        assert (await executor.recover(run)).unsubmitted == ["work-0011223344556677"]
+
+        monkeypatch.setattr(recovery, "_KEPT", timedelta(0))
+
+        assert (await executor.recover(run)).forgotten == ["work-0011223344556677"]
+
+
+async def test_a_bundle_of_a_queue_that_is_gone_is_not_called_unsubmitted(keeping, bucket, caplog):
+    async with keeping as executor:
+        run = await executor.run_name()
+        digest = b"\0" * 32
+        pages, root = envelope.seal_index({"queue": "gone"}, [(0, digest)], [(0, 0, digest)])
+        key = f"farcall/v1/{run}/bundles/work-0011223344556677"
+        bucket.Object(key).put(Body=envelope.bundle_start() + pages + root)
+
+        recovered = await executor.recover(run)
+
+    assert (recovered.unsubmitted, recovered.forgotten) == ([], ["work-0011223344556677"])
+    assert "work-0011223344556677 was in queue gone" in caplog.text
+
+
+async def test_the_python_that_pickled_is_compared_before_anything_is_unpickled(
+    keeping, monkeypatch
+):
+    async with keeping as executor:
+        job = await executor.submit(double, 1)
+        await job.wait()
+        monkeypatch.setattr(sys, "version_info", (3, 9, 0, "final", 0))
+        with pytest.raises(FarcallError, match=r"pickled by Python .*, and this is Python 3\.9"):
+            await job.calls()

@@ -1,0 +1,255 @@
+"""``farcall attach``, ``farcall result`` and ``farcall recover``, as they are installed."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FARCALL = Path(sys.executable).with_name("farcall")
+
+
+def command(*arguments, **options):
+    return subprocess.Popen(
+        [FARCALL, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+async def farcall(*arguments):
+    """Return the exit code, stdout and stderr of a command."""
+    started = command(*arguments)
+    out, err = await asyncio.to_thread(started.communicate, timeout=120)
+    return started.returncode, out, err
+
+
+def talk(go):
+    print("to stdout", flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+    while not Path(go).exists():
+        time.sleep(0.05)
+    print("the last line", flush=True)
+    return {"answer": 42}
+
+
+def double(x):
+    if x == 2:
+        raise LookupError(f"no double of {x}")
+    return 2 * x
+
+
+def fail():
+    print("before", flush=True)
+    raise LookupError("on purpose")
+
+
+class Word:
+    """A class of the workflow's own, which travels by value."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __repr__(self):
+        return f"Word({self.text!r})"
+
+
+def word(text):
+    return Word(text)
+
+
+async def run_of(executor):
+    return await executor.run_name()
+
+
+# --- attach -------------------------------------------------------------------------------------
+
+
+async def test_attach_prints_output_as_it_comes_and_the_end(executor, tmp_path):
+    go = tmp_path / "go"
+    job = await executor.submit(talk, str(go))
+    started = command("attach", job.id)
+    first = await asyncio.to_thread(started.stdout.readline)
+    go.touch()
+    rest, err = await asyncio.to_thread(started.communicate, timeout=120)
+
+    assert (first, rest) == ("to stdout\n", "the last line\n")
+    assert err.splitlines() == ["to stderr", f"{job.id} ({job.name}) returned"]
+    assert started.returncode == 0
+    assert await executor.attach(job.id).result() == {"answer": 42}  # it was not taken away
+
+
+async def test_attach_shows_an_error_and_where_it_was_raised(executor):
+    job = await executor.submit(fail)
+
+    code, out, err = await farcall("attach", job.id)
+
+    assert (code, out) == (1, "before\n")
+    assert "LookupError: on purpose" in err
+    assert 'raise LookupError("on purpose")' in err  # the remote traceback, with its source
+    assert "reattach.py" not in err  # and nothing of farcall's own
+
+
+async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
+    go = tmp_path / "go"
+    job = await executor.submit(talk, str(go))
+    started = command("attach", job.id)
+    await asyncio.to_thread(started.stdout.readline)
+    started.send_signal(signal.SIGINT)
+    _, err = await asyncio.to_thread(started.communicate, timeout=120)
+
+    assert started.returncode == 1
+    assert "Traceback" not in err
+    assert (await job.status()).value == "RUNNING"
+    go.touch()
+    assert await job.result() == {"answer": 42}
+
+
+@pytest.mark.parametrize("name", ["attach", "result"])
+async def test_an_unknown_job_is_told(aws, name):
+    unknown = "00000000-0000-0000-0000-000000000000"
+
+    code, out, err = await farcall(name, unknown)
+
+    assert (code, out) == (1, "")
+    assert err.startswith(f"farcall: Batch does not know job {unknown}")
+    assert "Traceback" not in err
+
+
+# --- result -------------------------------------------------------------------------------------
+
+
+async def test_result_prints_the_value_and_leaves_it(executor, tmp_path):
+    go = tmp_path / "go"
+    go.touch()
+    job = await executor.submit(talk, str(go))
+
+    for _ in range(2):
+        assert await farcall("result", job.id) == (0, "{'answer': 42}\n", "")
+
+
+async def test_result_shows_the_functions_own_error(executor):
+    job = await executor.submit(fail)
+
+    code, out, err = await farcall("result", job.id)
+
+    assert (code, out) == (1, "")
+    assert "LookupError: on purpose" in err
+    assert 'raise LookupError("on purpose")' in err
+
+
+async def test_result_saves_the_value_and_takes_it(executor, tmp_path):
+    job = await executor.submit(word, "hello")
+    path = tmp_path / "values" / "word.pickle"
+
+    assert await farcall("result", job.id, "--output", path) == (0, "", "")
+
+    assert repr(pickle.loads(path.read_bytes())) == "Word('hello')"
+    assert [found.name for found in path.parent.iterdir()] == ["word.pickle"]
+    code, _, err = await farcall("result", job.id)
+    assert code == 1
+    assert err.startswith("farcall: ")
+    assert "no outcome" in err
+
+
+async def test_a_value_that_cannot_be_saved_stays_in_the_bucket(executor, tmp_path):
+    job = await executor.submit(double, 21)
+    (tmp_path / "file").touch()
+
+    code, _, err = await farcall("result", job.id, "--output", tmp_path / "file" / "value")
+
+    assert code == 1
+    assert err.startswith("farcall: the value was not saved as ")
+    assert "Traceback" not in err
+    assert await farcall("result", job.id) == (0, "42\n", "")
+
+
+async def test_keep_artifacts_keeps_what_was_saved(executor, tmp_path, monkeypatch):
+    monkeypatch.setenv("FARCALL_KEEP_ARTIFACTS", "true")
+    job = await executor.submit(double, 21)
+
+    for number in range(2):
+        done = await farcall("result", job.id, "--output", tmp_path / f"{number}")
+        assert done == (0, "", "")
+
+
+# --- recover ------------------------------------------------------------------------------------
+
+
+async def test_recover_lists_the_runs(executor):
+    await executor.submit(double, 1)
+
+    code, out, err = await farcall("recover")
+
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if await run_of(executor) in line]
+    assert "1 bundle, the first of 20" in line
+
+
+async def test_recover_says_that_there_is_no_run(aws, monkeypatch):
+    monkeypatch.setenv("FARCALL_PREFIX", "nobody/was/here")
+
+    place = f"s3://{aws.environment['FARCALL_S3_BUCKET_NAME']}/nobody/was/here"
+    assert await farcall("recover") == (0, f"no run has left anything in {place}\n", "")
+
+
+async def test_recover_tells_what_came_of_each_task(make_executor):
+    async with make_executor(linger_s=0.5) as executor:
+        jobs = await asyncio.gather(*(executor.submit(double, x) for x in range(3)))
+        run = await run_of(executor)
+
+        code, out, err = await farcall("recover", run)
+
+    assert code == 1  # one has no value
+    assert sorted(out.splitlines()) == sorted(
+        [
+            f"{jobs[0].id}  double  returned",
+            f"{jobs[1].id}  double  returned",
+            f"{jobs[2].id}  double  LookupError: no double of 2",
+        ]
+    )
+    assert err == f"{run}: 3 tasks to be delivered\n"
+
+
+async def test_recover_saves_values_and_takes_them(make_executor, tmp_path):
+    async with make_executor(linger_s=0.5) as executor:
+        jobs = await asyncio.gather(*(executor.submit(double, x) for x in (3, 4)))
+        run = await run_of(executor)
+        folder = tmp_path / "values"
+
+        code, out, _ = await farcall("recover", run, "--output", folder)
+
+    assert code == 0
+    paths = [folder / f"{job.id.replace(':', '-')}.pickle" for job in jobs]
+    assert {path.name for path in folder.iterdir()} == {path.name for path in paths}
+    assert [pickle.loads(path.read_bytes()) for path in paths] == [6, 8]
+    assert sorted(out.splitlines()) == sorted(
+        f"{job.id}  double  saved as {path}" for job, path in zip(jobs, paths, strict=True)
+    )
+    code, _, err = await farcall("recover", run)
+    assert code == 1
+    assert err.startswith(f"farcall: no run '{run}' has left anything in s3://")
+
+
+async def test_an_unknown_run_is_told(executor):
+    await executor.submit(double, 1)
+
+    code, out, err = await farcall("recover", "nobody")
+
+    assert (code, out) == (1, "")
+    assert err.startswith("farcall: no run 'nobody' has left anything in s3://")
+    assert await run_of(executor) in err
+
+
+async def test_a_folder_without_a_run_is_refused(aws, tmp_path):
+    code, _, err = await farcall("recover", "--output", tmp_path)
+    assert code == 2
+    assert "--output needs a RUN" in err
