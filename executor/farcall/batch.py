@@ -17,16 +17,19 @@ from typing import Any
 from farcall import failures
 from farcall.aws import Aws
 from farcall.definitions import Definition
+from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, ServiceError
 from farcall.lanes import Lane, Ticket, Tries, is_throttling
-from farcall.states import OWN_REASON, JobDetail, JobStatus
+from farcall.states import OWN_REASON
 
 _log = logging.getLogger("farcall")
 
 DESCRIBE_IDS = 100
 """IDs in one DescribeJobs call, https://docs.aws.amazon.com/batch/latest/APIReference/API_DescribeJobs.html"""
 
-_TERMINATE_IDS = 50
+TERMINATE_IDS = 50
+"""Jobs in one TerminateJobs call, https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html"""
+
 _REASON_CHARACTERS = 1024
 
 # Calls a second. An account has 50 of each operation, or of all together: the documents differ.
@@ -37,7 +40,7 @@ _CONTROLS_PER_S = 20.0
 _SUBMIT_FOR_S = 60.0
 _REGISTER_FOR_S = 20.0
 _TERMINATE_FOR_S = 20.0
-_LOOK_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+LOOK_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 """Waits before looking for a job whose submission was not answered: lists lag behind."""
 _LOOK_FOR_S = 300.0
 """Whoever gave up sooner would leave a job that nobody knows of."""
@@ -58,6 +61,7 @@ class Batch:
         self._submitting = Lane(access.batch, _SUBMITS_PER_S)
         self._polling = Lane(access.batch, _POLLS_PER_S)
         self._control = Lane(access.batch, _CONTROLS_PER_S)
+        self._ending: set[asyncio.Future[None]] = set()
 
     # --- queues and definitions ---------------------------------------------------------------
 
@@ -135,7 +139,7 @@ class Batch:
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    async def submit(self, request: Mapping[str, Any]) -> str:
+    async def submit(self, request: Mapping[str, Any], ticket: Ticket | None = None) -> str:
         """Submit a job exactly once, and return its ID.
 
         SubmitJob takes no token, so it is never sent again blindly: where no answer came, the
@@ -144,12 +148,16 @@ class Batch:
         Cancelling the wait takes a request back that waits for its turn. For one on its way the
         answer is waited for, and the job is terminated.
 
+        Args:
+            request: The request.
+            ticket: Tells afterwards whether Batch may have got it.
+
         Raises:
             SettingsError: There is no such queue.
             SubmissionError: Batch refused the job.
             ServiceError: The credentials don't allow it, or Batch cannot be reached.
         """
-        ticket = Ticket()
+        ticket = ticket or Ticket()
         sending = asyncio.ensure_future(self._submit(request, ticket))
         try:
             return await asyncio.shield(sending)
@@ -157,7 +165,11 @@ class Batch:
             if ticket.withdraw():
                 sending.cancel()
             else:
-                await self._terminate_late(request, sending)
+                # Shielded: a second cancel must not cut off a request that is on its way.
+                ending = asyncio.ensure_future(self._terminate_late(request, sending))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+                await asyncio.shield(ending)
             raise
 
     async def _submit(self, request: Mapping[str, Any], ticket: Ticket) -> str:
@@ -192,22 +204,38 @@ class Batch:
     ) -> str | None:
         name = request["jobName"]
         _log.warning("%s; looking whether %s was submitted", error, name)
-        wanted = {"name": "JOB_NAME", "values": [name]}
-        for wait_s in _LOOK_AGAIN_S:
+        for wait_s in LOOK_AGAIN_S:
             await asyncio.sleep(wait_s)
             try:
-                reply = await self._control.call(
-                    "list_jobs",
-                    patience_s=_LOOK_FOR_S,
-                    jobQueue=request["jobQueue"],
-                    filters=[wanted],
-                )
+                found = await self.find_named(request["jobQueue"], name)
             except ServiceError as failure:
                 raise failures.explain_unanswered(request, error, failure) from failure
-            for job in reply.get("jobSummaryList", []):
-                if job["jobName"] == name:
-                    return str(job["jobId"])
+            if found:
+                return found[0]
         return None
+
+    async def find_named(self, queue: str, name: str) -> list[str]:
+        """Return the IDs of a queue's jobs of one name, in any status.
+
+        Lists lag behind: a job just submitted is found a little later, see `LOOK_AGAIN_S`.
+
+        Args:
+            queue: Name or ARN of the queue.
+            name: The job's name.
+
+        Raises:
+            ServiceError: Batch refused the call, or there is no such queue.
+
+        Source:
+            https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+        """
+        wanted = {"name": "JOB_NAME", "values": [name]}
+        reply = await self._control.call(
+            "list_jobs", patience_s=_LOOK_FOR_S, jobQueue=queue, filters=[wanted]
+        )
+        # The filter takes no notice of upper and lower case.
+        jobs = reply.get("jobSummaryList", [])
+        return [str(job["jobId"]) for job in jobs if job["jobName"] == name]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
         """Return what Batch knows of jobs; unknown ones, and some just submitted, are missing.
@@ -253,17 +281,9 @@ class Batch:
             ServiceError: Batch refused a call.
         """
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
-        try:
-            await self._terminate(job_ids, reason)
-        except asyncio.CancelledError:
-            # The event loop's end cancels each task once; asking twice does no harm.
-            await self._terminate(job_ids, reason)
-            raise
-
-    async def _terminate(self, job_ids: Sequence[str], reason: str) -> None:
         requests: list[Awaitable[Any]]
         if hasattr(self._aws.batch, "terminate_jobs"):  # from botocore 1.43.93 on
-            groups = _groups(job_ids, _TERMINATE_IDS)
+            groups = _groups(job_ids, TERMINATE_IDS)
             requests = [self._terminate_together(ids, reason) for ids in groups]
         else:
             terminate = partial(self._control.call, "terminate_job", reason=reason)

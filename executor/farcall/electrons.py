@@ -14,7 +14,7 @@ from typing import Any
 
 from farcall import nodes
 from farcall.assets import TaskGroup
-from farcall.delivery import Delivered
+from farcall.delivered import Delivered
 from farcall.errors import FarcallError, JobCancelledError
 from farcall.gate import Gate
 from farcall.job import Job
@@ -56,7 +56,8 @@ class _GroupJob(Job[Any]):
     async def discard(self, *, keep: bool) -> None:
         """Have the job's objects deleted, or let go of them where they are to be kept."""
         session, submission, _ = await self._find()
-        session.discard(self._settings, submission, await self._delivered(), keep=keep)
+        delivered = await self._delivered()
+        session.discard(self._settings, submission, [] if keep else delivered.spent)
 
 
 class Run:
@@ -232,7 +233,6 @@ class Desk:
         await self.gate.passing()
         submission, index = await submitter.submit(settings, group.name, function, arguments)
         session.note_submission(submission)
-        session.terminations.note_children(submission)
         job = _GroupJob(
             submission.id_of(index),
             settings,

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from farcall import recovery
 from farcall.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.job import Job
+from farcall.recovery import Recovered, Run
 from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.task import Task
+from farcall.terminations import named
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,8 +26,6 @@ _log = logging.getLogger("farcall")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_MOST_NAMED = 5
 
 
 class BatchExecutor:
@@ -65,8 +66,8 @@ class BatchExecutor:
         self.settings = settings.replace(**options) if settings else Settings(**options)
         self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
         self._session = functools.partial(session_for, self.settings)
-        # By event loop: which one a block has entered. One that is closing is found no more.
-        self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Session]
+        # By event loop: those of the blocks that are inside, one in another.
+        self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Session]]
         self._entered = weakref.WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -134,6 +135,57 @@ class BatchExecutor:
         """
         return Job(job_id, self.settings, self._session)
 
+    async def run_name(self) -> str:
+        """Return the name under which this process's tasks are found by `recover`.
+
+        It is one of the event loop, account and region: executors there share it.
+
+        Raises:
+            SettingsError: The profile or the credentials file does not exist.
+            ServiceError: There are no credentials.
+        """
+        return (await self._session()).run
+
+    async def runs(self) -> list[Run]:
+        """Return the runs that have left tasks in the bucket under ``prefix``, the oldest first.
+
+        Also those whose clients are still at work. A run of which every task was delivered has
+        left nothing.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: AWS refused a call.
+        """
+        return await recovery.runs(await self._session(), self.settings)
+
+    async def recover(self, run: str) -> Recovered:
+        """Find every task of a run whose client is gone: its process was killed, or its machine.
+
+        Nothing but the bucket and Batch is needed, from any process and machine, and nothing is
+        run again: each task that Batch knows and that was not delivered is a `Job` to be waited
+        for, finished, running or failed, and `Job.calls` tells which call it is of. A task that
+        failed stays in the bucket, so it is found also where its error was delivered.
+
+        A few tasks cannot be told from others: one that was delivered while its container was
+        about to end is among the jobs, and its result raises `OutcomeMissingError`.
+
+        Where the client is still at work, both may get a task's value, which is deleted from the
+        bucket when either has it; who comes later gets `OutcomeMissingError`. The same is so of
+        two that recover one run. And what such a client is about to submit looks unsubmitted.
+
+        The lists that Batch is asked for lag behind, so where a bundle has no job it takes some
+        seconds.
+
+        Args:
+            run: Its name; `runs` tells those there are.
+
+        Raises:
+            FarcallError: No such run has left anything in the bucket.
+            SettingsError: There is no such bucket.
+            ServiceError: AWS refused a call.
+        """
+        return await recovery.recover(await self._session(), self.settings, run, self._session)
+
     async def __aenter__(self) -> Self:
         session = await session_for(self.settings)
         session.users += 1
@@ -142,7 +194,7 @@ class BatchExecutor:
         except BaseException:
             await self._leave(session)
             raise
-        self._entered[asyncio.get_running_loop()] = session
+        self._entered.setdefault(asyncio.get_running_loop(), []).append(session)
         return self
 
     async def __aexit__(
@@ -152,20 +204,27 @@ class BatchExecutor:
         stack: TracebackType | None,
     ) -> None:
         here = asyncio.get_running_loop()
-        session = self._entered[here]
+        blocks = self._entered.get(here)
+        if not blocks:
+            raise FarcallError("this executor's block was not entered on this event loop, or left")
+        session = blocks.pop()
         unfinished = [i for i, loop in list(self._unfinished.items()) if loop is here]
-        named = ", ".join(unfinished[:_MOST_NAMED]) + (", ..." * (len(unfinished) > _MOST_NAMED))
-        if unfinished and error is not None:
-            _log.warning("terminating %d unfinished jobs: %s", len(unfinished), named)
-            try:
-                await session.terminations.now(unfinished, f"left by {type(error).__name__}")
-            except FarcallError as trouble:  # the error on its way matters more
-                _log.warning("they may still run: %s", trouble)
-        elif unfinished:
-            _log.warning("%d jobs go on: %s; attach joins them", len(unfinished), named)
-        for job_id in unfinished:
-            self._unfinished.pop(job_id, None)
-        await self._leave(session)
+        if blocks:
+            unfinished.clear()  # they are the outer block's
+        try:
+            if unfinished and error is not None:
+                reason = f"left by {type(error).__name__}"
+                await session.terminations.leave(unfinished, len(unfinished), reason)
+            elif unfinished:
+                _log.warning(
+                    "%s go on; attach joins a job, and recover(%r) all of this run",
+                    named(unfinished, "task"),
+                    session.run,
+                )
+        finally:
+            for job_id in unfinished:
+                self._unfinished.pop(job_id, None)
+            await self._leave(session)
 
     async def _leave(self, session: Session) -> None:
         session.users -= 1
@@ -183,7 +242,6 @@ class BatchExecutor:
         name = getattr(function, "__name__", "task")
         submission, index = await submitter.submit(self.settings, name, packed, arguments)
         session.note_submission(submission)
-        session.terminations.note_children(submission)
 
         def note_end(job_id: str) -> None:
             self._unfinished.pop(job_id, None)
@@ -208,5 +266,6 @@ class BatchExecutor:
             return await job.result()
         except asyncio.CancelledError:
             self._unfinished.pop(job.id, None)
-            await job.cancel("the await on it was cancelled")
+            session = await self._session()
+            await session.terminations.leave_one(job.id, "the await on it was cancelled")
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import getpass
 import logging
 import re
@@ -17,12 +18,14 @@ from typing import Any, TypeVar
 from farcall import preflight
 from farcall.aws import Aws
 from farcall.batch import Batch
-from farcall.delivery import Courier, Delivered, Reader, Room, no_bound
+from farcall.calls import Calls
+from farcall.delivered import Delivered
+from farcall.delivery import Courier, Reader, Room, no_bound
+from farcall.details import JobDetail
 from farcall.events import EventQueues
 from farcall.packing import Packer
 from farcall.settings import Settings
 from farcall.spilling import where_needed
-from farcall.states import JobDetail
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall.submitter import Submitter
@@ -35,6 +38,7 @@ _log = logging.getLogger("farcall")
 
 _THREADS = 4
 _LAST_REQUESTS_S = 0.05
+_LAST_TURNS = 50
 _MOST_UNDELIVERED = 20_000
 """Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
 a result there may be more; the oldest are left to the bucket's lifecycle rule."""
@@ -64,6 +68,7 @@ class Session:
         events: Tells the tracker what Batch tells of jobs.
         terminations: Ends jobs.
         packer: Pickles what is submitted.
+        calls: Reads back what was submitted.
         run: This process's name in the bucket.
         users: Blocks (``async with``) that are inside; the last to leave closes the session.
     """
@@ -79,6 +84,7 @@ class Session:
         self.packer = Packer(self.in_thread)
         self._courier = Courier(access, self.tracker.detail, self._threads)
         self._stores: dict[str, Store] = {}
+        self.calls = Calls(self.store)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._undelivered: dict[str, tuple[int, bool]] = {}
         self.terminations = Terminations(self.batch, self.tracker)
@@ -89,7 +95,8 @@ class Session:
     def store(self, bucket: str) -> Store:
         """Return the store of a bucket."""
         if bucket not in self._stores:
-            self._stores[bucket] = Store(bucket, self.aws.store(bucket))
+            reopen = functools.partial(self.aws.store, bucket)
+            self._stores[bucket] = Store(bucket, reopen(), reopen)
         return self._stores[bucket]
 
     async def submitter(self, settings: Settings) -> Submitter:
@@ -112,6 +119,7 @@ class Session:
         await self.events.check(settings.event_queue)
         return Submitter(
             self.batch,
+            self.terminations,
             store,
             root,
             resources,
@@ -128,7 +136,7 @@ class Session:
         calls: int = 1,
         room: Room = no_bound,
     ) -> Delivered:
-        """Fetch what came of a task, and have its objects deleted where all went well.
+        """Fetch what came of a task, and leave its objects where they are, for `discard`.
 
         Args:
             settings: The options it was made with.
@@ -143,16 +151,14 @@ class Session:
         """
         store = self.store(submission.where.bucket)
         folder_for = where_needed(settings.cache_dir)
-        delivered = await self._courier.deliver(
+        return await self._courier.deliver(
             store, submission, index, arrival, calls, folder_for=folder_for, room=room
         )
-        self.discard(settings, submission, delivered)
-        return delivered
 
     async def fetch(
         self, submission: Submission, index: int, arrival: Arrival, read: Reader, spool: str
     ) -> Delivered:
-        """Fetch what came of a task and leave its objects where they are, for `discard`.
+        """Do the same with a way of one's own to read an outcome.
 
         Args:
             submission: The task's job.
@@ -173,21 +179,20 @@ class Session:
         self,
         settings: Settings,
         submission: Submission,
-        delivered: Delivered,
-        *,
-        keep: bool = False,
+        spent: list[str],
     ) -> None:
-        """Have the objects of a delivered task deleted where all went well.
+        """Have the objects of a task deleted whose result its owner has, where all went well.
+
+        Whoever is killed before finds them again; see `farcall.BatchExecutor.recover`.
 
         Args:
             settings: The options it was made with.
             submission: Its job.
-            delivered: What came of it.
-            keep: Whether something went wrong that the outcome does not call an error.
+            spent: Keys of what is of no more use; see `farcall.delivery.Delivered`.
         """
         bundle = submission.where.bundle_key
         store = self.store(submission.where.bucket)
-        spent = [] if keep or settings.keep_artifacts else delivered.spent
+        spent = [] if settings.keep_artifacts else spent
         if spent:
             store.delete_later(spent)
         if bundle in self._undelivered:
@@ -240,14 +245,14 @@ class Session:
             _forget(self)
             # When the event loop ends, every task is cancelled at once: let those that own jobs
             # ask for their end before the clients close.
-            await asyncio.sleep(_LAST_REQUESTS_S)
+            await _give_way()
             await self.terminations.settle()
             for future in self._submitters.values():
                 if _is_good(future):
                     await future.result().close()
             await self.tracker.close()
             await self.events.close()
-            await asyncio.sleep(_LAST_REQUESTS_S)  # those it told may end their jobs too
+            await _give_way()  # those it told may end their jobs too
             await self.terminations.settle()
             for store in self._stores.values():
                 with contextlib.suppress(Exception):  # what stays there harms nobody
@@ -293,6 +298,13 @@ def _forget(session: Session) -> None:
 
 def _is_good(future: asyncio.Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
+
+
+async def _give_way() -> None:
+    """Let others go on: for a moment, and on a busy machine for as many turns as they need."""
+    await asyncio.sleep(_LAST_REQUESTS_S)
+    for _ in range(_LAST_TURNS):
+        await asyncio.sleep(0)
 
 
 def _user() -> str:

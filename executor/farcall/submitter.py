@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,11 +12,13 @@ from typing import TypeAlias
 from farcall.batch import Batch
 from farcall.definitions import LARGEST_ARRAY, definition, job_request
 from farcall.errors import FarcallError, SettingsError
+from farcall.lanes import Ticket
 from farcall.payload import Origin, Packed
 from farcall.preflight import Resources
 from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Bundle, Submission
+from farcall.terminations import Terminations
 
 _log = logging.getLogger("farcall")
 
@@ -28,7 +29,6 @@ _QUICK_BYTES = 1024 * 1024
 
 _TOLD_TOGETHER = 256
 _CANCELLED = "cancelled while it was submitted"
-_MOST_NAME = 90  # of Batch's 128 characters; the bundle's name makes the job's unique
 
 
 _Key: TypeAlias = "tuple[str, Origin]"
@@ -67,6 +67,7 @@ class Submitter:
 
     Args:
         batch: Batch.
+        terminations: Ends jobs of tasks that were cancelled too late to be taken back.
         store: The bucket.
         root: Key prefix of the run.
         resources: What the options name, found in the account.
@@ -77,6 +78,7 @@ class Submitter:
     def __init__(
         self,
         batch: Batch,
+        terminations: Terminations,
         store: Store,
         root: str,
         resources: Resources,
@@ -85,6 +87,7 @@ class Submitter:
         endpoint: str,
     ) -> None:
         self._batch = batch
+        self._terminations = terminations
         self._store = store
         self._root = root
         self._resources = resources
@@ -132,7 +135,10 @@ class Submitter:
             # Submitted a moment before, with the answer not handed over yet.
             if place.done() and not place.cancelled() and place.exception() is None:
                 submission, index = place.result()
-                await self._batch.terminate([submission.id_of(index)], _CANCELLED)
+                try:
+                    await self._terminations.leave_one(submission.id_of(index), _CANCELLED)
+                finally:
+                    self._terminations.note_end(submission, index)
             raise
 
     def _flush(self, key: _Key) -> None:
@@ -162,25 +168,25 @@ class Submitter:
                 if not task.place.done():
                     task.place.set_exception(error)
             return
+        self._terminations.note_children(submission)
         await self._tell(submission, wanted)
 
     async def _tell(self, submission: Submission, wanted: list[_Pending]) -> None:
-        late = []
+        late: dict[int, str] = {}
         for index, task in enumerate(wanted):
             if index % _TOLD_TOGETHER == _TOLD_TOGETHER - 1:
                 await asyncio.sleep(0)  # what each of them does next would hold up the loop
             if task.place.done():  # cancelled meanwhile
-                late.append(submission.id_of(index))
+                late[index] = submission.id_of(index)
             else:
                 task.place.set_result((submission, index))
         if late:
-            await self._terminate_late(late)
-
-    async def _terminate_late(self, job_ids: list[str]) -> None:
-        try:
-            await self._batch.terminate(job_ids, _CANCELLED)
-        except FarcallError as error:
-            _log.warning("cancelled tasks may still run: %s", error)
+            try:
+                await self._terminations.now(late.values(), _CANCELLED)
+            except FarcallError as error:
+                _log.warning("cancelled tasks may still run: %s", error)
+            for index in late:
+                self._terminations.note_end(submission, index)
 
     async def submit_together(
         self,
@@ -210,22 +216,26 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        bundle = Bundle(settings, self._root, iter(tasks))
-        job_name = f"{re.sub('[^A-Za-z0-9_-]+', '-', name).strip('-_')[:_MOST_NAME] or 'task'}"
-        job_name = f"{job_name}-{bundle.where.bundle}"
+        bundle = Bundle(settings, self._root, name, iter(tasks))
         write = functools.partial(
             job_request,
             settings,
-            name=job_name,
+            name=bundle.where.bundle,
             definition_arn=await self._ensure_definition(settings),
         )
         place = {"endpoint": self._endpoint, "region": self._region}
         # A job that Batch cannot take is refused here, before its bundle is uploaded.
         write(environment=bundle.environment(**place), size=LARGEST_ARRAY)
-        await self._store.put(bundle.where.bundle_key, bundle.pieces(), quick=quick)
-        request = write(environment=bundle.environment(**place), size=bundle.size)
-        job_id = await self._batch.submit(request)
-        return Submission(job_id, job_name, bundle.where, bundle.key, bundle.size)
+        where, ticket = bundle.where, Ticket()
+        try:
+            await self._store.put(where.bundle_key, bundle.pieces(), quick=quick)
+            request = write(environment=bundle.environment(**place), size=bundle.size)
+            job_id = await self._batch.submit(request, ticket)
+        except BaseException:
+            if ticket.withdraw():  # no job will ask for it
+                self._store.delete_later([where.bundle_key])
+            raise
+        return Submission(job_id, where.bundle, where, bundle.key, bundle.size, bundle.digest)
 
     async def _ensure_definition(self, settings: Settings) -> str:
         image = settings.container_image_uri or await self._image_of_definition(settings)

@@ -89,11 +89,11 @@ class Sweep(Generic[R]):
             SettingsError: Something the options name does not exist.
             ServiceError: AWS refused a call.
         """
-        return self._each(_tell)
+        return self._each(lambda index, job_id, result: result.tell(index, job_id))
 
     async def _gather(self) -> list[R]:
         values: list[Any] = [None] * len(self._calls)
-        async for index, value in self._each(self._pair):
+        async for index, value in self._each(self._pair, one_by_one=False):
             values[index] = value
         return values
 
@@ -102,8 +102,14 @@ class Sweep(Generic[R]):
             return index, result.error  # type: ignore[return-value]
         return index, result.unwrap()
 
-    async def _each(self, shape: Callable[[int, str, Result], T]) -> AsyncGenerator[T, None]:
+    async def _each(
+        self, shape: Callable[[int, str, Result], T], *, one_by_one: bool = True
+    ) -> AsyncGenerator[T, None]:
         """Submit the calls, and yield what comes of each as it comes.
+
+        What was yielded is deleted from the bucket when the next one is asked for: then the
+        caller's loop is through with it. Where the caller has nothing before it has all, nothing
+        is deleted before either.
 
         Generators within this one would not do: where a loop that was left is closed by the end
         of the event loop, that closes all of them at once.
@@ -120,12 +126,19 @@ class Sweep(Generic[R]):
         if self._progress:
             count = functools.partial(wait.count, session.tracker.latest)
             progress = Progress(self._name, len(self._calls), count)
+        cause: BaseException | None = None
         helpers = [asyncio.ensure_future(self._submit(session, wait))]
         helpers += [asyncio.ensure_future(self._fetch(session, wait)) for _ in range(_FETCHERS)]
         try:
             with progress:
                 for _ in self._calls:
                     yield shape(*await wait.take())
+                    if one_by_one:
+                        wait.note_taken()
+            wait.note_taken()
+        except BaseException as error:
+            cause = None if isinstance(error, GeneratorExit) else error  # of a loop that was left
+            raise
         finally:
             for helper in helpers:
                 helper.cancel()
@@ -133,22 +146,25 @@ class Sweep(Generic[R]):
                 await asyncio.gather(*helpers, return_exceptions=True)
             finally:  # the event loop may be at its end, and cancel this, too
                 wait.end()
-                await self._leave(session, wait)
+                await self._leave(session, wait, cause)
 
     @property
     def _name(self) -> str:
         return str(getattr(self._function, "__name__", "task"))
 
-    async def _leave(self, session: Session, wait: Wait) -> None:
+    async def _leave(self, session: Session, wait: Wait, cause: BaseException | None) -> None:
         """End what has not ended: nobody waits for it any more."""
         unfinished = [array for array in wait.arrays.values() if array.unfinished]
         for array in unfinished:
             if array.tell is not None:
                 session.tracker.unwatch(array.submission.job_id, array.tell)
-        if unfinished:
-            await session.terminations.now(
-                [array.submission.job_id for array in unfinished], "nobody waits for it any more"
-            )
+        job_ids = [array.submission.job_id for array in unfinished]
+        if cause is not None and unfinished:
+            tasks = sum(array.unfinished for array in unfinished)
+            reason = f"left by {type(cause).__name__}"
+            await session.terminations.leave(job_ids, tasks, reason)
+        elif unfinished:
+            await session.terminations.now(job_ids, "nobody waits for it any more")
 
     async def _submit(self, session: Session, wait: Wait) -> None:
         """Submit the calls, one array after the other."""
@@ -199,18 +215,8 @@ class Sweep(Generic[R]):
                 wait.fetched.put_nowait(error)
                 return
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
-            wait.put(Fetched(numbers.start, job_id, deque(results), place))
+            discard = functools.partial(
+                session.discard, self._settings, submission, delivered.spent
+            )
+            wait.put(Fetched(numbers.start, job_id, deque(results), place, discard))
             del delivered, results  # the values are the caller's, as soon as they are taken
-
-
-def _tell(index: int, job_id: str, result: Result) -> CallResult[Any]:
-    return CallResult(
-        index,
-        result.value,
-        result.error,
-        result.stdout.decode(errors="replace"),
-        result.stderr.decode(errors="replace"),
-        result.wall_s,
-        result.cpu_s,
-        job_id,
-    )

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from farcall.details import JobDetail, JobStatus
 from farcall.progress import Counts
 from farcall.results import Result
-from farcall.states import JobDetail, JobStatus
 from farcall.submission import Submission
 from farcall.watching import Arrival, OnArrival
 from farcall.window import Place, Window
@@ -34,12 +34,14 @@ class Fetched(NamedTuple):
         job_id: Its job.
         results: Those of its calls.
         place: The room that they take.
+        on_taken: Is told when the last of them was handed over.
     """
 
     first: int
     job_id: str
     results: deque[Result]
     place: Place
+    on_taken: Callable[[], None]
 
 
 @dataclass(eq=False)
@@ -88,6 +90,7 @@ class Wait:
         self.is_over = False
         self._failed = 0
         self._now: Fetched | None = None
+        self._taken: list[Callable[[], None]] = []
 
     def put(self, fetched: Fetched) -> None:
         """Have a task's results taken."""
@@ -105,14 +108,21 @@ class Wait:
             if isinstance(fetched, BaseException):
                 raise fetched
             self._now = fetched
-        first, job_id, results, place = self._now
+        first, job_id, results, place, on_taken = self._now
         self._now = None
         result = results.popleft()
         if results:
-            self._now = Fetched(first + 1, job_id, results, place)
+            self._now = Fetched(first + 1, job_id, results, place, on_taken)
         else:
             place.leave()
+            self._taken.append(on_taken)
         return first, job_id, result
+
+    def note_taken(self) -> None:
+        """Tell of the tasks whose results the caller has, and not only gets in this moment."""
+        for on_taken in self._taken:
+            on_taken()
+        self._taken.clear()
 
     def end(self) -> None:
         """Let go of what nobody has taken."""

@@ -264,7 +264,7 @@ def test_ctrl_c_ends_the_jobs(
         process.send_signal(number)
         _, complaints = process.communicate(timeout=60)
 
-    assert b"terminating 1 unfinished jobs" in complaints
+    assert b"ending 1 unfinished task of 1 job" in complaints
     (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
     assert job["isTerminated"] or "farcall" in job["statusReason"]
 

@@ -7,8 +7,8 @@ import pytest
 
 from farcall.batch import Batch
 from farcall.definitions import Definition
+from farcall.details import JobStatus
 from farcall.errors import ServiceError, SettingsError, SubmissionError
-from farcall.states import JobStatus
 from unit.fakes import Client, broken, no_answer, not_sent, refusal
 
 REQUEST = {"jobName": "simulate-0a1b", "jobQueue": "queue", "jobDefinition": "arn:1"}
@@ -512,6 +512,48 @@ async def test_throttling_without_an_end_is_told(clock, caplog):
     await batch.describe(["j"])
     assert 2 <= len(caplog.messages) <= 5
     assert "TooManyRequestsException" in caplog.messages[0]
+
+
+async def test_an_hour_of_nothing_but_throttling_is_told(clock):
+    batch, _ = made(describe_jobs=lambda **_: THROTTLED)
+    begun = clock.now()
+    with pytest.raises(ServiceError, match="nothing else was answered for 36.* what else calls"):
+        await batch.describe(["j"])
+    assert 3600 < clock.now() - begun < 3700
+
+
+async def test_credentials_that_are_renewed_meanwhile_cost_nothing(clock):
+    expired = refusal("ExpiredTokenException", 403)
+    batch, client = made(submit_job=[expired, expired, ACCEPTED])
+    assert await batch.submit(REQUEST) == ACCEPTED["jobId"]
+    batch, client = made(submit_job=lambda **_: expired)
+    with pytest.raises(ServiceError, match="renew the credentials"):
+        await batch.submit(REQUEST)
+    assert len(client.calls) == 4  # and ListJobs was not among them
+    assert len(client.asked("submit_job")) == 4
+
+
+async def test_a_second_cancel_does_not_lose_a_job_that_is_being_accepted(clock):
+    async def submit(**_):
+        await asyncio.sleep(5)
+        return ACCEPTED
+
+    batch, client = made(submit_job=submit, terminate_job=lambda **_: {})
+    waiting = asyncio.ensure_future(batch.submit(REQUEST))
+    for _ in range(2):
+        await asyncio.sleep(1)
+        waiting.cancel()
+    await asyncio.sleep(10)
+    assert waiting.cancelled()
+    assert [call["jobId"] for call in client.asked("terminate_job")] == [ACCEPTED["jobId"]]
+
+
+async def test_a_page_of_html_is_no_answer(clock):
+    page = {"ResponseMetadata": {"HTTPHeaders": {"content-type": "text/html"}}}
+    job = {"jobSummaryList": [{"jobId": "j-1", "jobName": REQUEST["jobName"]}]}
+    batch, client = made(submit_job=[page], list_jobs=[page, job])
+    client.meta.endpoint_url = "http://proxy"
+    assert await batch.submit(REQUEST) == "j-1"
 
 
 # --- the end of jobs --------------------------------------------------------------------------

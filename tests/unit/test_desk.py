@@ -46,6 +46,8 @@ class Bucket:
     async def list_outcomes(self, root, bundle="", after=""):
         return [outcome for outcome in self.arrived if bundle in ("", outcome.bundle)], ""
 
+    def delete_later(self, keys): ...
+
     async def flush(self): ...
 
 

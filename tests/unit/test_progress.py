@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from farcall import progress, wait
+from farcall.details import JobDetail, JobStatus
 from farcall.progress import Bar, Counts, Lines, Progress, Report
 from farcall.results import Result
-from farcall.states import JobDetail, JobStatus
 from farcall.submission import Submission
 from farcall_runtime.contract import Location
 
@@ -49,7 +49,7 @@ def array(job_id, **summary):
 
 def fetched(*errors):
     results = wait.deque(Result(error=error) for error in errors)
-    return wait.Fetched(0, "job", results, types.SimpleNamespace(leave=lambda: None))
+    return wait.Fetched(0, "job", results, types.SimpleNamespace(leave=lambda: None), print)
 
 
 @pytest.fixture

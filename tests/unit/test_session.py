@@ -9,7 +9,6 @@ from obstore.store import MemoryStore
 
 from farcall import Settings
 from farcall import session as module
-from farcall.delivery import Delivered
 from farcall.session import Session
 from farcall.submission import Submission
 from farcall_runtime.contract import Location
@@ -47,15 +46,15 @@ async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(session)
     settings = Settings()
     well, badly = await submit(session, "well", 2), await submit(session, "badly", 2)
     for submission, spent in ((well, ["o"]), (badly, []), (badly, ["o"])):
-        session.discard(settings, submission, Delivered([], spent=spent))
+        session.discard(settings, submission, spent)
     assert await bundles_left(session) == ["badly", "well"]
-    session.discard(settings, well, Delivered([], spent=["o"]))
+    session.discard(settings, well, ["o"])
     assert await bundles_left(session) == ["badly"]
 
 
 async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(session, monkeypatch):
     monkeypatch.setattr(module, "_MOST_UNDELIVERED", 3)
-    settings, done = Settings(), Delivered([], spent=["o"])
+    settings, done = Settings(), ["o"]
     busy = await submit(session, "busy", 4)
     others = []
     for n in range(3):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from farcall import Settings
-from farcall.errors import SettingsError, SubmissionError, TaskTooLargeError
+from farcall.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.submitter import Submitter
@@ -22,6 +22,7 @@ class Account:
         self.log = []
         self.requests = []
         self.failure = None
+        self.is_refused = True
         self.definitions = {}
         self.gate = asyncio.Event()
         self.gate.set()
@@ -37,20 +38,34 @@ class Account:
         self.log.append(("put", key))
         assert sum(map(len, pieces)) > 0
 
-    async def submit(self, request):
+    async def submit(self, request, ticket):
+        ticket.note_sent()
         self.log.append(("submit", request["jobName"]))
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
+            ticket.note_refused()
             self.log.append(("taken back", request["jobName"]))
             raise
         if self.failure is not None:
+            if self.is_refused:
+                ticket.note_refused()
             raise self.failure
         self.requests.append(request)
         return f"job-{len(self.requests)}"
 
-    async def terminate(self, job_ids, reason):
-        self.log.append(("terminate", job_ids))
+    def delete_later(self, keys):
+        self.log += [("delete", key) for key in keys]
+
+    async def leave_one(self, job_id, reason):
+        self.log.append(("terminate", [job_id]))
+
+    async def now(self, job_ids, reason):
+        self.log.append(("terminate", list(job_ids)))
+
+    def note_children(self, submission): ...
+
+    def note_end(self, submission, index): ...
 
 
 @pytest.fixture
@@ -61,6 +76,7 @@ async def account():
 @pytest.fixture
 async def submitter(account):
     return Submitter(
+        account,
         account,
         account,
         "farcall/v1/run",
@@ -163,6 +179,22 @@ async def test_a_refusal_is_told_to_every_task(submitter, account, clock):
     account.failure = SubmissionError("no")
     found = await asyncio.gather(send(submitter), send(submitter), return_exceptions=True)
     assert found == [account.failure] * 2
+    (_, uploaded), *_, last = account.log[1:]
+    assert last == ("delete", uploaded)
+
+
+async def test_the_bundle_of_a_job_that_may_run_is_kept(submitter, account, clock):
+    account.failure, account.is_refused = ServiceError("no answer"), False
+    with pytest.raises(ServiceError):
+        await send(submitter)
+    assert [entry for entry in account.log if entry[0] == "delete"] == []
+
+
+async def test_the_bundle_of_an_upload_that_failed_is_deleted(submitter, account, clock):
+    account.put = lambda key, pieces, *, quick: asyncio.sleep(0, 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        await send(submitter)
+    assert [entry[0] for entry in account.log] == ["definition", "delete"]
 
 
 async def test_a_request_that_is_too_large_uploads_nothing(submitter, account, clock):
@@ -231,7 +263,9 @@ async def test_where_all_are_cancelled_the_request_is_taken_back(submitter, acco
         assert account.log[-1][0] == "submit"
         task.cancel()
         await asyncio.sleep(1)
-    assert account.log[-1][0] == "taken back"
+    (_, uploaded), *_, taken_back, deleted = account.log[1:]
+    assert taken_back[0] == "taken back"
+    assert deleted == ("delete", uploaded)
     await submitter.close()
     assert account.requests == []
 

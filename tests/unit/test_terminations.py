@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -116,3 +117,84 @@ async def test_a_request_outlives_the_wait_for_it(terminations, client):
     await asyncio.gather(waiting, return_exceptions=True)
     await terminations.settle()
     assert ended(client) == ["x"]
+
+
+# --- those who leave --------------------------------------------------------------------------
+
+
+async def test_what_the_end_of_the_event_loop_cuts_off_is_asked_for_again(terminations, client):
+    waiting = [asyncio.ensure_future(terminations.now([name], "enough")) for name in "xy"]
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()  # before its first step, as far as the requests go
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert ended(client) == []
+    await terminations.settle()
+    assert ended(client) == ["x", "y"]
+    assert client.calls[0][1]["reason"] == "farcall: enough"
+
+
+async def test_what_waits_for_others_is_ended_before_the_clients_close(terminations, client):
+    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    await asyncio.sleep(0)
+    await terminations.settle()
+    assert ended(client) == ["x"]
+    await waiting
+
+
+async def test_whoever_leaves_is_told_how_much_is_ended(terminations, client, caplog):
+    terminations.note_children(ARRAY)
+    await terminations.leave([*CHILDREN, "x"], 5, "left")
+    assert ended(client) == ["a", "x"]
+    assert [record.message for record in caplog.records] == [
+        "ending 5 unfinished tasks of 2 jobs (a, x) (left); Ctrl-C leaves at once",
+        "ended 5 unfinished tasks of 2 jobs (a, x)",
+    ]
+
+
+async def test_whoever_leaves_is_told_what_may_still_run(terminations, client, caplog):
+    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    await terminations.leave(["x"], 1, "left")
+    assert "they may still run: TerminateJob was refused" in caplog.text
+
+
+async def test_one_who_was_cancelled_is_not_told_by_another_error(terminations, client, caplog):
+    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    await asyncio.gather(*(terminations.leave_one(job_id, "left") for job_id in "xy"))
+    assert "ending 2 tasks (left)" in caplog.text
+    assert "x may still run: TerminateJob was refused" in caplog.text
+
+
+async def test_a_failure_that_nobody_waits_for_is_told(terminations, client, caplog):
+    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await terminations.settle()
+    assert "jobs that were to be ended may still run: TerminateJob was refused" in caplog.text
+
+
+async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, client, caplog):
+    told = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    try:
+        client.terminate_job = Client(terminate_job=lambda **_: asyncio.sleep(600)).terminate_job
+        leaving = asyncio.ensure_future(terminations.leave(["x", "y"], 2, "left"))
+        await asyncio.sleep(1)
+        signal.raise_signal(signal.SIGINT)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        assert told == [signal.SIGINT]
+        assert "left without ending 2 jobs (x, y)" in caplog.text
+
+        await terminations.leave(["z"], 1, "left")  # an outer block
+        assert "left without ending 1 unfinished task of 1 job (z)" in caplog.text
+        for request in terminations._requests:
+            request.cancel()  # as the end of the event loop does
+        await asyncio.wait_for(terminations.settle(), 10)
+        signal.raise_signal(signal.SIGINT)
+        assert told == [signal.SIGINT] * 2
+    finally:
+        assert signal.signal(signal.SIGINT, before) is not terminations._interrupts._handle
+    assert caplog.text.count("left without") == 2

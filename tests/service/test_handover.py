@@ -1,0 +1,122 @@
+"""What lies in the bucket is deleted when its owner has it, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farcall import BatchExecutor
+from farcall.session import session_for
+from farcall_runtime.contract import run_root
+
+PATIENCE_S = 60
+
+
+def invert_behind(gate: Path) -> Callable[[int], float]:
+    """Return a function that inverts numbers, but 0 only once the gate is there."""
+
+    def invert(number: int) -> float:
+        while not number and not gate.exists():
+            time.sleep(0.05)
+        return 1 / number
+
+    return invert
+
+
+async def left(executor: BatchExecutor, kind: str = "outcomes") -> int:
+    """Return how many objects of a kind are left, what is to be deleted left out."""
+    session = await session_for(executor.settings)
+    store = session.store(executor.settings.s3_bucket_name)
+    await store.flush()
+    root = run_root(executor.settings.prefix, session.run)
+    return len(await store.list_keys(f"{root}/{kind}/"))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not become true"
+        await asyncio.sleep(0.05)
+
+
+async def test_an_awaited_sweep_is_deleted_as_a_whole(
+    executor: BatchExecutor, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    invert = executor.task(invert_behind(gate))
+    sweep = invert.map([0, 1, 2, 4], return_exceptions=True)
+    waiting = asyncio.ensure_future(sweep._gather())
+    await until(lambda: sweep._wait is not None and len(sweep._wait._taken) == 3)
+    assert await left(executor) == 3
+
+    gate.touch()
+    assert (await waiting)[1:] == [1, 0.5, 0.25]
+    assert await left(executor) == 1  # the failed one's stays
+
+
+async def test_a_loop_s_results_are_deleted_one_by_one(executor: BatchExecutor) -> None:
+    taken = 0
+    async for _ in executor.task(abs).map(range(4)):
+        before = taken
+        taken += 1
+        await until_stored(executor, 4 - before)
+        assert await left(executor) == 4 - before
+    assert await left(executor) == 0
+    assert await left(executor, "bundles") == 0
+
+
+async def until_stored(executor: BatchExecutor, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while await left(executor) < count:
+        assert time.monotonic() < deadline, "it does not become true"
+        await asyncio.sleep(0.05)
+
+
+async def test_a_loop_that_is_left_keeps_what_it_did_not_get_through(
+    executor: BatchExecutor,
+) -> None:
+    loop = aiter(executor.task(abs).map(range(4)))
+    await anext(loop)
+    await until_stored(executor, 4)
+    await loop.aclose()
+    assert await left(executor) == 4
+
+
+async def test_a_sweep_that_fails_keeps_the_values_that_nobody_got(
+    executor: BatchExecutor, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    sweep = executor.task(invert_behind(gate)).map(range(4))
+    waiting = asyncio.ensure_future(sweep._gather())
+    await until(lambda: sweep._wait is not None and len(sweep._wait._taken) == 3)
+    gate.touch()
+    with pytest.raises(ZeroDivisionError):
+        await waiting
+    assert await left(executor) == 4
+    assert await left(executor, "bundles") == 1
+
+
+async def test_what_a_job_used_may_be_asked_for_before_its_result(
+    executor: BatchExecutor,
+) -> None:
+    job = await executor.submit(abs, -1)
+    await job.usage()
+    assert await job.exception() is None
+    assert await left(executor) == 1
+    assert [await job.result(), await job.result()] == [1, 1]
+    assert await left(executor) == 0
+    assert await left(executor, "bundles") == 0
+
+
+async def test_a_request_that_is_refused_leaves_nothing(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    executor = make_executor(share_identifier="none")
+    async with executor:
+        with pytest.raises(Exception, match="share"):
+            await executor.submit(abs, -1)
+        assert await left(executor, "bundles") == 0

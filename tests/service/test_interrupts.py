@@ -1,0 +1,148 @@
+"""Ctrl-C ends what was begun and says how much; a second one leaves at once and says what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+
+import farcall.local
+from proxy import Proxy
+
+PATIENCE_S = 90
+
+#: Begins what `ways` says, tells of it, and waits. A shell's background jobs ignore SIGINT.
+CLIENT = """
+import asyncio, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import farcall
+
+executor = farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1)
+
+@executor.task
+def sleep(number):
+    time.sleep(600)
+
+async def main():
+    async with executor:
+        {way}
+
+asyncio.run(main())
+"""
+
+WAYS = {
+    "sweep": "await sleep.map(range(5000))",
+    "loop": "async for _ in sleep.map(range(5000)): pass",
+    "awaits": "await asyncio.gather(*(sleep(n) for n in range(500)))",
+    "jobs": "[await executor.submit(time.sleep, 600) for _ in range(20)]; await asyncio.sleep(99)",
+}
+
+
+@pytest.fixture
+def batch(aws: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The way to Batch of the clients."""
+    with Proxy(aws.endpoint_url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", proxy.url)
+        yield proxy
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    started = []
+
+    def start(way: str) -> subprocess.Popen[bytes]:
+        script = tmp_path / "client.py"
+        script.write_text(CLIENT.format(way=WAYS[way]))
+        process = subprocess.Popen(
+            [sys.executable, script], env=os.environ, stderr=subprocess.PIPE
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not become true"
+        time.sleep(0.05)
+
+
+def jobs(aws: farcall.local.LocalAWS) -> dict[str, str]:
+    """Return the status of each job there is, arrays as a whole."""
+    listed = boto3.client("batch", endpoint_url=aws.endpoint_url).list_jobs(
+        jobQueue=aws.environment["FARCALL_BATCH_QUEUE"],
+        filters=[{"name": "JOB_NAME", "values": ["sle*"]}],
+    )
+    return {job["jobId"]: job["status"] for job in listed["jobSummaryList"]}
+
+
+@pytest.mark.parametrize(
+    ("way", "count", "words"),
+    [
+        ("sweep", 1, ["ending 5000 unfinished tasks of 1 job (", "ended 5000 unfinished tasks"]),
+        ("loop", 1, ["ending 5000 unfinished tasks of 1 job (", "ended 5000 unfinished tasks"]),
+        ("awaits", 1, ["ending 500 tasks (the await on it was cancelled)"]),
+        ("jobs", 20, ["ending 20 unfinished tasks of 20 jobs (", "ended 20 unfinished tasks"]),
+    ],
+)
+def test_ctrl_c_ends_every_job_and_says_how_many(
+    aws: farcall.local.LocalAWS,
+    batch: Proxy,
+    start: Callable[[str], subprocess.Popen[bytes]],
+    way: str,
+    count: int,
+    words: list[str],
+) -> None:
+    before = jobs(aws)
+    process = start(way)
+    until(lambda: batch.answers["batch submitjob 200"] == count)
+    time.sleep(0.5)  # the client has the answer by then; if not, it ends what it was told later
+
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+
+    for text in words:
+        assert text in said.decode()
+    assert batch.answers["batch terminatejob 200"] == count
+    begun = jobs(aws).keys() - before.keys()
+    assert len(begun) == count
+    until(lambda: {jobs(aws)[job_id] for job_id in begun} == {"FAILED"})
+
+
+@pytest.mark.parametrize("way", ["sweep", "awaits", "jobs"])
+def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
+    aws: farcall.local.LocalAWS,
+    batch: Proxy,
+    start: Callable[[str], subprocess.Popen[bytes]],
+    way: str,
+) -> None:
+    before = jobs(aws)
+    batch.lasting["batch terminatejob"] = "hang"
+    process = start(way)
+    until(lambda: batch.answers["batch submitjob 200"] == (20 if way == "jobs" else 1))
+    time.sleep(0.5)
+    left = jobs(aws).keys() - before.keys()
+
+    process.send_signal(signal.SIGINT)
+    until(lambda: batch.counts["batch terminatejob"])
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)  # Batch would be waited for longer
+
+    assert f"left without ending {len(left)} job" in said.decode()
+    assert any(job_id in said.decode() for job_id in left)
+    assert {jobs(aws)[job_id] for job_id in left}.isdisjoint({"FAILED", "SUCCEEDED"})
+    for job_id in left:
+        direct = boto3.client("batch", endpoint_url=aws.endpoint_url)
+        direct.terminate_job(jobId=job_id, reason="the test is over")
