@@ -291,8 +291,10 @@ def _explain(error: ValidationError) -> SettingsError:
 def _explain_one(problem: ErrorDetails) -> str:
     option = str(problem["loc"][0])
     found = problem["input"]
+    kind = type(found).__name__
+    shown = f"a {kind}" if option in _SECRET else f"{found!r} ({kind})"
     return (
-        f"{option} is {found!r} ({type(found).__name__}): {_allowed(option, problem)}. "
+        f"{option} is {shown}: {_allowed(option, problem)}. "
         f"Set {option} in {_place().constructor}({option}=...), in [{'.'.join(SECTION)}] of "
         f"{_place().file} or in {ENVIRONMENT_PREFIX}{option.upper()}"
     )
@@ -304,6 +306,8 @@ def _allowed(option: str, problem: ErrorDetails) -> str:
     text = problem["msg"].removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
+
+_SECRET = ("job_definition_extra",)
 
 _PATTERNS = {
     "region": "a region's name, such as eu-west-1, is allowed",

@@ -1,0 +1,486 @@
+"""Somebody who may write the bucket cannot run code anywhere, and is found out.
+
+The attacker comes between the client's upload and the container's fetch, or between the
+container's storing and the client's fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    IntegrityError,
+    Job,
+    JobCancelledError,
+    OutcomeMissingError,
+    VersionMismatchError,
+)
+from farcall_runtime import envelope
+from farcall_runtime.contract import ENV_BUNDLE, ExitCode, Location
+from service.attacker import Attacker
+
+Gate = Callable[[], None]
+MakeExecutor = Callable[..., BatchExecutor]
+
+PATIENCE_S = 60
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def attacker(aws: farcall.local.LocalAWS, tmp_path: Path) -> Iterator[Attacker]:
+    """The attacker, whose code has run nowhere at the end of a test."""
+    made = Attacker(aws, tmp_path / "attacked")
+    yield made
+    assert not made.marker.exists(), made.marker.read_text()
+
+
+@pytest.fixture
+async def gate(executor: BatchExecutor, tmp_path: Path) -> AsyncIterator[Gate]:
+    """Keeps jobs that want all processors waiting until it is called."""
+    path = tmp_path / "gate"
+
+    def stand() -> None:
+        end = time.monotonic() + 2 * PATIENCE_S
+        while not path.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+
+    job = await executor.submit(stand)
+    yield path.touch
+    path.touch()
+    await job.result()
+
+
+@pytest.fixture
+def behind(executor: BatchExecutor, gate: Gate) -> BatchExecutor:
+    """An executor whose jobs wait behind the gate."""
+    return executor.with_options(vcpu=1000)
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not become true"
+        await asyncio.sleep(0.02)
+
+
+async def place(job: Job[Any]) -> Location:
+    """Return where a job's objects lie."""
+    return Location.parse((await job.detail()).environment[ENV_BUNDLE])
+
+
+async def result(job: Job[Any]) -> Any:
+    return await asyncio.wait_for(job.result(), PATIENCE_S)
+
+
+async def refusal(job: Job[Any]) -> BaseException:
+    error = await asyncio.wait_for(job.exception(), PATIENCE_S)
+    assert error is not None, "the forgery passed"
+    return error
+
+
+PADDING = os.urandom(4096)
+"""Travels with the function, which so is large enough for the attacker's."""
+
+
+def weigh(data: bytes) -> int:
+    return len(data) * len(PADDING)
+
+
+# --- between the upload and the container's fetch ---------------------------------------------
+
+
+def part(data: bytes, kind: str, number: int = 0) -> tuple[int, int]:
+    """Return where a part of a bundle lies: its first byte, and the first behind it."""
+    root = data[-envelope.root_size(data) :]
+    head = envelope._ROOT_HEAD.unpack_from(root)
+    if kind == "root":
+        return len(data) - len(root), len(data)
+    pages = head[2]
+    rows = envelope._ROW.size * head[5]
+    if kind == "page":
+        return pages, pages + rows
+    if kind == "function":
+        return pages + rows, len(data) - len(root)
+    offset, length, *_ = envelope._ROW.unpack_from(data, pages + envelope._ROW.size * number)
+    return offset, offset + length
+
+
+def forge(attacker: Attacker, data: bytes, kind: str) -> bytes:
+    """Put the attacker's in the place of a part of a bundle, whose index stays as it was."""
+    start, end = part(data, kind)
+    return data[:start] + attacker.packed(end - start) + data[end:]
+
+
+def forge_root(attacker: Attacker, data: bytes) -> bytes:
+    """Let the index tell of the attacker's function, with the digest that it has."""
+    data = forge(attacker, data, "function")
+    start, end = part(data, "function")
+    row = envelope._ROW.pack(start, end - start, sha256(data[start:end]).digest(), 0)
+    at = len(data) - envelope._ROOT_SIZE.size - len(row)
+    return data[:at] + row + data[at + len(row) :]
+
+
+def forge_page(attacker: Attacker, data: bytes) -> bytes:
+    """Let a page tell of the attacker's arguments, with the digest that they have."""
+    data = forge(attacker, data, "arguments")
+    start, end = part(data, "arguments")
+    row = envelope._ROW.pack(start, end - start, sha256(data[start:end]).digest(), 0)
+    at, _ = part(data, "page")
+    return data[:at] + row + data[at + len(row) :]
+
+
+def swap(data: bytes) -> bytes:
+    """Exchange the arguments of the first two tasks, which have the same length."""
+    (a, b), (c, d) = part(data, "arguments", 0), part(data, "arguments", 1)
+    return data[:a] + data[c:d] + data[b:c] + data[a:b] + data[d:]
+
+
+def swap_rows(data: bytes) -> bytes:
+    """Exchange the index's rows of the first two tasks."""
+    start, _ = part(data, "page")
+    size = envelope._ROW.size
+    first, second = data[start : start + size], data[start + size : start + 2 * size]
+    return data[:start] + second + first + data[start + 2 * size :]
+
+
+FORGERIES: dict[str, Callable[[Attacker, bytes], bytes]] = {
+    "whole": lambda attacker, data: attacker.bundle(tasks=3),
+    "root": forge_root,
+    "page": forge_page,
+    "rows swapped": lambda attacker, data: swap_rows(data),
+    "function": lambda attacker, data: forge(attacker, data, "function"),
+    "truncated": lambda attacker, data: data[:-1],
+    "shortened": lambda attacker, data: data[-part(data, "page")[0] // 2 :],
+    "extended": lambda attacker, data: data + b"\0",
+    "emptied": lambda attacker, data: b"",
+}
+"""Each hits all tasks of an array."""
+
+
+async def submit_three(executor: BatchExecutor, size: int) -> list[Job[int]]:
+    """Submit an array job of three tasks, whose arguments are of one length."""
+    arguments = [os.urandom(size) for _ in range(3)]
+    return await asyncio.gather(*(executor.submit(weigh, data) for data in arguments))
+
+
+@pytest.mark.parametrize("size", [4096, 200_000])
+async def test_a_container_refuses_a_forged_bundle(
+    size: int, attacker: Attacker, gate: Gate, behind: BatchExecutor
+) -> None:
+    """Small bundles are fetched by one request, of large ones each part by its own."""
+    victims = {}
+    for name, change in FORGERIES.items():
+        jobs = await submit_three(behind, size)
+        key = (await place(jobs[0])).bundle_key
+        attacker.put(key, change(attacker, attacker.get(key)))
+        victims[name] = jobs
+    gate()
+
+    for name, jobs in victims.items():
+        for job in jobs:
+            error = await refusal(job)
+            assert type(error) is IntegrityError, f"{name}: {error!r}"
+            assert "was not run" in str(error)
+        if name != "function":  # of which the client reads nothing back
+            with pytest.raises(IntegrityError):
+                await asyncio.wait_for(jobs[0].calls(), PATIENCE_S)
+
+
+@pytest.mark.parametrize("size", [4096, 200_000])
+async def test_forged_arguments_harm_the_one_task_they_are_of(
+    size: int, attacker: Attacker, gate: Gate, behind: BatchExecutor
+) -> None:
+    forged, swapped = await submit_three(behind, size), await submit_three(behind, size)
+    key = (await place(forged[0])).bundle_key
+    attacker.put(key, forge(attacker, attacker.get(key), "arguments"))
+    key = (await place(swapped[0])).bundle_key
+    attacker.put(key, swap(attacker.get(key)))
+    gate()
+
+    for job in (forged[0], *swapped[:2]):
+        assert type(await refusal(job)) is IntegrityError
+    unharmed = [*forged[1:], swapped[2]]
+    assert [size * len(PADDING)] * 3 == [await result(job) for job in unharmed]
+
+
+async def test_a_bundle_of_another_job_or_of_an_earlier_run_is_refused(
+    attacker: Attacker, gate: Gate, behind: BatchExecutor, make_executor: MakeExecutor
+) -> None:
+    async with make_executor(vcpu=1000) as earlier:
+        old = await earlier.submit(weigh, b"old")
+        sibling = await behind.submit(weigh, b"sibling")
+        first, second = [await behind.submit(weigh, b"victim") for _ in range(2)]
+        for victim, other in ((first, sibling), (second, old)):
+            data = attacker.get((await place(other)).bundle_key)
+            attacker.put((await place(victim)).bundle_key, data)
+        gate()
+
+        for job in (first, second):
+            assert type(await refusal(job)) is IntegrityError
+        assert [await result(old), await result(sibling)] == [3 * 4096, 7 * 4096]
+
+
+async def test_a_deleted_bundle_is_told_as_such(
+    attacker: Attacker, gate: Gate, behind: BatchExecutor
+) -> None:
+    jobs = await submit_three(behind, 100)
+    attacker.delete((await place(jobs[0])).bundle_key)
+    gate()
+
+    for job in jobs:
+        error = await refusal(job)
+        assert type(error) is OutcomeMissingError
+        assert "did not find its payload" in str(error)
+
+
+# --- between the container's storing and the client's fetch ------------------------------------
+
+
+def speak(number: int) -> list[bytes]:
+    """Write what takes a chunk of its own, and return what is large enough for the attacker."""
+    print("x" * (MIB + 1000 + number))
+    return [bytes([number]) * 4096]
+
+
+@pytest.fixture
+async def ended(executor: BatchExecutor) -> list[Job[list[bytes]]]:
+    """The three tasks of an array job whose outcomes are stored and not fetched."""
+    jobs = await asyncio.gather(*(executor.submit(speak, number) for number in range(3)))
+    await wait_until(lambda: all(job.done() for job in jobs))
+    return list(jobs)
+
+
+SPOILS: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda data: data[:-1],
+    "beheaded": lambda data: data[1:],
+    "extended": lambda data: data + b"\0",
+    "emptied": lambda data: b"",
+    "another version": lambda data: data[:8] + b"\0\2" + data[10:],
+}
+"""What the attacker may do to any object."""
+
+
+async def check_refused(
+    attacker: Attacker, executor: BatchExecutor, job_id: str, key: str, forgeries: dict[str, bytes]
+) -> None:
+    """Put forgeries in the place of an object, each for a client of its own; end as it was."""
+    true = attacker.get(key)
+    spoilt = {name: change(true) for name, change in SPOILS.items()}
+    for name, data in {**forgeries, **spoilt}.items():
+        attacker.put(key, data)
+        error = await refusal(executor.attach(job_id))
+        kind = VersionMismatchError if name == "another version" else IntegrityError
+        assert type(error) is kind, f"{name}: {error!r}"
+        assert job_id in str(error)
+    attacker.put(key, true)
+
+
+async def test_a_client_refuses_a_forged_outcome(
+    attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
+) -> None:
+    victim, sibling, _ = ended
+    other = await executor.submit(speak, 0)
+    await wait_until(other.done)
+    where, elsewhere = await place(victim), await place(other)
+    key = where.outcome_key(0)
+    forgeries = {
+        "forged": attacker.outcome(key),
+        "signed for another value": attacker.outcome_with_value(attacker.get(key)),
+        "a sibling's": attacker.get(where.outcome_key(1)),
+        "another job's": attacker.get(elsewhere.outcome_key(0)),
+        "a chunk": attacker.chunk(key),
+        "a pickle": attacker.pickle(),
+    }
+
+    await check_refused(attacker, executor, victim.id, key, forgeries)
+
+    true = attacker.get(key)
+    attacker.put(key, attacker.outcome(key))
+    error = await refusal(victim)  # which has seen the true one
+    assert type(error) is IntegrityError
+    assert "somebody else wrote" in str(error)
+    attacker.put(key, true)
+    values = [await result(job) for job in (executor.attach(victim.id), sibling)]
+    assert values == [[b"\0" * 4096], [b"\1" * 4096]]
+
+
+async def test_a_client_refuses_forged_output(
+    attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
+) -> None:
+    victim, sibling, _ = ended
+    where = await place(victim)
+    key = where.chunk_key(0, 1, "stdout", 0)
+    forgeries = {
+        "forged": attacker.chunk(key),
+        "a sibling's": attacker.get(where.chunk_key(1, 1, "stdout", 0)),
+        "an outcome": attacker.get(where.outcome_key(0)),
+    }
+
+    true = attacker.get(key)
+    spoilt = {name: change(true) for name, change in SPOILS.items()}
+    for name, data in {**forgeries, **spoilt}.items():
+        attacker.put(key, data)
+        assert type(await refusal(executor.attach(victim.id))) is IntegrityError, name
+        with pytest.raises(IntegrityError, match="is not what the job wrote"):
+            await executor.attach(victim.id).stdout()
+        with pytest.raises(IntegrityError, match="is not what the job wrote"):
+            async for _ in executor.attach(victim.id).logs():
+                pass
+
+    attacker.delete(key)
+    onlooker = executor.attach(victim.id)
+    assert (
+        await onlooker.stdout()
+        == f"\n[farcall: {MIB + 1001} bytes were deleted from the bucket]\n"
+    )
+    assert [b"\0" * 4096] == await result(victim)
+    assert [b"\1" * 4096] == await result(sibling)
+
+
+async def test_a_client_refuses_a_forged_value_of_its_own(
+    attacker: Attacker, executor: BatchExecutor
+) -> None:
+    """A value that is too large for its outcome is an object of its own."""
+    victim, sibling = [await executor.submit(bytes, 65 * MIB + number) for number in range(2)]
+    await wait_until(lambda: victim.done() and sibling.done())
+    where, elsewhere = await place(victim), await place(sibling)
+    key = where.value_key(0, 1)
+    true = attacker.get(key)
+    forgeries = {
+        "forged": attacker.packed(len(true)),
+        "small": attacker.packed(),
+        "a sibling's": attacker.get(elsewhere.value_key(0, 1)),
+    }
+
+    for name, data in {**forgeries, "emptied": b"", "truncated": true[:-1]}.items():
+        attacker.put(key, data)
+        assert type(await refusal(executor.attach(victim.id))) is IntegrityError, name
+    attacker.delete(key)
+    assert type(await refusal(executor.attach(victim.id))) is OutcomeMissingError
+    attacker.put(key, true)
+
+    assert [len(await result(job)) for job in (victim, sibling)] == [65 * MIB, 65 * MIB + 1]
+
+
+def count(number: int) -> int:
+    """Return a few numbers at once, and wait for ever with the next."""
+    print("at", number, flush=True)
+    if number == 2:
+        time.sleep(600)
+    return number
+
+
+async def test_a_client_refuses_a_forged_outcome_of_a_stopped_attempt(
+    attacker: Attacker, executor: BatchExecutor, make_executor: MakeExecutor
+) -> None:
+    """What a chunk of calls had done when it was cancelled lies in attempts/."""
+    sweep = executor.task(count).map(range(4), chunksize=4, return_exceptions=True)
+    waiting = asyncio.ensure_future(anext(aiter(sweep.results())))
+    await wait_until(lambda: sweep.job_ids)
+    (job_id,) = sweep.job_ids
+    job = executor.attach(job_id)
+    where = await place(job)
+    await wait_until(lambda: attacker.keys(where.stream_prefix(0, 1, "stdout")))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)  # which ends the job
+    await wait_until(lambda: attacker.keys(where.attempt_key(0, 1)))
+    key = where.attempt_key(0, 1)
+    while not (await job.status()).is_final:
+        await asyncio.sleep(0.1)
+
+    forgeries = {"forged": attacker.outcome(key)}
+    await check_refused(attacker, executor, job_id, key, forgeries)
+    assert type(await refusal(executor.attach(job_id))) is JobCancelledError
+    attacker.delete(key)
+    assert type(await refusal(job)) is JobCancelledError
+
+
+async def test_a_deleted_outcome_is_told_as_such(
+    attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
+) -> None:
+    victim, *siblings = ended
+    key = (await place(victim)).outcome_key(0)
+    attacker.delete(key)
+
+    seen = await refusal(victim)
+    unseen = await refusal(executor.attach(victim.id))
+
+    assert {type(seen), type(unseen)} == {OutcomeMissingError}
+    assert "was deleted before it was fetched" in str(seen)
+    assert [[b"\1" * 4096], [b"\2" * 4096]] == [await result(job) for job in siblings]
+
+
+async def test_an_outcome_that_somebody_else_stores_first_is_no_success(
+    attacker: Attacker, gate: Gate, behind: BatchExecutor
+) -> None:
+    """The container stores with If-None-Match, and so cannot store its own."""
+    seen, unseen = [await behind.submit(speak, number) for number in range(2)]
+    keys = [(await place(job)).outcome_key(0) for job in (seen, unseen)]
+    for key in keys:
+        attacker.put(key, attacker.outcome(key))
+    await wait_until(lambda: seen.done() and unseen.done())  # in the bucket, not on Batch
+    gate()
+    for job in (seen, unseen):
+        while not (await job.status()).is_final:
+            await asyncio.sleep(0.1)
+    attacker.delete(keys[1])
+
+    error = await refusal(seen)
+    assert type(error) is IntegrityError
+    assert "somebody else wrote" in str(error)
+    again = behind.attach(unseen.id)
+    error = await refusal(again)
+    assert type(error) is IntegrityError
+    assert "somebody else's object lay where the job had to store its outcome" in str(error)
+    assert (await again.detail()).exit_code == ExitCode.OUTCOME_OCCUPIED
+
+
+async def test_a_second_attempt_is_not_taken_in_by_a_forged_outcome(
+    attacker: Attacker, make_executor: MakeExecutor, tmp_path: Path
+) -> None:
+    async with make_executor(retry_attempts=2) as executor:
+        reached, gate = tmp_path / "reached", tmp_path / "gate"
+
+        def fail() -> None:
+            reached.touch()
+            while not gate.exists():
+                time.sleep(0.02)
+            raise ValueError("once more")
+
+        job = await executor.submit(fail)
+        await wait_until(reached.exists)
+        key = (await place(job)).outcome_key(0)
+        attacker.put(key, attacker.outcome(key))
+        gate.touch()
+
+        assert type(await refusal(job)) is IntegrityError
+        while not (await job.status()).is_final:
+            await asyncio.sleep(0.1)
+        detail = await job.detail()
+        assert (detail.attempts, detail.exit_code) == (2, ExitCode.OUTCOME_OCCUPIED)
+
+
+async def test_rubbish_in_the_bucket_harms_nobody(
+    attacker: Attacker, executor: BatchExecutor
+) -> None:
+    job = await executor.submit(speak, 1)
+    where = await place(job)
+    outcomes, streams = where.outcome_key(0)[:-1], where.stream_prefix(0, 1, "stdout")
+    names = ["00", "+0", "\u00b2", "\u0663", "-1", "1_0", "9" * 400, "0/0", "x"]
+    for name in names:
+        attacker.put(f"{outcomes}{name}", attacker.pickle())
+        attacker.put(f"{outcomes[:-1]}-{name}/0", attacker.pickle())
+        attacker.put(f"{streams}x{name}", attacker.pickle())
+
+    assert [b"\1" * 4096] == await result(job)
+    assert (await job.stdout()).startswith("xxx")

@@ -1,0 +1,322 @@
+"""Clients, event loops, threads and processes side by side: each works, or says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
+from leaks import Held
+
+T = TypeVar("T")
+MakeExecutor = Callable[..., BatchExecutor]
+
+PATIENCE_S = 60
+
+
+def work(x: int) -> int:
+    return x + 1
+
+
+def linger() -> int:
+    time.sleep(2)
+    return 7
+
+
+def wait_for_ever() -> None:
+    time.sleep(600)  # until the test ends it
+
+
+async def soon(waiting: Awaitable[T]) -> T:
+    return await asyncio.wait_for(waiting, PATIENCE_S)
+
+
+def in_a_thread(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on an event loop of its own in a thread of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(soon(coroutine()))).result(2 * PATIENCE_S)
+
+
+# --- clients ----------------------------------------------------------------------------------
+
+
+async def test_a_client_that_leaves_does_not_take_another_ones_jobs_along(
+    make_executor: MakeExecutor,
+) -> None:
+    async with make_executor(prefix="one") as one:
+        with pytest.raises(RuntimeError, match="on the way"):
+            async with make_executor(prefix="two") as other:
+                mine = await one.submit(linger)
+                theirs = await other.submit(wait_for_ever)
+                raise RuntimeError("on the way")
+
+        with pytest.raises(JobCancelledError):
+            await soon(one.attach(theirs.id).result())
+        assert 7 == await soon(mine.result())
+
+
+async def test_a_block_within_a_block_of_the_same_executor(make_executor: MakeExecutor) -> None:
+    executor = make_executor()
+    async with executor:
+        async with executor:
+            job = await executor.submit(work, 1)
+        assert 2 == await soon(job.result())
+        assert 3 == await soon(executor.task(work)(2))
+
+
+# --- a closed executor ------------------------------------------------------------------------
+
+
+async def test_an_executor_whose_block_was_left_opens_again_by_itself(
+    make_executor: MakeExecutor,
+) -> None:
+    executor = make_executor()
+    async with executor:
+        left = await executor.submit(wait_for_ever)
+        ended = await executor.submit(work, 1)
+        while not ended.done():
+            await asyncio.sleep(0.02)
+
+    assert 2 == await soon(ended.result())
+    assert 3 == await soon(executor.task(work)(2))
+    assert [1, 2, 3] == await soon(executor.task(work).map(range(3)))
+    await left.cancel()
+    with pytest.raises(JobCancelledError):
+        await soon(executor.attach(left.id).result())
+    async with executor:
+        assert 5 == await soon(executor.task(work)(4))
+
+
+async def test_a_block_that_was_never_entered_says_so(make_executor: MakeExecutor) -> None:
+    executor = make_executor()
+    with pytest.raises(FarcallError, match="was not entered"):
+        await executor.__aexit__(None, None, None)
+    async with executor:
+        pass
+    with pytest.raises(FarcallError, match="was not entered"):
+        await executor.__aexit__(None, None, None)
+
+
+# --- event loops and threads --------------------------------------------------------------------
+
+
+def test_two_event_loops_in_two_threads_share_an_executor(make_executor: MakeExecutor) -> None:
+    executor = make_executor()
+    task = executor.task(work)
+    meeting = threading.Barrier(2, timeout=PATIENCE_S)
+
+    async def call(first: int, *, block: bool) -> list[int]:
+        meeting.wait()
+        if not block:
+            return [*await task.map(range(first, first + 5)), await task(first)]
+        async with executor:
+            return [*await task.map(range(first, first + 5)), await task(first)]
+
+    with ThreadPoolExecutor(2) as threads:
+        runs = [
+            threads.submit(lambda first, block: asyncio.run(soon(call(first, block=block))), *each)
+            for each in ((0, True), (100, False))
+        ]
+        values = [run.result(2 * PATIENCE_S) for run in runs]
+    assert values == [[1, 2, 3, 4, 5, 1], [101, 102, 103, 104, 105, 101]]
+
+
+def test_a_second_event_loop_goes_on_with_what_the_first_one_left(
+    make_executor: MakeExecutor,
+) -> None:
+    executor = make_executor()
+
+    async def leave() -> list[Job[int]]:
+        async with executor:
+            jobs = [await executor.submit(work, 1), await executor.submit(linger)]
+            assert 2 == await jobs[0].result()
+            return jobs
+
+    async def join(jobs: list[Job[int]]) -> list[int]:
+        found = [await job.result() for job in jobs]
+        return [*found, await executor.task(work)(2)]
+
+    jobs = asyncio.run(soon(leave()))
+    assert [2, 7, 3] == asyncio.run(soon(join(jobs)))
+
+
+def test_a_loop_that_was_closed_with_jobs_waited_for_leaves_them_to_another(
+    make_executor: MakeExecutor,
+) -> None:
+    """Whoever runs loops by hand may close them without asking those who wait to stop."""
+    executor = make_executor()
+    loop = asyncio.new_event_loop()
+    job = loop.run_until_complete(executor.submit(linger))
+    waiting = loop.create_task(job.result())
+    loop.run_until_complete(asyncio.sleep(0.1))
+    held = asyncio.all_tasks(loop)
+    for each in held - {waiting}:
+        each.cancel()
+    loop.run_until_complete(asyncio.gather(*(held - {waiting}), return_exceptions=True))
+    waiting.cancel()
+    loop.run_until_complete(asyncio.gather(waiting, return_exceptions=True))
+    loop.close()
+
+    assert 7 == asyncio.run(soon(job.result()))
+
+
+async def test_a_job_is_waited_for_on_one_loop_and_its_value_is_had_on_any(
+    make_executor: MakeExecutor,
+) -> None:
+    async with make_executor() as executor:
+        job = await executor.submit(linger)
+        with pytest.raises(FarcallError, match=r"another event loop.*attach"):
+            await asyncio.to_thread(in_a_thread, job.result)
+        joined = await asyncio.to_thread(in_a_thread, lambda: executor.attach(job.id).status())
+        assert not joined.is_final
+
+        assert 7 == await soon(job.result())
+        assert 7 == await asyncio.to_thread(in_a_thread, job.result)
+
+
+async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecutor) -> None:
+    async with make_executor() as executor:
+        job = await executor.submit(wait_for_ever)
+        await asyncio.to_thread(in_a_thread, functools.partial(job.cancel, "from a thread"))
+
+        with pytest.raises(JobCancelledError, match="from a thread"):
+            await soon(job.result())
+
+
+async def test_a_task_is_submitted_from_a_callback_and_from_another_thread(
+    make_executor: MakeExecutor,
+) -> None:
+    async with make_executor() as executor:
+        task = executor.task(work)
+        loop = asyncio.get_running_loop()
+        begun: asyncio.Future[asyncio.Task[int]] = loop.create_future()
+        loop.call_soon(lambda: begun.set_result(asyncio.ensure_future(task(1))))
+
+        def from_thread() -> int:
+            return asyncio.run_coroutine_threadsafe(task(2), loop).result(PATIENCE_S)
+
+        assert [2, 3] == await soon(asyncio.gather(await begun, asyncio.to_thread(from_thread)))
+
+
+# --- forks ------------------------------------------------------------------------------------
+
+
+def tell(executor: BatchExecutor, told: Path) -> None:
+    """Use an executor in a process that was forked, and write down how it went."""
+    try:
+        told.write_text(str(asyncio.run(executor.task(work)(1))))  # type: ignore[arg-type]
+    except FarcallError as error:
+        told.write_text(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_fork_says_why_it_cannot_go_on_and_its_parent_goes_on(
+    make_executor: MakeExecutor, tmp_path: Path
+) -> None:
+    async with make_executor() as executor:
+        job = await executor.submit(linger)
+        told = [tmp_path / "process", tmp_path / "fork"]
+        fork = multiprocessing.get_context("fork")
+        process = fork.Process(target=tell, args=(executor, told[0]))
+        process.start()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                asyncio.events._set_running_loop(None)
+                tell(executor, told[1])
+            finally:
+                os._exit(0)
+        await asyncio.to_thread(process.join, PATIENCE_S)
+        await asyncio.to_thread(os.waitpid, pid, 0)
+
+        assert process.exitcode == 0
+        for each in told:
+            assert "forked" in each.read_text(), each
+        assert 7 == await soon(job.result())
+        assert 3 == await soon(executor.task(work)(2))
+
+
+def test_a_process_that_was_forked_before_anything_was_opened_works(
+    aws: farcall.local.LocalAWS, tmp_path: Path
+) -> None:
+    """The usual pool of workers: `multiprocessing` forks, and each process has its own client."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio, multiprocessing, farcall\n"
+        "executor = farcall.BatchExecutor(vcpu=1, memory=1)\n"
+        "@executor.task\n"
+        "def work(x): return x + 1\n"
+        "def call(x): return asyncio.run(work(x))\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "    print(pool.map(call, [1, 2]))\n"
+    )
+    out = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (out.returncode, out.stdout) == (0, "[2, 3]\n"), out.stderr
+
+
+# --- nothing stays ------------------------------------------------------------------------------
+
+
+async def test_nothing_is_left_of_a_block(make_executor: MakeExecutor) -> None:
+    async def use() -> None:
+        async with make_executor() as executor:
+            task = executor.task(work)
+            assert list(range(1, 6)) == await task.map(range(5))
+            assert 2 == await task(1)
+            cancelled = await executor.submit(wait_for_ever)
+            await cancelled.cancel()
+            with pytest.raises(JobCancelledError):
+                await cancelled.result()
+            with pytest.raises(ZeroDivisionError):
+                await executor.task(lambda: 1 / 0)()
+
+    await soon(use())  # what lasts is there now
+    before = Held.now()
+    await soon(use())
+    await soon(use())
+    await before.outlived()
+
+
+def test_nothing_is_left_of_event_loops(make_executor: MakeExecutor) -> None:
+    executor = make_executor()
+    task = executor.task(work)
+    asyncio.run(soon(task(1)))
+    before = Held.now()
+    for number in range(3):
+        assert number + 1 == asyncio.run(soon(task(number)))
+    before.check()
+
+
+async def test_leaks_are_found(tmp_path: Path) -> None:
+    """The two tests above can fail."""
+    before = Held.now()
+    gate = threading.Event()
+    thread = threading.Thread(target=gate.wait, name="left over")
+    thread.start()
+    waiting = asyncio.ensure_future(asyncio.sleep(PATIENCE_S))
+    with (tmp_path / "open").open("w") as file:
+        found = " ".join(before.new())
+        with pytest.raises(AssertionError, match="left over"):
+            await before.outlived(0)
+    gate.set()
+    thread.join()
+    waiting.cancel()
+    assert "left over" in found
+    assert file.name in found
+    assert "sleep" in found
+    await before.outlived()

@@ -1,0 +1,310 @@
+"""What is secret stays out of logs, reprs and messages, whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import http.server
+import logging
+import os
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    Job,
+    Settings,
+    SettingsError,
+    TaskNotPicklableError,
+)
+from farcall.session import session_for
+from farcall_runtime.contract import ENV_BUNDLE, ENV_OUTCOME_KEY, ExitCode, Location
+from service.attacker import Attacker
+from service.attempt import Attempt
+
+PATIENCE_S = 60
+
+
+def token() -> str:
+    return f"tok{secrets.token_hex(12)}"
+
+
+@dataclass
+class Watcher:
+    """Collects everything that farcall shows, and the secrets that must not be in it.
+
+    Attributes:
+        secrets: What must not be shown, by what it is.
+        shown: What was shown, by where.
+    """
+
+    secrets: dict[str, str] = field(default_factory=dict)
+    shown: list[tuple[str, str]] = field(default_factory=list)
+
+    def secret(self, name: str) -> str:
+        """Make a secret."""
+        return self.secrets.setdefault(name, token())
+
+    def show(self, *things: object) -> None:
+        """Take in what a user or a debugger would show of things."""
+        for thing in things:
+            if isinstance(thing, BaseException):
+                lines = traceback.TracebackException.from_exception(thing, capture_locals=False)
+                self.shown.append((f"error {type(thing).__name__}", "".join(lines.format())))
+                self.shown.append((f"attributes of {type(thing).__name__}", str(vars(thing))))
+            self.shown.append((f"repr of {type(thing).__name__}", repr(thing)))
+            self.shown.append((f"str of {type(thing).__name__}", str(thing)))
+
+    def found(self) -> list[tuple[str, str]]:
+        """Return what secret was shown where."""
+        return [
+            (name, f"{where}: {text}")
+            for name, secret in self.secrets.items()
+            for where, text in self.shown
+            if secret in text
+        ]
+
+
+@pytest.fixture
+def attacker(aws: farcall.local.LocalAWS, tmp_path: Path) -> Attacker:
+    return Attacker(aws, tmp_path / "attacked")
+
+
+@pytest.fixture
+def watcher(
+    aws: farcall.local.LocalAWS,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> Iterator[Watcher]:
+    """Watch a test: log at DEBUG, stdout and stderr, CloudWatch's lines of its jobs."""
+    made = Watcher()
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", made.secret("secret key"))
+    monkeypatch.setenv("AWS_SESSION_TOKEN", made.secret("session token"))
+    logs = boto3.client("logs")
+    before = lines(aws, logs)
+    with caplog.at_level(logging.DEBUG, "farcall"):
+        yield made
+    made.shown += [("log", record.getMessage()) for record in caplog.records if is_ours(record)]
+    made.shown += [("log", str(record.exc_info)) for record in caplog.records if is_ours(record)]
+    made.shown += [("stdout and stderr", text) for text in capfd.readouterr()]
+    made.shown += [("a job's log", line) for line in lines(aws, logs)[len(before) :]]
+    assert made.shown
+    assert made.found() == []
+
+
+def is_ours(record: logging.LogRecord) -> bool:
+    return record.name.startswith("farcall")
+
+
+def lines(aws: farcall.local.LocalAWS, logs: Any) -> list[str]:
+    """Return what the jobs' containers have written to CloudWatch, the oldest first."""
+    group = aws.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
+    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
+    return [event["message"] for page in pages for event in page["events"]]
+
+
+class Sealed:
+    """A value whose owner keeps it from showing, and that unpickles in the job as a string."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Callable[[str], str], tuple[str]]:
+        return str, (self._value,)
+
+
+class Untransportable(Sealed):
+    def __reduce__(self) -> Any:
+        raise TypeError("it does not travel")
+
+
+def fail(_secret: str) -> None:
+    raise ValueError("of the function")
+
+
+def leave(_secret: str) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def wait(_secret: str) -> None:
+    time.sleep(600)  # until the test ends it
+
+
+def give(secret: str) -> list[str]:
+    return [secret]
+
+
+def unpicklable(secret: str) -> Any:
+    return (part for part in [secret])
+
+
+async def error_of(job: Job[Any]) -> BaseException:
+    error = await asyncio.wait_for(job.exception(), PATIENCE_S)
+    assert error is not None
+    return error
+
+
+async def refused(waiting: Any) -> BaseException:
+    """Return what a call of ours raises."""
+    try:
+        await asyncio.wait_for(waiting, PATIENCE_S)
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was refused")
+
+
+async def note_key(watcher: Watcher, job: Job[Any]) -> str:
+    """Let the job's outcome key be a secret; return the key of its outcome."""
+    environment = (await job.detail()).environment
+    watcher.secrets[f"outcome key {len(watcher.secrets)}"] = environment[ENV_OUTCOME_KEY]
+    return Location.parse(environment[ENV_BUNDLE]).outcome_key(0)
+
+
+async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
+    watcher: Watcher, make_executor: Callable[..., BatchExecutor], attacker: Attacker
+) -> None:
+    argument = Sealed(watcher.secret("argument"))
+    extra = {"containerProperties": {"environment": [{"name": "P", "value": watcher.secret("p")}]}}
+    async with make_executor(job_definition_extra=extra) as executor:
+        jobs = [await executor.submit(f, argument) for f in (give, fail, leave, unpicklable)]
+        forged, cancelled = [await executor.submit(f, argument) for f in (give, wait)]
+        session = await session_for(executor.settings)
+        keys = [await note_key(watcher, job) for job in (*jobs, forged, cancelled)]
+        await cancelled.cancel("for the test")
+        errors = [await error_of(job) for job in (*jobs[1:], cancelled)]
+        while not forged.done():
+            await asyncio.sleep(0.02)
+        attacker.put(keys[4], attacker.outcome(keys[4]))
+        errors.append(await error_of(forged))
+        assert len({type(error) for error in errors}) == 5
+
+        assert await jobs[0].result() == [watcher.secrets["argument"]]
+        watcher.show(*errors, *jobs, forged, cancelled, executor, executor.settings, session)
+        watcher.show(executor.task(give), await jobs[0].detail(), await jobs[0].usage())
+        for job in jobs:
+            watcher.show(*vars(job).values(), await job.stdout(), await job.stderr())
+        sweep = executor.task(give).map([argument] * 2)
+        watcher.show(sweep, sweep.__dict__["_settings"])
+        assert await sweep == [[watcher.secrets["argument"]]] * 2
+        watcher.show(executor.with_options(vcpu=2), Settings(**executor.settings.model_dump()))
+
+
+async def test_nothing_secret_shows_where_submissions_fail(
+    watcher: Watcher, aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    argument = Sealed(watcher.secret("argument"))
+    async with make_executor() as executor:
+        await executor.task(give)(argument)  # opens all that takes part
+        errors = [await refused(executor.submit(give, Untransportable(watcher.secret("broken"))))]
+        assert type(errors[0]) is TaskNotPicklableError
+        with contextlib.suppress(TypeError) as told:
+            executor.task(give)(argument, argument)
+        aws.fault("SubmitJob", "error", count=1)
+        await (await executor.submit(give, argument)).result()
+        wrong = {"environment": {"PASSWORD": watcher.secret("password")}}
+        broken = executor.with_options(job_definition_extra={"containerProperties": wrong})
+        errors.append(await refused(broken.submit(give, argument)))
+        unknown = {"containerProperties": {"linuxParameters": watcher.secret("parameter")}}
+        broken = executor.with_options(job_definition_extra=unknown)
+        errors.append(await refused(broken.submit(give, argument)))
+        watcher.show(*errors, told, broken, broken.settings)
+
+
+def test_nothing_secret_shows_where_options_are_wrong(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        Settings(job_definition_extra=watcher.secret("text"))
+    watcher.show(wrong.value)
+    monkeypatch.setenv("FARCALL_JOB_DEFINITION_EXTRA", f"{{{watcher.secret('no JSON')}")
+    with pytest.raises(SettingsError) as wrong:
+        Settings()
+    watcher.show(wrong.value)
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """An S3 that repeats the request in its refusal, as S3 does; the token stands in it."""
+
+    def do_GET(self) -> None:
+        token = self.headers["X-Amz-Security-Token"]
+        answer = (
+            '<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code>'
+            "<Message>The token will not do.</Message>"
+            f"<Token-0>{token}</Token-0></Error>"
+        ).encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_PUT = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+class Echoes(http.server.ThreadingHTTPServer):
+    """The same as a server.
+
+    Attributes:
+        url: Where it listens.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Echo)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def echoes() -> Iterator[Echoes]:
+    with Echoes() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+async def test_a_refusal_that_repeats_the_session_token_is_not_repeated(
+    watcher: Watcher,
+    make_executor: Callable[..., BatchExecutor],
+    echoes: Echoes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", echoes.url)
+    error = await refused(make_executor().submit(give, "x"))
+    watcher.show(error)
+    assert "The token will not do." in str(error)
+
+
+def test_a_container_does_not_repeat_it_either(
+    watcher: Watcher, aws: farcall.local.LocalAWS, echoes: Echoes
+) -> None:
+    attempt = Attempt(aws, echoes, give, "x")
+    environment = {"AWS_SESSION_TOKEN": watcher.secrets["session token"]}
+    attempt.start(environment=environment)
+    try:
+        code, said = attempt.end()
+    finally:
+        attempt.close()
+    watcher.show(said)
+    assert code == ExitCode.STORAGE_UNREACHABLE
+    assert "The token will not do." in said
+
+
+def test_the_watcher_would_find_a_secret(watcher: Watcher) -> None:
+    """The tests above can fail."""
+    seen = copy.deepcopy(watcher)
+    seen.show(ValueError(seen.secret("key")), {"x": seen.secrets["secret key"]})
+    assert {name for name, _ in seen.found()} == {"key", "secret key"}
