@@ -7,7 +7,7 @@ IMAGE ?= farcall
 BASE_IMAGE ?= python:$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-slim
 PIP_PACKAGES ?=
 
-.PHONY: help demo demo-covalent test test-on-engine test-elsewhere test-containers check bench image clean
+.PHONY: help demo demo-covalent test test-on-engine test-elsewhere test-containers chaos check bench image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -15,6 +15,8 @@ help:
 	@echo "make demo            the same from plain Python, and a sweep"
 	@echo "make test            the tests, but for those that need a docker engine"
 	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
+	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
+	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
 	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
@@ -41,6 +43,10 @@ test-elsewhere: $(VENV)/test
 
 test-containers: $(VENV)/test
 	PYTHON="$(BIN)/python" .ci/with-engine $(BIN)/python -m pytest tests/containers
+
+# Every process of a run finds its modules by PYTHONPATH.
+chaos: $(VENV)/test
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
 
 check: $(VENV)/lint
 	$(BIN)/ruff check

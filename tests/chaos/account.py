@@ -1,0 +1,264 @@
+"""Whether each task of a chaos run came to exactly one end, and whether nothing is left."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from chaos.evidence import Evidence
+from chaos.plan import ATTEMPTS
+
+_KEY = re.compile(
+    r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/]+)(/(?P<index>\d+).*)?"
+)
+_ENDS = {"raise": "raised", "exit": "exit", "segfault": "segfault", "forever": "cancelled"}
+_COMPLAINTS = ("never retrieved", "was destroyed", "nclosed", "Traceback")
+_MOST_TEXT = 2000
+
+#: What a task comes to whose container, child or host was taken away in its last attempt.
+_TAKEN = {"killed", "OutOfMemoryError", "HostLostError", "ImageError", "JobError"}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Something that must not be.
+
+    Attributes:
+        what: A sentence.
+        task: Which task it is about; None for none.
+        known: What else is known of it.
+    """
+
+    what: str
+    task: int | None = None
+    known: str = ""
+
+
+class Account:
+    """Goes through what is left of a run.
+
+    Args:
+        record: What is left, see `run.Record`.
+
+    Attributes:
+        wrong: All that is wrong.
+        ends: How each task ended, by number.
+        again: Tasks that ran once more after their value was delivered, because their container
+            was killed before it had ended.
+        stored_again: Outcomes that were delivered and deleted while their container had no answer
+            yet that they were stored, so that it stored them once more.
+    """
+
+    def __init__(self, record):
+        self.wrong = []
+        self.ends = {}
+        self.again = set()
+        self.stored_again = []
+        self._record = record
+        self._known = Evidence(record)
+        self._sizes = {}  # of bundles
+
+    def check(self):
+        """Look at everything; return `wrong`."""
+        if self._record.late:
+            self._say("the run was cut off: not all clients had ended")
+        self._check_processes()
+        for number in sorted(self._known.works):
+            self._check_end(number)
+            self._check_executions(number)
+        self._check_jobs()
+        self._check_bucket()
+        return self.wrong
+
+    def check_happened(self):
+        """See that nothing was spared; a long run meets everything."""
+        dealt = Counter(blow["kind"] for blow in self._record.dealt)
+        kinds = Counter(name.partition(" ")[0] for name in self._record.injected)
+        for kind in ("container", "child", "host", "start", "client"):
+            if not dealt[kind]:
+                self._say(f"no {kind} was hit: the run shows nothing of it")
+        for service in ("batch", "s3"):
+            if not kinds[service]:
+                self._say(f"no request to {service} failed: the run shows nothing of it")
+        if not any("jobs" in line for line in self._record.told):
+            self._say("no run was recovered: the run shows nothing of it")
+        if "cancelled" not in self.ends.values():
+            self._say("no task was cancelled: the run shows nothing of it")
+
+    def _say(self, what, task=None):
+        self.wrong.append(
+            Wrong(what, task, self._known.describe(task) if task is not None else "")
+        )
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def _check_end(self, number):
+        work, order = self._known.works[number]
+        found = {line["end"] for line in self._known.told[number]}
+        if "cancelled" in found and order.cancel_s is not None and len(found) > 1:
+            found.discard("cancelled")  # by a client that was killed then; the job had ended
+        if len(found) > 1:
+            found.discard("with its chunk")  # which does not say how
+        if len(found) > 1:
+            self._say(f"two different ends: {', '.join(sorted(found))}", number)
+        if not found:
+            found = {self._end_untold(number)}
+        end = self.ends[number] = min(found)
+        allowed = self._allowed(work, order)
+        if end not in allowed:
+            self._say(f"ended as {end}, not as {' or '.join(sorted(allowed))}", number)
+
+    def _end_untold(self, number):
+        """Return what became of a task that nobody told of.
+
+        A client that is killed takes with it what it was given and had not noted yet; then the
+        job has succeeded, and its outcome is gone.
+        """
+        truth = self._record.truth
+        if not self._known.is_of_killed(number):
+            return "no end at all"
+        if not self._known.jobs[number]:
+            return "never submitted"
+        for job_id in self._known.jobs[number] & truth.jobs.keys():
+            parent, _, index = job_id.partition(":")
+            outcome = truth.bundle_of(parent).replace("/bundles/", "/outcomes/")
+            is_there = f"{outcome}/{index or 0}" in truth.keys
+            if truth.jobs[job_id]["status"] == "SUCCEEDED" and not is_there:
+                return "delivered, not told"
+        return "no end at all"
+
+    def _allowed(self, work, order):
+        allowed = {_ENDS.get(work.kind, "value")}
+        if order.cancel_s is not None and (order.way not in ("await", "submit")):
+            allowed.add("cancelled")
+        if order.chunksize > 1:
+            at = order.works.index(work)
+            before = order.works[at - at % order.chunksize : at]
+            allowed |= {"segfault"} if any(w.kind == "segfault" for w in before) else set()
+        if any(self._known.hit(job_id, ATTEMPTS) for job_id in self._known.jobs[work.number]):
+            allowed |= _TAKEN
+        if self._known.is_of_killed(work.number):
+            allowed |= {"never submitted"}
+            allowed |= {"delivered, not told"} if "value" in allowed else set()
+            allowed |= {"with its chunk"} if order.chunksize > 1 else set()
+        return allowed
+
+    def _check_executions(self, number):
+        begun = self._known.begun[number]
+        jobs = {line["job"] for line in begun}
+        if len(jobs) > 1:
+            self._say(f"ran in {len(jobs)} jobs", number)
+        attempts = Counter((line["job"], line["attempt"]) for line in begun)
+        if any(count > 1 for count in attempts.values()):
+            self._say("ran twice in one attempt", number)
+        if any(attempt > ATTEMPTS for _, attempt in attempts):
+            self._say(f"had more than {ATTEMPTS} attempts", number)
+        delivered_at = self._known.delivered_at(number)
+        for line in begun:
+            if delivered_at is not None and line["at"] > delivered_at:
+                self._note_again(number, line)
+
+    def _note_again(self, number, line):
+        """Note a task that ran again after its value was delivered.
+
+        That may be where its container was killed when it had stored the outcome and was about
+        to end: Batch then takes the attempt for failed.
+        """
+        if self._known.hit(line["job"], line["attempt"] - 1):
+            self.again.add(number)
+        else:
+            self._say("ran again after its value was delivered", number)
+
+    # --- the account --------------------------------------------------------------------------
+
+    def _check_jobs(self):
+        truth = self._record.truth
+        for job_id in truth.unfinished:
+            self._say(
+                f"job {job_id} is still {truth.jobs[job_id]['status']}: {self._known.who(job_id)}"
+            )
+        bundles = Counter(truth.bundle_of(job_id) for job_id in truth.submitted)
+        for bundle, count in bundles.items():
+            if count > 1:
+                self._say(f"{count} jobs carry the bundle {bundle}")
+        for number, jobs in sorted(self._known.jobs.items()):
+            for job_id in jobs - truth.jobs.keys():
+                self._say(f"Batch has no job {job_id}", number)
+        known = set().union(*self._known.jobs.values())
+        for job_id in truth.leaves:
+            client = int(truth.bundle_of(job_id.partition(":")[0]).split("/")[1])
+            if client in self._known.killed and job_id not in known:
+                self._say(f"job {job_id} of client {client}, which was killed, was not recovered")
+
+    def _check_bucket(self):
+        truth = self._record.truth
+        owners = defaultdict(set)  # tasks by bundle and index
+        for number, jobs in self._known.jobs.items():
+            for job_id in jobs & truth.jobs.keys():
+                parent, _, index = job_id.partition(":")
+                name = truth.bundle_of(parent).rpartition("/")[2]
+                owners[name, int(index or 0)].add(number)
+                size = truth.jobs[parent].get("arrayProperties", {}).get("size", 1)
+                self._sizes[name] = size
+        for key in truth.keys:
+            self._check_key(key, owners)
+        for key in truth.uploads:
+            found = _KEY.fullmatch(key)
+            if not (found and int(key.split("/")[1]) in self._known.killed):
+                self._say(f"the multipart upload of {key} was never finished")
+
+    def _check_key(self, key, owners):
+        found = _KEY.fullmatch(key)
+        if found is None:
+            self._say(f"nobody knows the object {key}")
+            return
+        bundle = found["bundle"]
+        indexes = range(self._sizes.get(bundle, 1))
+        if found["index"] is not None:
+            indexes = [int(found["index"])]
+        tasks = set().union(*(owners[bundle, index] for index in indexes))
+        # Of a task that was cancelled before it began nobody knows which job it was.
+        are_known = all(owners[bundle, index] for index in indexes)
+        if not (are_known and all(self._is_done(number) for number in tasks)):
+            return
+        delivered_at = max(map(self._known.delivered_at, tasks))
+        if found["kind"] == "outcomes" and self._record.truth.keys[key] > delivered_at:
+            self.stored_again.append(key)
+        else:
+            self._say(
+                f"{key} is left although all of its tasks were delivered: "
+                f"{', '.join(map(str, sorted(tasks)))}",
+                min(tasks),
+            )
+
+    def _is_done(self, number):
+        """Tell whether nothing of a task may be left."""
+        return self.ends.get(number) == "value" and number not in self.again
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def _check_processes(self):
+        for process in self._record.processes:
+            self._say(f"a process is left: {process}")
+        over = {line["by"]: line for line in self._record.told if "over" in line}
+        for name, (code, complaints) in self._record.clients.items():
+            if code == 0 and name in over:
+                self._check_client(over[name], complaints)
+            elif code != -signal.SIGKILL or not self._was_to_be_killed(name):
+                self._say(f"{name} ended with {code}: {complaints[-_MOST_TEXT:]}")
+        for line in self._record.told:
+            if "unknown" in line:
+                self._say(f"{line['by']} does not know job {line['unknown']}: {line['text']}")
+
+    def _check_client(self, over, complaints):
+        if over["leaked"]:
+            self._say(f"{over['by']} has leaked {over['leaked']}")
+        for word in _COMPLAINTS:
+            if word in complaints:
+                self._say(f"{over['by']} complains ({word!r}): {complaints[-_MOST_TEXT:]}")
+
+    def _was_to_be_killed(self, name):
+        kind, client, *_ = name.split()
+        return {"kind": kind, "client": int(client)} in self._record.dealt

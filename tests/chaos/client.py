@@ -1,0 +1,203 @@
+"""One client of a chaos run, a process of its own; or one that recovers what another left.
+
+It writes down each end it is told of the moment it has it, because it may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+
+from chaos import plan as plans
+from chaos import work as tasks
+from chaos.work import EXIT_CODE, note, printed, value
+from farcall import BatchExecutor, ChildKilledError, JobCancelledError
+from leaks import PATIENCE_S, Held
+
+
+class Client:
+    """What a client does and notes.
+
+    Args:
+        spec: Its part of the run, see `chaos.run`.
+    """
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.plan = plans.make(spec["seed"], spec["tasks"], spec["clients"])
+        self.executor = BatchExecutor(**spec["options"])
+        self.task = self.executor.task(tasks.work)
+
+    def note(self, **line):
+        note(self.spec["told"], client=self.spec["client"], by=self.spec["name"], **line)
+
+    def end(self, work, outcome, job=""):
+        """Note how a task ended, given its value or error."""
+        end, text = classify(work, outcome)
+        self.note(task=work.number, end=end, text=text, job=job or getattr(outcome, "job_id", ""))
+
+    async def run(self):
+        """Carry out all orders of this client."""
+        async with self.executor:
+            orders = self.plan.clients[self.spec["client"]]
+            await asyncio.gather(*(self._carry_out(order) for order in orders))
+
+    async def _carry_out(self, order):
+        await asyncio.sleep(order.start_s)
+        if order.way in ("await", "submit"):
+            ask = self._await if order.way == "await" else self._submit
+            await asyncio.gather(*(ask(work, order) for work in order.works))
+            return
+        ended = set()
+        waiting = asyncio.ensure_future(self._map(order, ended))
+        try:
+            await _cancel_after(waiting, order.cancel_s)
+            left = {"cancelled": "with its map"} if waiting.cancelled() else {}
+        except Exception as error:
+            left = {"error": repr(error)}
+        for work in order.works:
+            if work.number not in ended:
+                end = next(iter(left), "nothing")
+                self.note(task=work.number, end=end, text=left.get(end, ""), job="")
+
+    def _arguments(self, work):
+        argument = value(work.number, work.argument)["bulk"]
+        return work.as_argument(), self.spec["ledger"], argument
+
+    async def _await(self, work, order):
+        waiting = asyncio.ensure_future(self.task(*self._arguments(work)))
+        cancelled = work.kind == "forever"  # the others of the order are to go on
+        try:
+            await _cancel_after(waiting, order.cancel_s if cancelled else None)
+            self.end(work, asyncio.CancelledError() if waiting.cancelled() else waiting.result())
+        except Exception as error:
+            self.end(work, error)
+
+    async def _submit(self, work, order):
+        try:
+            job = await self.task.submit(*self._arguments(work))
+            self.note(submitted=work.number, job=job.id)
+            if work.kind == "forever":
+                await asyncio.sleep(order.cancel_s)
+                await job.cancel("chaos")
+            found = await job.result()
+            if work.kind == "print" and await job.stdout() != printed(work.number):
+                self.note(task=work.number, end="wrong output", text="", job=job.id)
+            self.end(work, found, job.id)
+        except Exception as error:
+            self.end(work, error)
+
+    async def _map(self, order, ended):
+        columns = zip(*(self._arguments(work) for work in order.works), strict=True)
+        sweep = self.task.map(*columns, chunksize=order.chunksize, return_exceptions=True)
+
+        def end(index, outcome, job=""):
+            ended.add(order.works[index].number)
+            self.end(order.works[index], outcome, job)
+
+        if order.way in ("map", "chunks"):
+            for index, outcome in enumerate(await sweep):
+                end(index, outcome)
+        elif order.way == "each":
+            async for index, outcome in sweep:
+                end(index, outcome)
+        else:
+            async for result in sweep.results():
+                self._check_output(order.works[result.index], result)
+                end(result.index, result.error or result.value, result.job_id)
+
+    def _check_output(self, work, result):
+        if work.kind == "print" and not result.error and result.stdout != printed(work.number):
+            self.note(task=work.number, end="wrong output", text="", job=result.job_id)
+
+    async def recover(self):
+        """Bring back what this client left when it was killed."""
+        async with self.executor:
+            for run in await self.executor.runs():
+                found = await self.executor.recover(run.name)
+                unsubmitted = [*found.unsubmitted, *found.forgotten]
+                self.note(run=run.name, jobs=len(found.jobs), unsubmitted=unsubmitted)
+                await asyncio.gather(*(self._bring_back(job) for job in found.jobs))
+                await found.discard()
+
+    async def _bring_back(self, job):
+        """Tell of a task of another process, and end what only its owner would end."""
+        known = self.plan.works(self.spec["client"])
+        try:
+            works = [known[args[0]["number"]][0] for args, _ in await job.calls()]
+        except Exception as error:
+            self.note(unknown=job.id, text=repr(error))
+            return
+        try:
+            if any(work.kind == "forever" for work in works):
+                await job.cancel("chaos")
+            found = await job.result()
+            for work, outcome in zip(works, found if len(works) > 1 else [found], strict=True):
+                self.end(work, outcome, job.id)
+        except Exception as error:
+            for work in works:
+                end, text = classify(work, error)
+                # Of several calls it is not said which one has the error.
+                end = end if len(works) == 1 else "with its chunk"
+                self.note(task=work.number, end=end, text=text, job=job.id)
+
+
+async def _cancel_after(waiting, seconds):
+    """Wait for something to end, and cancel it after some seconds."""
+    done, _ = await asyncio.wait([waiting], timeout=seconds)
+    if not done:
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.result()
+
+
+def classify(work, outcome):
+    """Return the name of an end, and what else is to be known of it."""
+    if isinstance(outcome, asyncio.CancelledError):
+        return "cancelled", "while it was awaited"
+    if isinstance(outcome, JobCancelledError):
+        return "cancelled", outcome.reason
+    if isinstance(outcome, ChildKilledError):
+        code = {EXIT_CODE: "exit", 128 + signal.SIGSEGV: "segfault"}.get(outcome.exit_code)
+        return code or "killed", str(outcome)
+    if type(outcome) is ValueError and outcome.args == (f"task {work.number} raises",):
+        return "raised", ""
+    if isinstance(outcome, BaseException):
+        return type(outcome).__name__, str(outcome)
+    if outcome != value(work.number, work.size):
+        return "wrong value", repr(outcome)[:200]
+    return "value", ""
+
+
+async def _guarded(job):
+    """Run a client, and return the asyncio tasks it has left behind."""
+    await job
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    return [repr(task) for task in others]
+
+
+def main(spec):
+    client = Client(spec)
+    client.note(started=os.getpid())
+    # A first look opens what stays for good: obstore's runtime and its threads.
+    asyncio.run(_guarded(_open_and_close(client.executor)))
+    before = Held.now()
+    tasks = asyncio.run(_guarded(client.recover() if spec["recovers"] else client.run()))
+    deadline = time.monotonic() + PATIENCE_S
+    while before.new() and time.monotonic() < deadline:
+        time.sleep(0.1)  # connections that S3's client lets go of in threads of its own
+    client.note(over=True, leaked=[*tasks, *before.new()])
+
+
+async def _open_and_close(executor):
+    async with executor:
+        pass
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,89 @@
+"""What is known of each task of a chaos run, from all who noted something."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from chaos.events import NO_START
+
+
+class Evidence:
+    """What clients, tasks and the account say, by task.
+
+    Args:
+        record: What is left of a run, see `run.Record`.
+
+    Attributes:
+        works: Call and order by the task's number.
+        killed: Numbers of the clients that were killed.
+        told: Which ends clients noted, by task.
+        begun: Which executions began, by task.
+        jobs: IDs of the jobs that are known to be a task's, by task.
+    """
+
+    def __init__(self, record):
+        self.works = record.plan.works()
+        self.killed = {blow["client"] for blow in record.dealt if blow["kind"] == "client"}
+        self.told = defaultdict(list)
+        self.begun = defaultdict(list)
+        self.jobs = defaultdict(set)
+        self._record = record
+        for line in record.told:
+            if "task" in line:
+                self.told[line["task"]].append(line)
+                self.jobs[line["task"]].update(filter(None, [line["job"]]))
+        for line in record.ledger:
+            self.jobs[line["task"]].add(line["job"])
+            if line["what"] == "begin":
+                self.begun[line["task"]].append(line)
+
+    def is_of_killed(self, number):
+        """Tell whether a task's client was killed."""
+        return self._record.plan.client_of(number) in self.killed
+
+    def hit(self, job_id, attempt):
+        """Tell whether an attempt was ended by a blow."""
+        made = self._record.truth.jobs.get(job_id, {}).get("attempts", ())
+        if any(a["container"].get("reason") == NO_START for a in made[attempt - 1 : attempt]):
+            return True
+        blows = self._record.dealt
+        return any((b.get("job"), b.get("attempt")) == (job_id, attempt) for b in blows)
+
+    def delivered_at(self, number):
+        """Return when a task's value was first given to a client; None if that is not known."""
+        return min((t["at"] for t in self.told[number] if t["end"] == "value"), default=None)
+
+    def who(self, job_id):
+        """Say whose a job is."""
+        tasks = [number for number, jobs in self.jobs.items() if job_id in jobs]
+        return f"task {', '.join(map(str, tasks))}" if tasks else "no task is known of it"
+
+    def describe(self, number):
+        """Write down all that is known of a task."""
+        work, order = self.works[number]
+        truth = self._record.truth
+        client = self._record.plan.client_of(number)
+        lines = [
+            f"{work}",
+            f"of client {client}{' (killed)' if client in self.killed else ''}",
+            f"by {order.way}, {len(order.works)} calls, chunks of {order.chunksize}",
+            f"started after {order.start_s:.1f} s, cancelled after {order.cancel_s}",
+        ]
+        lines += [
+            f"told by {t['by']} at {t['at']:.2f}: {t['end']} {t['text'][:600]}"
+            for t in self.told[number]
+        ]
+        lines += [
+            f"begun at {b['at']:.2f}: {b['job']}, attempt {b['attempt']}"
+            for b in self.begun[number]
+        ]
+        for job_id in sorted(self.jobs[number]):
+            lines += [f"dealt: {d}" for d in self._record.dealt if d.get("job") == job_id]
+            job = truth.jobs.get(job_id, {})
+            lines.append(f"job {job_id}: {job.get('status')}, {job.get('statusReason')!r}")
+            lines += [
+                f"  attempt: {a.get('container', {}).get('exitCode')}, {a.get('statusReason')!r}, "
+                f"{a.get('startedAt')} to {a.get('stoppedAt')}"
+                for a in job.get("attempts", ())
+            ]
+        return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""What the tasks of a chaos run do, and what each must come to.
+
+The function travels to the containers with its module, so that imports its own are few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import time
+from pathlib import Path
+
+#: What a task may do. "forever" is ended by its owner, the others end by themselves.
+KINDS = ("return", "sleep", "print", "raise", "exit", "segfault", "large", "forever")
+
+EXIT_CODE = 3
+PRINTED = 200
+
+
+def note(path, **line):
+    """Append a line to a file that several processes write to: one write is never torn."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, json.dumps({**line, "at": time.time()}).encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def read(path):
+    """Return what `note` has written so far."""
+    if not Path(path).exists():
+        return []
+    with Path(path).open("rb") as file:
+        return [json.loads(line) for line in file if line.endswith(b"\n")]
+
+
+def work(call, ledger, argument=b""):
+    """Do what a task is told to, and note in the ledger that it began and that it ended."""
+    number, kind = call["number"], call["kind"]
+    line = {
+        "task": number,
+        "job": os.environ["AWS_BATCH_JOB_ID"],
+        "attempt": int(os.environ["AWS_BATCH_JOB_ATTEMPT"]),
+        "token": secrets.token_hex(4),
+    }
+    note(ledger, what="begin", **line)
+    if argument != bulk(number, call["argument"]):
+        raise RuntimeError(f"task {number} has another's argument")
+    time.sleep(call["seconds"])
+    if kind == "print":
+        print(printed(number), end="", flush=True)
+    if kind == "raise":
+        raise ValueError(f"task {number} raises")
+    if kind == "exit":
+        os._exit(EXIT_CODE)
+    if kind == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    note(ledger, what="end", **line)
+    return value(number, call["size"])
+
+
+def value(number, size):
+    """What a task returns; nobody else's looks the same."""
+    return {"task": number, "bulk": bulk(number, size)}
+
+
+def bulk(number, size):
+    return (b"%08d" % number * (size // 8 + 1))[:size]
+
+
+def printed(number):
+    return "".join(f"task {number} line {line}\n" for line in range(PRINTED))
