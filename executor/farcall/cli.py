@@ -130,7 +130,7 @@ def get_result(job_id: str, output: Path | None) -> None:
 def recover_run(run: str | None, output: Path | None) -> None:
     """Bring back the tasks of a RUN whose client was killed; without RUN list the runs.
 
-    
+    \b
     farcall recover                          runs that have left something in the bucket
     farcall recover RUN                      waits for each task: job, function, what came of it
     farcall recover RUN --output FOLDER      saves the values, too
@@ -139,7 +139,7 @@ def recover_run(run: str | None, output: Path | None) -> None:
     running tasks alone.
 
     Exits with 0 if each task has given a value, now or before, and with 1 otherwise.
-    """  # click's mark for lines to be left as they are
+    """  # noqa: D301  # click's mark for lines to be left as they are
     if run is None:
         if output is not None:
             raise click.UsageError("--output needs a RUN")
