@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from covalent._shared_files.config import get_config
@@ -73,11 +74,12 @@ class ManagedExecutor(ConfiguredExecutor):
             _collections[keys[0]] = value
             return {_COLLECTED: True}
         try:
-            run = await desk().submit(settings, keys, group)
+            note = partial(covalent_state.note_job, *keys[0])
+            run = await desk().submit(settings, keys, group, note)
         except CancelledGroupError:
             raise TaskCancelledError from None
         job_id = run.job_id
-        await covalent_state.note_job(*keys[0], job_id)
+        await note(job_id)
         return {_JOB_ID: job_id}
 
     async def poll(self, task_group_metadata: Mapping[str, Any], data: Any) -> Any:
@@ -173,8 +175,11 @@ class ManagedExecutor(ConfiguredExecutor):
     async def _rejoin(self, key: Key, group: int) -> Run | None:
         """Join a node's job again, or have a node without one started again."""
         await covalent_restart.look_for_orphans(key[0])
-        job_id = await asyncio.to_thread(covalent_state.read_job_handle, *key)
+        handle = await asyncio.to_thread(covalent_state.read_job_handle, *key)
+        job_id = await desk().find_job(self.settings, handle)
         if job_id is not None:
+            if job_id != handle:
+                await covalent_state.note_job(*key, job_id)
             return desk().adopt(self.settings, key, job_id)
         await covalent_restart.start_again(key[0], group)
         return None

@@ -41,6 +41,8 @@ STOP_TIMEOUT_S = 10.0
 #: How often a server is looked at that starts or stops.
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 30
+#: A killed process gives its port back a moment later.
+_FREE_S = 5.0
 
 _LOOPBACK = "127.0.0.1"
 #: Below the ports that Linux gives to outgoing connections: one of those could hold the port of
@@ -190,6 +192,9 @@ class CovalentServer:
         if self.running:
             return
         self.kill()
+        patience = time.monotonic() + _FREE_S
+        while not _is_free(self.port) and time.monotonic() < patience:
+            time.sleep(_POLL_S)
         if not _is_free(self.port):
             raise FarcallError(
                 f"Port {self.port} of the Covalent server in {self.home} is in use. "

@@ -139,7 +139,7 @@ async def note_job(dispatch_id: str, node: int, job_id: str) -> None:
     Args:
         dispatch_id: The dispatch.
         node: One of the group's nodes; they share Covalent's record of the job.
-        job_id: The ID.
+        job_id: The ID, or a text by which it is found.
     """
     loop = asyncio.get_running_loop()
     if loop not in _writers:
@@ -170,7 +170,7 @@ def _write_handles(handles: list[tuple[str, int, str]]) -> None:
 
 
 def read_job_handle(dispatch_id: str, node: int) -> str | None:
-    """Return the job's ID that was stored for a node, or None if there is none."""
+    """Return what was stored of a node's job by `note_job`, or None if there is nothing."""
     from covalent_dispatcher._db import jobdb
 
     (record,) = jobdb.get_job_records(jobdb.to_job_ids(dispatch_id, [node]))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
-from farcall import nodes
+from farcall import nodes, recovery
 from farcall.assets import TaskGroup
 from farcall.delivered import Delivered
 from farcall.errors import FarcallError, JobCancelledError
@@ -22,7 +22,9 @@ from farcall.nodes import NodeEnd
 from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.submission import Submission
+from farcall.submitter import Planned
 from farcall.watching import Arrival
+from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
 
@@ -33,6 +35,11 @@ _MOST_REMEMBERED = 20_000
 """Nodes that were cancelled before they came, and nodes that have ended."""
 
 _REASON = "cancelled through Covalent"
+
+_PLANNED = "planned:"
+"""How what is noted of a job begins that has no ID yet: its bundle and its number there follow."""
+
+Note: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class CancelledGroupError(Exception):
@@ -128,14 +135,27 @@ class Desk:
         self._runs: dict[Key, Run] = {}
         self._cancelled: dict[Key, None] = {}
         self._ended: dict[Key, None] = {}
+        self._looking: dict[str, asyncio.Task[Submission | None]] = {}
         self.gate = Gate()
 
     def find(self, key: Key) -> Run | None:
         """Return what a node is part of, or None where it is not under way here."""
         return self._runs.get(key)
 
-    async def submit(self, settings: Settings, keys: Sequence[Key], group: TaskGroup) -> Run:
+    async def submit(
+        self,
+        settings: Settings,
+        keys: Sequence[Key],
+        group: TaskGroup,
+        note: Note | None = None,
+    ) -> Run:
         """Submit a task group, together with others that come within ``linger_s``.
+
+        Args:
+            settings: The options.
+            keys: The group's nodes.
+            group: What they do.
+            note: Stores a text for `find_job`, before the job is submitted.
 
         Raises:
             CancelledGroupError: It was cancelled meanwhile; no job of it runs.
@@ -149,7 +169,7 @@ class Desk:
             raise CancelledGroupError
         for key in keys:
             self._runs[key] = run
-        run.submitting = asyncio.ensure_future(self._submit(settings, group))
+        run.submitting = asyncio.ensure_future(self._submit(settings, group, note))
         try:
             run.job = await run.submitting
         except BaseException as error:
@@ -197,7 +217,7 @@ class Desk:
         Args:
             settings: The options, for a job of an earlier process.
             key: The node.
-            job_id: The job's ID as Covalent knows it; None if it does not know it yet.
+            job_id: What Covalent knows of the job, for `find_job`.
 
         Returns:
             Whether something is being ended, or will not be begun.
@@ -205,9 +225,6 @@ class Desk:
         run = self._runs.get(key)
         if run is None and key in self._ended:
             return False
-        if run is None and job_id is None:
-            _remember(self._cancelled, key)
-            return True
         if run is not None:
             again, run.cancelled = run.cancelled, True
             if run.submitting is not None and not run.submitting.done():
@@ -215,10 +232,14 @@ class Desk:
                     run.submitting.cancel()
                 return True
             job = run.job or _accepted(run.submitting)
-            job_id = job.id if job else job_id
-        if job_id is None:
-            return False
+            if job is None:
+                return False
+            job_id = job.id
         try:
+            job_id = await self.find_job(settings, job_id)
+            if job_id is None:
+                _remember(self._cancelled, key)
+                return True
             session = await session_for(settings)
             await session.terminations.soon(job_id, _REASON)
         except FarcallError as error:
@@ -226,12 +247,44 @@ class Desk:
             return False
         return True
 
-    async def _submit(self, settings: Settings, group: TaskGroup) -> _GroupJob:
+    async def find_job(self, settings: Settings, handle: str | None) -> str | None:
+        """Return the ID of a job, given what was stored of it.
+
+        Args:
+            settings: The options.
+            handle: The job's ID itself; or what `submit` had noted, if the server was ended before
+                there was an ID; or None.
+
+        Returns:
+            The ID; None if there is no job.
+
+        Raises:
+            FarcallError: That cannot be told.
+        """
+        if handle is None or not handle.startswith(_PLANNED):
+            return handle
+        url, _, index = handle.removeprefix(_PLANNED).rpartition("#")
+        looking = self._looking.get(url)  # for all tasks of an array
+        if looking is None or (looking.done() and (looking.cancelled() or looking.exception())):
+            looking = self._looking[url] = asyncio.ensure_future(_find(settings, url))
+        submission = await asyncio.shield(looking)
+        return None if submission is None else submission.id_of(int(index))
+
+    async def _submit(self, settings: Settings, group: TaskGroup, note: Note | None) -> _GroupJob:
         session = await session_for(settings)
         submitter = await session.submitter(settings)
         function, arguments = await session.in_thread(group.pack)
         await self.gate.passing()
-        submission, index = await submitter.submit(settings, group.name, function, arguments)
+        planned: Planned | None = None
+        if note is not None:
+            store = note
+
+            async def planned(where: Location, index: int) -> None:
+                await store(f"{_PLANNED}{where.url}#{index}")
+
+        submission, index = await submitter.submit(
+            settings, group.name, function, arguments, planned
+        )
         session.note_submission(submission)
         job = _GroupJob(
             submission.id_of(index),
@@ -246,6 +299,11 @@ class Desk:
 
 _desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = weakref.WeakKeyDictionary()
 _kept: set[asyncio.Future[Any]] = set()
+
+
+async def _find(settings: Settings, url: str) -> Submission | None:
+    """Look for the job of a bundle."""
+    return await recovery.find(await session_for(settings), settings, Location.parse(url))
 
 
 def desk() -> Desk:

@@ -171,6 +171,27 @@ async def recover(
     return recovered
 
 
+async def find(session: Session, settings: Settings, where: Location) -> Submission | None:
+    """Return the job of a bundle, from Batch; None if it was never submitted.
+
+    Args:
+        session: The event loop's session.
+        settings: The options.
+        where: The bundle's place.
+
+    Raises:
+        FarcallError: That cannot be told.
+        ServiceError: AWS refused a call.
+    """
+    store = session.store(where.bucket)
+    found, unanswered = await _find_jobs(session, settings, store, [where])
+    if where in unanswered:
+        raise FarcallError(
+            f"whether {where.bundle} was submitted is not known: its queue could not be asked"
+        )
+    return found[where][0] if where in found else None
+
+
 async def _find_jobs(
     session: Session, settings: Settings, store: Store, places: list[Location]
 ) -> tuple[dict[Location, tuple[Submission, JobDetail]], set[Location]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Bundle, Submission
 from farcall.terminations import Terminations
+from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
 
@@ -30,6 +31,10 @@ _QUICK_BYTES = 1024 * 1024
 _TOLD_TOGETHER = 256
 _CANCELLED = "cancelled while it was submitted"
 
+
+Planned: TypeAlias = Callable[[Location, int], Awaitable[None]]
+"""Is told the bundle of a task and its number there, before its job is submitted. Whoever notes it
+where it outlives this process finds the job again; see `farcall.recovery`."""
 
 _Key: TypeAlias = "tuple[str, Origin]"
 """What tasks of one job have in common: the options, and the Python that pickled them."""
@@ -43,12 +48,14 @@ class _Pending:
         name: The function's name.
         function: The pickled function.
         arguments: The pickled arguments.
+        planned: Is told where it lies, before it is submitted.
         place: The submission it became part of, and its number there.
     """
 
     name: str
     function: Packed
     arguments: Packed
+    planned: Planned | None
     place: asyncio.Future[tuple[Submission, int]]
 
 
@@ -97,12 +104,24 @@ class Submitter:
         self._flushing: set[asyncio.Task[None]] = set()
 
     async def submit(
-        self, settings: Settings, name: str, function: Packed, arguments: Packed
+        self,
+        settings: Settings,
+        name: str,
+        function: Packed,
+        arguments: Packed,
+        planned: Planned | None = None,
     ) -> tuple[Submission, int]:
         """Submit one task, together with others that come within ``linger_s``.
 
         Cancelling the wait takes the task out again if it has not been submitted; otherwise its
         job is terminated.
+
+        Args:
+            settings: The options.
+            name: The function's name.
+            function: The pickled function.
+            arguments: The pickled arguments.
+            planned: Is told where the task lies in the bucket, before its job is submitted.
 
         Returns:
             The submission it became part of, and its number there.
@@ -121,7 +140,7 @@ class Submitter:
             )
         place: asyncio.Future[tuple[Submission, int]]
         place = asyncio.get_running_loop().create_future()
-        gathering.tasks.append(_Pending(name, function, arguments, place))
+        gathering.tasks.append(_Pending(name, function, arguments, planned, place))
         gathering.size += function.size + arguments.size
         gathering.wanted += 1
         if len(gathering.tasks) >= LARGEST_ARRAY or gathering.size >= _LARGEST_GATHERED_BYTES:
@@ -153,12 +172,18 @@ class Submitter:
         wanted = [task for task in gathering.tasks if not task.place.done()]
         if not wanted:
             return
+
+        async def tell_places(where: Location) -> None:
+            told = (task.planned and task.planned(where, n) for n, task in enumerate(wanted))
+            await asyncio.gather(*filter(None, told))
+
         gathering.submitting = asyncio.ensure_future(
             self.submit_together(
                 gathering.settings,
                 wanted[0].name,
                 [(task.function, task.arguments) for task in wanted],
                 quick=len(wanted) < _QUICK and gathering.size < _QUICK_BYTES,
+                planned=tell_places,
             )
         )
         try:
@@ -195,6 +220,7 @@ class Submitter:
         tasks: Iterable[tuple[Packed, Packed]],
         *,
         quick: bool = False,
+        planned: Callable[[Location], Awaitable[None]] | None = None,
     ) -> Submission:
         """Submit tasks as one job: a plain one, or an array of up to 10,000.
 
@@ -209,6 +235,7 @@ class Submitter:
             name: A name to recognise the job by.
             tasks: Function and arguments of each, at least one.
             quick: Whether they come so quickly that they need no thread.
+            planned: Is told where they lie in the bucket, before the job is submitted.
 
         Raises:
             SettingsError: Something the options name does not exist.
@@ -229,6 +256,8 @@ class Submitter:
         where, ticket = bundle.where, Ticket()
         try:
             await self._store.put(where.bundle_key, bundle.pieces(), quick=quick)
+            if planned is not None:
+                await planned(where)
             request = write(environment=bundle.environment(**place), size=bundle.size)
             job_id = await self._batch.submit(request, ticket)
         except BaseException:

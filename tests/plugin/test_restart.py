@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -434,6 +435,43 @@ def test_a_healthy_server_is_left_alone(killed, here, aws, client, wait):
     assert [8, *[[number] for number in range(8)]] == result.result
     until(lambda: not under_way(client))
     assert 9 * [1] == [len(work.runs(number)) for number in range(9)]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_server_killed_while_it_submits_submits_nothing_twice(killed, here, aws, wait, accepted):
+    """Batch has accepted the jobs, or is about to be asked, and no job has an ID in Covalent."""
+    server, answer = killed.server, threading.Event()
+    with Proxy(aws.endpoint_url) as proxy:
+        if accepted:
+            proxy.changes["submitjob"] = lambda _: answer.wait(TIMEOUT_S)
+        else:
+            proxy.lasting["batch submitjob"] = "hang"
+        work = Work(here / f"accepted-{accepted}", executor(proxy.url, linger_s=2))
+        task = work.task()
+
+        @ct.lattice(executor="local", workflow_executor="local")
+        def flow():
+            return task(3, *[task(number) for number in range(3)])
+
+        work.begin(server, flow)
+        if accepted:
+            until(lambda: all(work.runs(number) for number in range(3)))
+        until(lambda: proxy.counts["batch submitjob"])
+        server.kill()
+        answer.set()
+        proxy.changes.clear()
+        proxy.lasting.clear()
+        server.start()
+        again = resume(server, work.id)
+        work.let_go()
+        result = wait(work.id, server=server)
+        submitted = proxy.answers["batch submitjob 200"]
+
+    assert (0, "") == (again.returncode, again.stderr)
+    assert [3, [0], [1], [2]] == result.result
+    assert 4 * [1] == [len(work.runs(number)) for number in range(4)]
+    assert (2 if accepted else 4) >= submitted
 
 
 # --- stopped -------------------------------------------------------------------------------------
