@@ -29,6 +29,8 @@ _EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
 """https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"""
 
 _WHOLE = "Received non-partial response when range requested"
+_DENIED = "AccessDenied"
+"""Of a bulk deletion S3 says it for each key, with status 200."""
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _STATUS = re.compile(r"\bstatus:? (\d{3})\b")
 
@@ -117,7 +119,7 @@ class Bucket:
         code = said[1] if said else ""
         if _WHOLE in text:  # the object is empty; S3 itself says 416
             return ServiceError(text, operation=operation, code="InvalidRange", status=416)
-        if isinstance(error, PermissionDeniedError):
+        if isinstance(error, PermissionDeniedError) or _DENIED in text:
             code = "AccessDenied"
         return ServiceError(
             f"{operation} of s3://{self.name}/{key} failed: {reason(error)}",

@@ -14,8 +14,9 @@ from covalent._workflow.transportable_object import TransportableObject
 from farcall import assets, covalent_state
 from farcall.assets import TaskGroup
 from farcall.covalent_options import ConfiguredExecutor
-from farcall.electrons import CancelledGroupError, Key, Run, desk
+from farcall.electrons import desk
 from farcall.errors import FarcallError, JobLostError
+from farcall.groups import CancelledGroupError, Key, Run
 from farcall.session import session_for
 from farcall_runtime.electron import Node
 

@@ -15,7 +15,8 @@ from covalent.executor.schemas import ResourceMap, TaskSpec, TaskUpdate
 from farcall import assets, covalent_restart, covalent_state
 from farcall.assets import TaskGroup
 from farcall.covalent_options import ConfiguredExecutor
-from farcall.electrons import CancelledGroupError, Key, Run, desk
+from farcall.electrons import desk
+from farcall.groups import CancelledGroupError, Key, Run
 from farcall.nodes import NodeEnd
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer

@@ -10,26 +10,20 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from farcall import nodes, recovery
+from farcall import recovery
 from farcall.assets import TaskGroup
-from farcall.delivered import Delivered
-from farcall.errors import FarcallError, JobCancelledError
+from farcall.errors import FarcallError
 from farcall.gate import Gate
-from farcall.job import Job
-from farcall.nodes import NodeEnd
-from farcall.session import Session, session_for
+from farcall.groups import CancelledGroupError, GroupJob, Key, Run
+from farcall.session import session_for
 from farcall.settings import Settings
 from farcall.submission import Submission
 from farcall.submitter import Planned
-from farcall.watching import Arrival
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
-
-Key = tuple[str, int]
-"""Dispatch and number of a node."""
 
 _MOST_REMEMBERED = 20_000
 """Nodes that were cancelled before they came, and nodes that have ended."""
@@ -40,88 +34,6 @@ _PLANNED = "planned:"
 """How what is noted of a job begins that has no ID yet: its bundle and its number there follow."""
 
 Note: TypeAlias = Callable[[str], Awaitable[None]]
-
-
-class CancelledGroupError(Exception):
-    """The task group was cancelled before it became a job."""
-
-
-class _GroupJob(Job[Any]):
-    """A job whose answer stays bytes, and whose objects stay until Covalent has them."""
-
-    async def _fetch(
-        self, session: Session, submission: Submission, index: int, arrived: Arrival
-    ) -> Delivered:
-        return await session.fetch(
-            submission, index, arrived, nodes.read, self._settings.cache_dir
-        )
-
-    async def delivered(self) -> Delivered:
-        """Wait for the end, and return what came of the group."""
-        return await self._delivered()
-
-    async def discard(self, *, keep: bool) -> None:
-        """Have the job's objects deleted, or let go of them where they are to be kept."""
-        session, submission, _ = await self._find()
-        delivered = await self._delivered()
-        session.discard(self._settings, submission, [] if keep else delivered.spent)
-
-
-class Run:
-    """One task group that is to become a job, is one, or has ended.
-
-    Attributes:
-        keys: Its nodes.
-        job: Its job, once Batch has accepted it.
-        cancelled: Whether somebody cancelled it through Covalent.
-    """
-
-    def __init__(
-        self, settings: Settings, keys: Sequence[Key], job: _GroupJob | None = None
-    ) -> None:
-        self.keys = keys
-        self.job = job
-        self.cancelled = False
-        self.settings = settings
-        self._numbers: set[int] = set()
-        self._taken: set[int] = set()
-        self._succeeded = False
-        self.submitting: asyncio.Task[_GroupJob] | None = None
-
-    @property
-    def job_id(self) -> str:
-        """ID of its job, once Batch has accepted it."""
-        if self.job is None:
-            raise CancelledGroupError
-        return self.job.id
-
-    async def was_cancelled(self) -> bool:
-        """Wait for the end, and tell whether the job was terminated, here or elsewhere."""
-        result = (await self._delivered()).results[0]
-        return isinstance(result.error, JobCancelledError)
-
-    async def ends(self) -> dict[int, NodeEnd]:
-        """Wait for the end, and return how each node ended."""
-        delivered = await self._delivered()
-        numbers = [number for _, number in self.keys]
-        found = nodes.ends(delivered.results[0], numbers, delivered.stdout, delivered.stderr)
-        self._numbers = {end.node for end in found}
-        self._succeeded = all(end.value is not None for end in found)
-        return {end.node: end for end in found}
-
-    def take(self, node: int) -> None:
-        """Note that Covalent has been told of a node's end.
-
-        After the last one the objects are deleted, if all went well.
-        """
-        self._taken.add(node)
-        if self._taken >= self._numbers and self.job is not None:
-            _keep(asyncio.ensure_future(self.job.discard(keep=not self._succeeded)))
-
-    async def _delivered(self) -> Delivered:
-        if self.job is None:
-            raise CancelledGroupError
-        return await self.job.delivered()
 
 
 class Desk:
@@ -194,7 +106,7 @@ class Desk:
                 run.keys = [*run.keys, key]
                 break
         else:
-            job = _GroupJob(job_id, settings, lambda: session_for(settings))
+            job = GroupJob(job_id, settings, lambda: session_for(settings))
             run = Run(settings, [key], job)
         self._runs[key] = run
         return run
@@ -270,7 +182,7 @@ class Desk:
         submission = await asyncio.shield(looking)
         return None if submission is None else submission.id_of(int(index))
 
-    async def _submit(self, settings: Settings, group: TaskGroup, note: Note | None) -> _GroupJob:
+    async def _submit(self, settings: Settings, group: TaskGroup, note: Note | None) -> GroupJob:
         session = await session_for(settings)
         submitter = await session.submitter(settings)
         function, arguments = await session.in_thread(group.pack)
@@ -286,7 +198,7 @@ class Desk:
             settings, group.name, function, arguments, planned
         )
         session.note_submission(submission)
-        job = _GroupJob(
+        job = GroupJob(
             submission.id_of(index),
             settings,
             lambda: session_for(settings),
@@ -298,7 +210,6 @@ class Desk:
 
 
 _desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = weakref.WeakKeyDictionary()
-_kept: set[asyncio.Future[Any]] = set()
 
 
 async def _find(settings: Settings, url: str) -> Submission | None:
@@ -314,7 +225,7 @@ def desk() -> Desk:
     return _desks[loop]
 
 
-def _accepted(submitting: asyncio.Task[_GroupJob] | None) -> _GroupJob | None:
+def _accepted(submitting: asyncio.Task[GroupJob] | None) -> GroupJob | None:
     """Return the job that was accepted a moment ago, so that nobody has been told yet."""
     if submitting is None or submitting.cancelled() or submitting.exception() is not None:
         return None
@@ -326,15 +237,3 @@ def _remember(keys: dict[Key, None], key: Key) -> None:
     keys[key] = None
     if len(keys) > _MOST_REMEMBERED:
         del keys[next(iter(keys))]
-
-
-def _keep(future: asyncio.Future[Any]) -> None:
-    """Hold on to a task that nobody waits for: the event loop alone would let it be collected."""
-    _kept.add(future)
-    future.add_done_callback(_forget_future)
-
-
-def _forget_future(future: asyncio.Future[Any]) -> None:
-    _kept.discard(future)
-    if not future.cancelled() and (error := future.exception()) is not None:
-        _log.warning("delivered objects may stay in the bucket: %s", error)

@@ -39,6 +39,7 @@ _log = logging.getLogger("farcall")
 _THREADS = 4
 _LAST_REQUESTS_S = 0.05
 _LAST_TURNS = 50
+_LAST_DELETIONS_S = 10.0
 _MOST_UNDELIVERED = 20_000
 """Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
 a result there may be more; the oldest are left to the bucket's lifecycle rule."""
@@ -256,7 +257,7 @@ class Session:
             await self.terminations.settle()
             for store in self._stores.values():
                 with contextlib.suppress(Exception):  # what stays there harms nobody
-                    await store.flush()
+                    await asyncio.wait_for(store.flush(), _LAST_DELETIONS_S)
             await asyncio.sleep(_LAST_REQUESTS_S)  # cancelled requests still report to the loop
             await self.aws.close()
             self._threads.shutdown(wait=False, cancel_futures=True)

@@ -211,7 +211,7 @@ async def test_without_an_action_the_error_names_it(enforced, action, scenario, 
 LOOKS = [
     ("batch:DescribeJobQueues", "batch_queue", ServiceError, "SubmitJob was refused"),
     ("iam:GetRole", "batch_job_role_name", ServiceError, "RegisterJobDefinition was refused"),
-    ("logs:DescribeLogGroups", "batch_job_log_group_name", JobError, "could not be prepared"),
+    ("logs:DescribeLogGroups", "batch_job_log_group_name", JobError, "log could not be opened"),
 ]
 
 
@@ -345,8 +345,8 @@ def assumed(account):
 
 #: Action, attempts, and the error without it.
 JOB_REFUSED = [
-    ("s3:GetObject", 1, "could not reach the bucket.*the job role needs s3:GetObject"),
-    ("s3:PutObject", 1, "outcome could not be stored.*the job role needs s3:PutObject"),
+    ("s3:GetObject", 1, "could not reach the bucket.*batch_job_role_name needs s3:GetObject"),
+    ("s3:PutObject", 1, "outcome could not be stored.*batch_job_role_name needs s3:PutObject"),
     # Without it S3 answers 403 where there is no outcome of an earlier attempt.
     ("s3:ListBucket", 2, "could not reach the bucket.*s3:ListBucket"),
 ]
@@ -393,7 +393,9 @@ def test_the_job_aborts_a_broken_upload_where_it_may(enforced, may_abort, monkey
 
 async def test_without_create_log_stream_no_job_starts(enforced):
     enforced.take_away("execution-role", "logs:CreateLogStream")
-    with pytest.raises(JobError, match=r"AccessDeniedException.*check .*execution role"):
+    with pytest.raises(
+        JobError, match=r"AccessDeniedException.*batch_execution_role_name needs logs:Create"
+    ):
         await run()
 
 
@@ -453,7 +455,7 @@ def test_the_job_role_may_not(enforced, operation, request_):
 @pytest.mark.parametrize(
     ("operation", "request_"),
     [
-        ("get_object", {"Key": "farcall/v1/run/bundles/b"}),
+        ("get_object", {"Key": "other/v1/run/bundles/b"}),
         ("put_object", {"Key": "farcall/v1/run/outcomes/b/0"}),
         ("put_object", {"Key": "other/v1/run/bundles/b"}),
         ("list_objects_v2", {}),

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import Settings, electrons, preflight, session
-from farcall.electrons import CancelledGroupError, Desk
+from farcall.electrons import Desk
 from farcall.errors import SubmissionError
+from farcall.groups import CancelledGroupError
 from farcall.payload import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.session import Session

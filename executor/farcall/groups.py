@@ -1,0 +1,119 @@
+"""One of Covalent's task groups that is to become a job, is one, or has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from farcall import nodes
+from farcall.delivered import Delivered
+from farcall.errors import JobCancelledError
+from farcall.job import Job
+from farcall.nodes import NodeEnd
+from farcall.session import Session
+from farcall.settings import Settings
+from farcall.submission import Submission
+from farcall.watching import Arrival
+
+_log = logging.getLogger("farcall")
+
+Key = tuple[str, int]
+"""Dispatch and number of a node."""
+
+_kept: set[asyncio.Future[Any]] = set()
+
+
+class CancelledGroupError(Exception):
+    """The task group was cancelled before it became a job."""
+
+
+class GroupJob(Job[Any]):
+    """A job whose answer stays bytes, and whose objects stay until Covalent has them."""
+
+    async def _fetch(
+        self, session: Session, submission: Submission, index: int, arrived: Arrival
+    ) -> Delivered:
+        return await session.fetch(
+            submission, index, arrived, nodes.read, self._settings.cache_dir
+        )
+
+    async def delivered(self) -> Delivered:
+        """Wait for the end, and return what came of the group."""
+        return await self._delivered()
+
+    async def discard(self, *, keep: bool) -> None:
+        """Have the job's objects deleted, or let go of them where they are to be kept."""
+        session, submission, _ = await self._find()
+        delivered = await self._delivered()
+        session.discard(self._settings, submission, [] if keep else delivered.spent)
+
+
+class Run:
+    """One task group that is to become a job, is one, or has ended.
+
+    Attributes:
+        keys: Its nodes.
+        job: Its job, once Batch has accepted it.
+        cancelled: Whether somebody cancelled it through Covalent.
+    """
+
+    def __init__(
+        self, settings: Settings, keys: Sequence[Key], job: GroupJob | None = None
+    ) -> None:
+        self.keys = keys
+        self.job = job
+        self.cancelled = False
+        self.settings = settings
+        self._numbers: set[int] = set()
+        self._taken: set[int] = set()
+        self._succeeded = False
+        self.submitting: asyncio.Task[GroupJob] | None = None
+
+    @property
+    def job_id(self) -> str:
+        """ID of its job, once Batch has accepted it."""
+        if self.job is None:
+            raise CancelledGroupError
+        return self.job.id
+
+    async def was_cancelled(self) -> bool:
+        """Wait for the end, and tell whether the job was terminated, here or elsewhere."""
+        result = (await self._delivered()).results[0]
+        return isinstance(result.error, JobCancelledError)
+
+    async def ends(self) -> dict[int, NodeEnd]:
+        """Wait for the end, and return how each node ended."""
+        delivered = await self._delivered()
+        numbers = [number for _, number in self.keys]
+        found = nodes.ends(delivered.results[0], numbers, delivered.stdout, delivered.stderr)
+        self._numbers = {end.node for end in found}
+        self._succeeded = all(end.value is not None for end in found)
+        return {end.node: end for end in found}
+
+    def take(self, node: int) -> None:
+        """Note that Covalent has been told of a node's end.
+
+        After the last one the objects are deleted, if all went well.
+        """
+        self._taken.add(node)
+        if self._taken >= self._numbers and self.job is not None:
+            _keep(asyncio.ensure_future(self.job.discard(keep=not self._succeeded)))
+
+    async def _delivered(self) -> Delivered:
+        if self.job is None:
+            raise CancelledGroupError
+        return await self.job.delivered()
+
+
+def _keep(future: asyncio.Future[Any]) -> None:
+    """Hold on to a task that nobody waits for: the event loop alone would let it be collected."""
+    _kept.add(future)
+    future.add_done_callback(_forget_future)
+
+
+def _forget_future(future: asyncio.Future[Any]) -> None:
+    _kept.discard(future)
+    if not future.cancelled() and (error := future.exception()) is not None:
+        _log.warning("delivered objects may stay in the bucket: %s", error)
