@@ -6,6 +6,11 @@ BIN := $(VENV)/bin
 IMAGE ?= farcall
 BASE_IMAGE ?= python:$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-slim
 PIP_PACKAGES ?=
+# The modules of the tests that run at a time.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest
+# In their order: those that take long come first.
+SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-covalent test test-on-engine test-elsewhere test-containers chaos check bench image clean
 
@@ -32,17 +37,17 @@ demo-covalent: $(VENV)/demo-covalent
 	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(BIN)/farcall covalent demo $(if $(KEEP),--keep)
 
 test: $(VENV)/test
-	$(BIN)/python -m pytest
+	$(PYTEST) $(SIDE_BY_SIDE)
 
 # The two halves of test, which .ci/run runs side by side: most of the containers' time is waiting.
 test-on-engine: $(VENV)/test
-	$(BIN)/python -m pytest tests/containers
+	$(PYTEST) tests/containers
 
 test-elsewhere: $(VENV)/test
-	$(BIN)/python -m pytest --ignore tests/containers
+	$(PYTEST) $(SIDE_BY_SIDE) --ignore tests/containers
 
 test-containers: $(VENV)/test
-	PYTHON="$(BIN)/python" .ci/with-engine $(BIN)/python -m pytest tests/containers
+	PYTHON="$(BIN)/python" .ci/with-engine $(PYTEST) tests/containers
 
 # Every process of a run finds its modules by PYTHONPATH.
 chaos: $(VENV)/test

@@ -76,6 +76,13 @@ class Watcher:
         ]
 
 
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[farcall.local.LocalAWS]:
+    """One whose whole log is quickly read."""
+    with farcall.local.start() as aws:
+        yield aws
+
+
 @pytest.fixture
 def attacker(aws: farcall.local.LocalAWS, tmp_path: Path) -> Attacker:
     return Attacker(aws, tmp_path / "attacked")
