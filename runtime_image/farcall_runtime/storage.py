@@ -39,9 +39,9 @@ _MOST_PARTS = 9_000  # S3 allows 10,000
 _PARALLEL_PARTS = 4
 
 _QUICK_RETRY_S = 10  # obstore's own tries, with the credentials and the connections it has
+# The first is short: an outcome whose answer was lost may be fetched and deleted meanwhile, and
+# would be stored again.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
-"""The first is short: until it is over nobody knows that an outcome is there whose answer was lost,
-and whoever fetches it may delete it meanwhile."""
 _LONGEST_REQUEST_S = 600
 _PATIENCE_S = 30.0
 _SLOWEST_BYTES_S = 50_000  # what moves faster is not taken for hanging
