@@ -132,7 +132,7 @@ def test_who_may_not_list_does_not_learn_that_an_object_is_missing(enforced):
 
 def test_one_key_that_may_not_be_deleted_spares_them_all(enforced):
     root, s3 = enforced.root("s3"), enforced.client("s3", enforced.keys)
-    keys = ["farcall/v1/run/outcomes/b/0", "farcall/v1/run/attempts/b/0/1"]
+    keys = ["farcall/v1/run/outcomes/b/0", "farcall/v1/run/elsewhere/b/0"]
     for key in keys:
         root.put_object(Bucket=BUCKET, Key=key, Body=b"x")
     delete = {"Objects": [{"Key": key} for key in keys]}
