@@ -176,6 +176,8 @@ class ManagedExecutor(ConfiguredExecutor):
     async def _rejoin(self, key: Key, group: int) -> Run | None:
         """Join a node's job again, or have a node without one started again."""
         await covalent_restart.look_for_orphans(key[0])
+        if covalent_restart.has_ended(*key):
+            return None
         handle = await asyncio.to_thread(covalent_state.read_job_handle, *key)
         job_id = await desk().find_job(self.settings, handle)
         if job_id is not None:

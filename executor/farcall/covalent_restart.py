@@ -10,8 +10,10 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from covalent._shared_files.config import get_config
 
@@ -19,6 +21,8 @@ from farcall.errors import FarcallError
 
 _BEGAN = datetime.now(timezone.utc)  # the server loads its plugins before it does anything else
 _STATE_VARIABLE = "COVALENT_CACHE_DB_URL"
+_COMPLETED = "COMPLETED"
+_ENDED = (_COMPLETED, "FAILED", "CANCELLED")
 
 
 def keep_state_over_restarts() -> None:
@@ -36,20 +40,51 @@ def keep_state_over_restarts() -> None:
     os.environ.setdefault(_STATE_VARIABLE, url)
 
 
-_orphans: dict[str, asyncio.Future[dict[int, list[int]]]] = {}
-"""For each dispatch, the task groups whose turn had come when this process first looked."""
+class Left(NamedTuple):
+    """What an earlier process of the server has left of a dispatch.
+
+    Attributes:
+        groups: Nodes of the task groups whose turn had come.
+        ended: Nodes that had ended.
+        is_over: Whether nothing of it is under way, or can be.
+    """
+
+    groups: dict[int, list[int]]
+    ended: set[int]
+    is_over: bool
+
+
+_left: dict[str, asyncio.Future[Left]] = {}
+"""For each dispatch, what this process found when it first looked."""
 
 
 async def look_for_orphans(dispatch_id: str) -> None:
     """Note which task groups of a dispatch wait for nobody; call it before one of them goes on.
 
-    Once a task has been received, Covalent itself starts those that waited for it.
+    Once a task has been received, Covalent itself starts those that waited for it, and ends the
+    dispatch after the last one. A server that was ended between a task's end and that has not:
+    here it is made up for.
     """
-    looking = _orphans.get(dispatch_id)
+    looking = _left.get(dispatch_id)
     if looking is None or (looking.done() and (looking.cancelled() or looking.exception())):
-        found = asyncio.to_thread(_find_orphans, dispatch_id)
-        looking = _orphans[dispatch_id] = asyncio.ensure_future(found)
+        looking = _left[dispatch_id] = asyncio.ensure_future(_look(dispatch_id))
     await asyncio.wait([looking])
+
+
+def has_ended(dispatch_id: str, node: int) -> bool:
+    """Tell whether a node had ended when `look_for_orphans` looked, as far as that is known."""
+    looked = _left[dispatch_id]
+    return looked.exception() is None and node in looked.result().ended
+
+
+async def _look(dispatch_id: str) -> Left:
+    from covalent_dispatcher._core import data_manager, dispatcher
+
+    left = await asyncio.to_thread(_find_left, dispatch_id)
+    if left.is_over:
+        await dispatcher._finalize_dispatch(dispatch_id)
+        await data_manager.persist_result(dispatch_id)
+    return left
 
 
 async def start_again(dispatch_id: str, group: int) -> None:
@@ -64,23 +99,24 @@ async def start_again(dispatch_id: str, group: int) -> None:
     """
     from covalent_dispatcher._core import dispatcher
 
-    nodes = (await _orphans[dispatch_id]).pop(group, None)
+    nodes = (await _left[dispatch_id]).groups.pop(group, None)
     if nodes is not None:
         await dispatcher._submit_task_group(dispatch_id, nodes, group)
 
 
-def _find_orphans(dispatch_id: str) -> dict[int, list[int]]:
-    """Return the nodes of each task group of an earlier process that has no one to wait for."""
+def _find_left(dispatch_id: str) -> Left:
+    """Find what is left, and set right how Covalent counts what tasks wait for."""
     from covalent_dispatcher._core.dispatcher_modules.caches import cache_db
     from covalent_dispatcher._db.datastore import workflow_db
-    from covalent_dispatcher._db.models import Lattice, TaskGroupState
+    from covalent_dispatcher._db.models import Lattice, TaskGroupState, WorkflowState
     from sqlalchemy import select
 
     with workflow_db.session() as session:
         statement = select(Lattice.started_at).where(Lattice.dispatch_id == dispatch_id)
         started = session.scalars(statement).first()
     if started is None or started.replace(tzinfo=timezone.utc) > _BEGAN:
-        return {}  # it is this process that runs it
+        return Left({}, set(), is_over=False)  # it is this process that runs it
+    nodes, waits = _read_nodes(dispatch_id)
     with cache_db.session() as session:
         states = session.scalars(
             select(TaskGroupState).where(TaskGroupState.dispatch_id == dispatch_id)
@@ -90,8 +126,36 @@ def _find_orphans(dispatch_id: str) -> dict[int, list[int]]:
                 "Covalent's server has lost the state of this dispatch, so it cannot go on; run "
                 f"it again with ct.redispatch({dispatch_id!r}, reuse_previous_results=True)"
             )
-        return {
-            state.task_group_id: json.loads(state.sorted_tasks)
-            for state in states
-            if state.num_pending_parents < 1
-        }
+        groups = {}
+        for state in states:
+            state.num_pending_parents = waits[state.task_group_id]
+            if not state.num_pending_parents:
+                groups[state.task_group_id] = json.loads(state.sorted_tasks)
+        ended = {number for number, status in nodes.items() if status in _ENDED}
+        under_way = sum(n not in ended for numbers in groups.values() for n in numbers)
+        counted = session.get(WorkflowState, dispatch_id)
+        if counted is not None:
+            counted.num_unresolved_tasks = under_way
+        session.commit()
+    return Left(groups, ended, is_over=not under_way)
+
+
+def _read_nodes(dispatch_id: str) -> tuple[dict[int, str], Counter[int]]:
+    """Return the nodes' states, and for how many others' values each task group waits."""
+    from covalent_dispatcher._db.datastore import workflow_db
+    from covalent_dispatcher._db.models import Electron, ElectronDependency, Lattice
+    from sqlalchemy import select
+
+    with workflow_db.session() as session:
+        mine = select(Electron).join(Lattice, Electron.parent_lattice_id == Lattice.id)
+        found = session.scalars(mine.where(Lattice.dispatch_id == dispatch_id)).all()
+        by_id = {electron.id: electron for electron in found}
+        edges = session.scalars(
+            select(ElectronDependency).where(ElectronDependency.electron_id.in_(by_id))
+        ).all()
+        waits: Counter[int] = Counter()
+        for edge in edges:
+            child, parent = by_id[edge.electron_id], by_id[edge.parent_electron_id]
+            if child.task_group_id != parent.task_group_id and parent.status != _COMPLETED:
+                waits[child.task_group_id] += 1
+        return {e.transport_graph_node_id: e.status for e in found}, waits

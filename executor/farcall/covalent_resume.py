@@ -53,17 +53,17 @@ def resume(dispatch_ids: Sequence[str] = (), address: str | None = None) -> Iter
     for dispatch_id in dispatch_ids or server.running():
         manifest = server.get(f"/api/v2/dispatches/{dispatch_id}")
         nodes = manifest["lattice"]["transport_graph"]["nodes"]
-        asked, foreign = [], []
-        for node in nodes:
-            about = node["metadata"]
-            if about["executor"] == _EXECUTOR and about["status"] in _UNFINISHED:
-                server.put(
-                    f"/api/v2/dispatches/{dispatch_id}/electrons/{node['id']}/job",
-                    {"resume": True},
-                )
-                asked.append(node["id"])
-            elif about["status"] == "RUNNING":
-                foreign.append(node["id"])
+        ours = [node for node in nodes if node["metadata"]["executor"] == _EXECUTOR]
+        asked = [node["id"] for node in ours if node["metadata"]["status"] in _UNFINISHED]
+        foreign = [
+            node["id"]
+            for node in nodes
+            if node not in ours and node["metadata"]["status"] == "RUNNING"
+        ]
+        # Where all have ended and the dispatch has not, one will do: it is looked at as a whole.
+        for number in asked or [node["id"] for node in ours[:1]]:
+            path = f"/api/v2/dispatches/{dispatch_id}/electrons/{number}/job"
+            server.put(path, {"resume": True})
         yield Resumed(dispatch_id, manifest["lattice"]["metadata"]["name"], asked, foreign)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -472,6 +474,43 @@ def test_a_server_killed_while_it_submits_submits_nothing_twice(killed, here, aw
     assert [3, [0], [1], [2]] == result.result
     assert 4 * [1] == [len(work.runs(number)) for number in range(4)]
     assert (2 if accepted else 4) >= submitted
+
+
+@pytest.mark.timeout(240)
+def test_a_server_killed_between_a_tasks_end_and_its_followers_goes_on(
+    here, aws, new_server, wait
+):
+    """Covalent stores the end first, and then counts down what waits for it."""
+    state = here / "between.sqlite"
+    environment = aws.environment | {"COVALENT_CACHE_DB_URL": f"sqlite+pysqlite:///{state}"}
+    server = new_server(here / "between", environment)
+    work = Work(here / "between-work", executor(aws.endpoint_url))
+    task = work.task()
+
+    @ct.lattice(executor="local", workflow_executor="local")
+    def flow():
+        return task(1, task(0))
+
+    work.begin(server, flow)
+    until(lambda: work.runs(0))
+    work.let_go(0)
+    until(lambda: work.runs(1))
+    server.kill()
+    with contextlib.closing(sqlite3.connect(state)) as counts, counts:
+        # As before the first one's end was counted; the second one was not begun then.
+        counts.execute("UPDATE workflowstate SET num_unresolved_tasks = 1")
+        counts.execute(
+            "UPDATE taskgroupstate SET num_pending_parents = num_pending_parents + 1 "
+            "WHERE dispatch_id = ? AND task_group_id > 0",
+            (work.id,),
+        )
+    server.start()
+    assert 0 == resume(server, work.id).returncode
+    work.let_go()
+    result = wait(work.id, server=server)
+
+    assert [1, [0]] == result.result
+    assert [1, 1] == [len(work.runs(number)) for number in (0, 1)]
 
 
 # --- stopped -------------------------------------------------------------------------------------
