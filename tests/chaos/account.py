@@ -100,8 +100,6 @@ class Account:
         if "cancelled" in found and order.cancel_s is not None and len(found) > 1:
             found.discard("cancelled")  # by a client that was killed then; the job had ended
         if len(found) > 1:
-            found.discard("with its chunk")  # which does not say how
-        if len(found) > 1:
             self._say(f"two different ends: {', '.join(sorted(found))}", number)
         if not found:
             found = {self._end_untold(number)}
@@ -142,7 +140,6 @@ class Account:
         if self._known.is_of_killed(work.number):
             allowed |= {"never submitted"}
             allowed |= {"delivered, not told"} if "value" in allowed else set()
-            allowed |= {"with its chunk"} if order.chunksize > 1 else set()
         return allowed
 
     def _check_executions(self, number):

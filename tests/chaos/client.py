@@ -135,15 +135,12 @@ class Client:
         try:
             if any(work.kind == "forever" for work in works):
                 await job.cancel("chaos")
-            found = await job.result()
-            for work, outcome in zip(works, found if len(works) > 1 else [found], strict=True):
-                self.end(work, outcome, job.id)
+            ends = [call.error or call.value for call in await job.results()]
         except Exception as error:
-            for work in works:
-                end, text = classify(work, error)
-                # Of several calls it is not said which one has the error.
-                end = end if len(works) == 1 else "with its chunk"
-                self.note(task=work.number, end=end, text=text, job=job.id)
+            ends = [error]
+        ends += ends[-1:] * (len(works) - len(ends))  # what kept these from being begun
+        for work, outcome in zip(works, ends, strict=True):
+            self.end(work, outcome, job.id)
 
 
 async def _cancel_after(waiting, seconds):

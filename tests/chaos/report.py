@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 from rich.console import Console
 from rich.table import Table
 
 from chaos.plan import WAYS
+
+_WIDTH = 120  # of a file
 
 
 def show(record, account, *, repeat, console=None):
@@ -19,7 +22,7 @@ def show(record, account, *, repeat, console=None):
         repeat: The command that makes the same run.
         console: Where to print.
     """
-    console = console or Console()
+    console = console or Console(width=None if sys.stdout.isatty() else _WIDTH)
     for wrong in account.wrong:
         task = f"task {wrong.task}: " if wrong.task is not None else ""
         console.print(f"WRONG  {task}{wrong.what}", style="bold red", markup=False)
@@ -32,7 +35,8 @@ def show(record, account, *, repeat, console=None):
     began = sum(line["what"] == "begin" for line in record.ledger)
     console.print(
         f"{tasks} tasks, {began} executions, {len(record.truth.submitted)} jobs, "
-        f"{requests / tasks:.1f} requests a task, {record.seconds:.0f} s",
+        f"{requests / tasks:.1f} requests a task, {sum(record.injected.values())} of "
+        f"{requests} requests went wrong, {record.seconds:.0f} s",
         highlight=False,
     )
     if account.wrong:
