@@ -13,9 +13,13 @@ from unit.tracking import World
 
 
 @pytest.fixture
-async def clock(monkeypatch):
-    """Let the time of the running event loop pass whenever nothing is left to do."""
-    return Clock(asyncio.get_running_loop(), monkeypatch)
+async def clock():
+    """Let the time of the running event loop pass whenever nothing is left to do.
+
+    The end of the loop has its own time again: it waits for threads, which have no other.
+    """
+    with pytest.MonkeyPatch.context() as changes:
+        yield Clock(asyncio.get_running_loop(), changes)
 
 
 @pytest.fixture
