@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import mmap
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import obstore
 from obstore.store import S3Store
 
-from farcall.bucket import Bucket, reason
-from farcall.errors import ServiceError, SettingsError
+from farcall.bucket import Bucket
+from farcall.deletions import Deletions
+from farcall.errors import ServiceError
 from farcall.spilling import NoRoomError, open_file
 from farcall.transfers import (
     PARALLEL_PARTS,
@@ -40,7 +41,6 @@ _MOST_BYTES = 1024**3
 """An outcome has values of up to 64 MiB in it, and what is said of each call; what others put in
 its place must not fill the memory."""
 _PAGE = 1000
-_DELETE_WAIT_S = 1.0
 _BEHIND_END = "InvalidRange"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
 
@@ -74,9 +74,7 @@ class Store:
     ) -> None:
         self.bucket = bucket
         self._requests = Bucket(bucket, store, reopen)
-        self._doomed: list[str] = []
-        self._sweeping: asyncio.Future[None] | None = None
-        self._may_delete = True
+        self._deletions = Deletions(self._requests)
 
     async def check(self, root: str) -> None:
         """See that the bucket is there, and that a run's inbox can be looked into.
@@ -352,36 +350,8 @@ class Store:
 
     def delete_later(self, keys: Iterable[str]) -> None:
         """Delete objects in bulk, a little later; failing to is not an error."""
-        if not self._may_delete:
-            return
-        self._doomed.extend(keys)
-        if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.ensure_future(self._sweep(_DELETE_WAIT_S))
+        self._deletions.add(keys)
 
     async def flush(self) -> None:
         """Delete now what was to be deleted later."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
-        await self._sweep(0)
-
-    async def _sweep(self, wait_s: float) -> None:
-        while self._doomed and self._may_delete:
-            if len(self._doomed) < _PAGE:
-                await asyncio.sleep(wait_s)
-            keys = self._doomed[:_PAGE]
-            try:
-                await self._requests.ask("DeleteObjects", keys[0], _deletion(keys))
-            except (ServiceError, SettingsError, FileNotFoundError) as error:
-                self._may_delete = getattr(error, "code", "") != "AccessDenied"
-                _log.warning(
-                    "%d delivered objects stay in s3://%s (%s); a lifecycle rule can delete them",
-                    len(keys),
-                    self.bucket,
-                    reason(error),
-                )
-            del self._doomed[: len(keys)]  # only now: a sweep may be cancelled in its request
-
-
-def _deletion(keys: list[str]) -> Callable[[S3Store], Awaitable[None]]:
-    return lambda store: obstore.delete_async(store, keys)
+        await self._deletions.flush()

@@ -376,7 +376,7 @@ def count(number: int) -> int:
     """Return a few numbers at once, and wait for ever with the next."""
     print("at", number, flush=True)
     if number == 2:
-        time.sleep(600)
+        time.sleep(600)  # until the attacked job is ended
     return number
 
 

@@ -28,7 +28,7 @@ executor = farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1)
 
 @executor.task
 def sleep(number):
-    time.sleep(600)
+    time.sleep(600)  # until Ctrl-C, or the test, ends it
 
 async def main():
     async with executor:
