@@ -257,7 +257,7 @@ class Session:
             await self.terminations.settle()
             for store in self._stores.values():
                 with contextlib.suppress(Exception):  # what stays there harms nobody
-                    await asyncio.wait_for(store.flush(), _LAST_DELETIONS_S)
+                    await _flush(store)
             await asyncio.sleep(_LAST_REQUESTS_S)  # cancelled requests still report to the loop
             await self.aws.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -299,6 +299,18 @@ def _forget(session: Session) -> None:
 
 def _is_good(future: asyncio.Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
+
+
+async def _flush(store: Store) -> None:
+    try:
+        await asyncio.wait_for(store.flush(), _LAST_DELETIONS_S)
+    except asyncio.TimeoutError:
+        _log.warning(
+            "delivered objects stay in s3://%s, which did not answer for %g s; a lifecycle rule "
+            "can delete them",
+            store.bucket,
+            _LAST_DELETIONS_S,
+        )
 
 
 async def _give_way() -> None:

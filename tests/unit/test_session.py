@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -50,6 +51,18 @@ async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(session)
     assert await bundles_left(session) == ["badly", "well"]
     session.discard(settings, well, ["o"])
     assert await bundles_left(session) == ["badly"]
+
+
+async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch, caplog):
+    async def close(): ...
+
+    monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
+    access = SimpleNamespace(batch=None, close=close, store=lambda bucket: MemoryStore())
+    made = Session(access)
+    monkeypatch.setattr(made.store("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short
+    await asyncio.sleep(0)  # its keeper begins
+    await made.close()
+    assert "delivered objects stay in s3://bucket" in caplog.text
 
 
 async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(session, monkeypatch):
