@@ -20,6 +20,7 @@ from farcall.definitions import Definition
 from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, ServiceError
 from farcall.lanes import Lane, Ticket, Tries, is_throttling
+from farcall.listing import Listing
 from farcall.states import OWN_REASON
 
 _log = logging.getLogger("farcall")
@@ -53,6 +54,9 @@ class Batch:
 
     Args:
         access: The open clients.
+
+    Attributes:
+        listing: What it lists, for whoever looks at jobs.
     """
 
     def __init__(self, access: Aws) -> None:
@@ -62,6 +66,7 @@ class Batch:
         self._polling = Lane(access.batch, _POLLS_PER_S)
         self._control = Lane(access.batch, _CONTROLS_PER_S)
         self._ending: set[asyncio.Future[None]] = set()
+        self.listing = Listing(self._polling)
 
     # --- queues and definitions ---------------------------------------------------------------
 
@@ -256,19 +261,8 @@ class Batch:
         Raises:
             ServiceError: Batch refused the call.
         """
-        found = []
-        token: dict[str, Any] = {}
-        while True:
-            reply = await self._polling.call(
-                "list_jobs", arrayJobId=parent_id, jobStatus=status.value, **token
-            )
-            for job in reply.get("jobSummaryList", []):
-                index = job["jobId"].rpartition(":")[2]
-                if index.isdigit() and job.get("status", status.value) == status.value:
-                    found.append(int(index))
-            if not reply.get("nextToken"):
-                return found
-            token = {"nextToken": reply["nextToken"]}
+        pages = self.listing.children(parent_id, status)
+        return [child.index async for page in pages for child in page]
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> None:
         """End jobs, whatever their status; for those that have ended already it does nothing.

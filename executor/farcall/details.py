@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -49,12 +49,16 @@ class Attempt(NamedTuple):
         container_reason: The container agent's words, such as ``"OutOfMemoryError: ..."``.
         exit_code: Exit code of the container, or None where it had none.
         log_stream: CloudWatch log stream; empty where it never ran.
+        started_at: When it began to run, or None.
+        stopped_at: When it ended, or None.
     """
 
     status_reason: str = ""
     container_reason: str = ""
     exit_code: int | None = None
     log_stream: str = ""
+    started_at: datetime | None = None
+    stopped_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,14 @@ class JobDetail:
         array_size: Number of children of an array job; 0 for others.
         status_summary: Of an array job, the number of children by status.
         environment: The job's own environment variables.
+        queue: Name of its queue.
+        definition: Name and revision of its definition.
+        image: Its image.
+        vcpu: vCPUs it asked for.
+        memory_mib: MiB of memory it asked for.
+        gpus: GPUs it asked for.
+        time_limit_s: Seconds an attempt may run, or None.
+        tags: Its tags.
     """
 
     job_id: str
@@ -100,6 +112,14 @@ class JobDetail:
     array_size: int = 0
     status_summary: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    queue: str = ""
+    definition: str = ""
+    image: str = ""
+    vcpu: float = 0
+    memory_mib: int = 0
+    gpus: int = 0
+    time_limit_s: int | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_describe(cls, job: Mapping[str, Any]) -> JobDetail:
@@ -114,6 +134,7 @@ class JobDetail:
         exit_code = container.get("exitCode")
         log = (container.get("logConfiguration") or {}).get("options") or {}
         array = job.get("arrayProperties") or {}
+        asked = {r["type"]: r["value"] for r in container.get("resourceRequirements") or ()}
         return cls(
             job_id=job["jobId"],
             name=job.get("jobName", ""),
@@ -135,12 +156,76 @@ class JobDetail:
             environment={
                 pair["name"]: pair.get("value", "") for pair in container.get("environment") or []
             },
+            queue=_last_part(job.get("jobQueue")),
+            definition=_last_part(job.get("jobDefinition")),
+            image=container.get("image") or "",
+            vcpu=float(asked.get("VCPU", 0)),
+            memory_mib=int(asked.get("MEMORY", 0)),
+            gpus=int(asked.get("GPU", 0)),
+            time_limit_s=(job.get("timeout") or {}).get("attemptDurationSeconds"),
+            tags=job.get("tags") or {},
+        )
+
+    @classmethod
+    def from_summary(cls, job: Mapping[str, Any]) -> JobDetail:
+        """Read a member of ListJobs's ``jobSummaryList``, which tells less.
+
+        Source:
+            https://docs.aws.amazon.com/batch/latest/APIReference/API_JobSummary.html
+        """
+        container = job.get("container") or {}
+        array = job.get("arrayProperties") or {}
+        return cls(
+            job_id=job["jobId"],
+            name=job.get("jobName", ""),
+            status=JobStatus(job["status"]),
+            status_reason=job.get("statusReason") or "",
+            exit_code=container.get("exitCode"),
+            container_reason=container.get("reason") or "",
+            created_at=_moment(job.get("createdAt")),
+            started_at=_moment(job.get("startedAt")),
+            stopped_at=_moment(job.get("stoppedAt")),
+            is_cancelled=bool(job.get("isCancelled")),
+            is_terminated=bool(job.get("isTerminated")),
+            array_size=array.get("size") or 0,
+            status_summary=array.get("statusSummary") or {},
+            definition=_last_part(job.get("jobDefinition")),
+        )
+
+    def with_status_of(self, listed: JobDetail) -> JobDetail:
+        """Return the same job as it is by now.
+
+        Args:
+            listed: What `from_summary` made of a listing.
+        """
+        return replace(
+            self,
+            status=listed.status,
+            status_reason=listed.status_reason,
+            exit_code=listed.exit_code,
+            container_reason=listed.container_reason,
+            started_at=listed.started_at,
+            stopped_at=listed.stopped_at,
+            is_cancelled=listed.is_cancelled,
+            is_terminated=listed.is_terminated,
+            # Of an array some regions list no counts.
+            status_summary=listed.status_summary or self.status_summary,
         )
 
     @property
     def attempts(self) -> int:
         """Number of attempts that have ended."""
         return len(self.tried)
+
+    @property
+    def is_child(self) -> bool:
+        """Whether it is one child of an array."""
+        return self.job_id.rpartition(":")[2].isdigit() and ":" in self.job_id
+
+    @property
+    def index(self) -> int:
+        """Number of a child in its array; 0 for others."""
+        return int(self.job_id.rpartition(":")[2]) if self.is_child else 0
 
     @property
     def reason(self) -> str:
@@ -155,6 +240,8 @@ def _attempt(attempt: Mapping[str, Any]) -> Attempt:
         container.get("reason") or "",
         container.get("exitCode"),
         container.get("logStreamName") or "",
+        _moment(attempt.get("startedAt")),
+        _moment(attempt.get("stoppedAt")),
     )
 
 
@@ -164,6 +251,11 @@ def _first_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
     containers = tasks[0].get("containers") if tasks else None
     found = containers[0] if containers else job.get("container")
     return found or {}
+
+
+def _last_part(arn: str | None) -> str:
+    """Return the name at the end of an ARN, or the name itself."""
+    return (arn or "").rpartition("/")[2]
 
 
 def _moment(milliseconds: float | None) -> datetime | None:

@@ -119,6 +119,10 @@ class Settings(BaseSettings):
             to, so that the end of a job is known sooner; empty for none.
         endpoint_url: URL of all services in place of AWS's own.
         keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
+        workflow: Name under which the command line and the page show the jobs, up to 128
+            characters; empty for the script's, and in Covalent for the lattice's.
+        page_url: Address of the page that ``farcall ui`` serves. Covalent's own page shows it
+            with an electron's executor.
 
     Raises:
         SettingsError: A value is wrong, or an option is unknown.
@@ -167,6 +171,8 @@ class Settings(BaseSettings):
     )
     endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: bool = False
+    workflow: str = Field("", max_length=128)
+    page_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s]+|)$")
 
     def __init__(self, **options: Any) -> None:
         _refuse_unknown(options, _place().constructor)
@@ -321,4 +327,5 @@ _PATTERNS = {
     "share_identifier": "up to 255 letters and digits are allowed",
     "event_queue": "the name, the URL or the ARN of an SQS queue is allowed",
     "endpoint_url": "a URL that begins with http:// or https:// is allowed",
+    "page_url": "a URL that begins with http:// or https:// is allowed",
 }

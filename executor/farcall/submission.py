@@ -13,6 +13,7 @@ from farcall.details import JobDetail
 from farcall.errors import FarcallError, TaskTooLargeError
 from farcall.payload import Origin, Packed
 from farcall.settings import Settings
+from farcall.workflows import Workflow
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
@@ -101,6 +102,7 @@ class Bundle:
         root: Key prefix of the run.
         name: A name to recognise it by, such as the function's.
         tasks: Function and arguments of each, at least one; all functions of one origin.
+        workflow: What they belong to.
 
     Attributes:
         where: Its place; it and its job have one name, so that who finds it finds the job.
@@ -110,7 +112,12 @@ class Bundle:
     """
 
     def __init__(
-        self, settings: Settings, root: str, name: str, tasks: Iterator[tuple[Packed, Packed]]
+        self,
+        settings: Settings,
+        root: str,
+        name: str,
+        tasks: Iterator[tuple[Packed, Packed]],
+        workflow: Workflow,
     ) -> None:
         self.where = Location(settings.s3_bucket_name, root, _unique(name))
         self.key = secrets.token_bytes(32)
@@ -118,6 +125,7 @@ class Bundle:
         self.digest = "0" * 64  # as long as the one that is to come
         self._settings = settings
         self._tasks = tasks
+        self._workflow = workflow
 
     def pieces(self) -> Iterator[Buffer]:
         """Yield the bytes, once; what is hashed is hashed on the way, and nothing is kept.
@@ -184,6 +192,7 @@ class Bundle:
             contract.ENV_DIGEST: self.digest,
             contract.ENV_OUTCOME_KEY: self.key.hex(),
             contract.ENV_REGION: region,
+            **self._workflow.environment(),
         }
         if endpoint:
             environment[contract.ENV_ENDPOINT] = endpoint

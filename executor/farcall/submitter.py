@@ -19,6 +19,7 @@ from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Bundle, Submission
 from farcall.terminations import Terminations
+from farcall.workflows import Workflow
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
@@ -36,8 +37,10 @@ Planned: TypeAlias = Callable[[Location, int], Awaitable[None]]
 """Is told the bundle of a task and its number there, before its job is submitted. Whoever notes it
 where it outlives this process finds the job again; see `farcall.recovery`."""
 
-_Key: TypeAlias = "tuple[str, Origin]"
-"""What tasks of one job have in common: the options, and the Python that pickled them."""
+_Key: TypeAlias = "tuple[str, Origin, str, Workflow]"
+"""What tasks of one job have in common: the options, the Python that pickled them, the function's
+name and the workflow. So each job has a name that is true of all its children, and a workflow's
+jobs are its own."""
 
 
 @dataclass(eq=False)
@@ -62,6 +65,7 @@ class _Pending:
 @dataclass(eq=False)
 class _Gathering:
     settings: Settings
+    workflow: Workflow
     tasks: list[_Pending] = field(default_factory=list)
     size: int = 0
     wanted: int = 0
@@ -110,6 +114,7 @@ class Submitter:
         function: Packed,
         arguments: Packed,
         planned: Planned | None = None,
+        workflow: Workflow | None = None,
     ) -> tuple[Submission, int]:
         """Submit one task, together with others that come within ``linger_s``.
 
@@ -122,6 +127,7 @@ class Submitter:
             function: The pickled function.
             arguments: The pickled arguments.
             planned: Is told where the task lies in the bucket, before its job is submitted.
+            workflow: What it belongs to; by default what the options say.
 
         Returns:
             The submission it became part of, and its number there.
@@ -131,10 +137,11 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        key = (settings.fingerprint, function.origin)
+        workflow = workflow or Workflow.of(settings)
+        key = (settings.fingerprint, function.origin, name, workflow)
         gathering = self._gatherings.get(key)
         if gathering is None:
-            gathering = self._gatherings[key] = _Gathering(settings)
+            gathering = self._gatherings[key] = _Gathering(settings, workflow)
             gathering.timer = asyncio.get_running_loop().call_later(
                 settings.linger_s, self._flush, key
             )
@@ -184,6 +191,7 @@ class Submitter:
                 [(task.function, task.arguments) for task in wanted],
                 quick=len(wanted) < _QUICK and gathering.size < _QUICK_BYTES,
                 planned=tell_places,
+                workflow=gathering.workflow,
             )
         )
         try:
@@ -221,6 +229,7 @@ class Submitter:
         *,
         quick: bool = False,
         planned: Callable[[Location], Awaitable[None]] | None = None,
+        workflow: Workflow | None = None,
     ) -> Submission:
         """Submit tasks as one job: a plain one, or an array of up to 10,000.
 
@@ -236,6 +245,7 @@ class Submitter:
             tasks: Function and arguments of each, at least one.
             quick: Whether they come so quickly that they need no thread.
             planned: Is told where they lie in the bucket, before the job is submitted.
+            workflow: What they belong to; by default what the options say.
 
         Raises:
             SettingsError: Something the options name does not exist.
@@ -243,7 +253,8 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        bundle = Bundle(settings, self._root, name, iter(tasks))
+        workflow = workflow or Workflow.of(settings)
+        bundle = Bundle(settings, self._root, name, iter(tasks), workflow)
         write = functools.partial(
             job_request,
             settings,

@@ -23,7 +23,22 @@ ENV_ENDPOINT = "FARCALL_ENDPOINT"
 ENV_REGION = "FARCALL_REGION"
 """Region of the bucket; only where the job would not know it by itself."""
 
-JOB_ENVIRONMENT = (ENV_BUNDLE, ENV_DIGEST, ENV_OUTCOME_KEY, ENV_ENDPOINT, ENV_REGION)
+ENV_WORKFLOW = "FARCALL_WORKFLOW"
+"""Name of the workflow the job belongs to: for whoever looks at jobs. What the job itself submits
+belongs to the same one."""
+
+ENV_DISPATCH = "FARCALL_DISPATCH"
+"""Covalent's ID of the dispatch the job belongs to; only where there is one."""
+
+JOB_ENVIRONMENT = (
+    ENV_BUNDLE,
+    ENV_DIGEST,
+    ENV_OUTCOME_KEY,
+    ENV_ENDPOINT,
+    ENV_REGION,
+    ENV_WORKFLOW,
+    ENV_DISPATCH,
+)
 
 ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
 ENV_ATTEMPT = "AWS_BATCH_JOB_ATTEMPT"

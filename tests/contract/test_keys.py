@@ -39,6 +39,8 @@ def test_the_contract_is_version_1():
             "FARCALL_OUTCOME_KEY",
             "FARCALL_ENDPOINT",
             "FARCALL_REGION",
+            "FARCALL_WORKFLOW",
+            "FARCALL_DISPATCH",
         ],
         "exit_codes": {
             "RETURNED": 0,

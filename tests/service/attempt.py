@@ -14,6 +14,7 @@ from obstore.store import S3Store
 import farcall_runtime
 from farcall import Settings, payload
 from farcall.submission import Bundle
+from farcall.workflows import Workflow
 from farcall_runtime import envelope
 
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
@@ -45,6 +46,7 @@ class Attempt:
             "v1/attempts",
             "attempt",
             iter([(payload.pack_function(function), arguments)]),
+            Workflow("attempts"),
         )
         self.where = self._bundle.where
         self._endpoint = proxy.url

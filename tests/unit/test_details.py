@@ -11,13 +11,20 @@ NOT_STARTED = "Task failed to start"
 PULL = "CannotPullContainerError: pull image manifest has been retried 1 time(s): not found"
 
 CONTAINER = {
-    "image": "x",
+    "image": "jobs:1",
     "environment": [{"name": "FARCALL_BUNDLE", "value": "s3://b/v1/r/bundles/c"}],
     "logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": "own-group"}},
+    "resourceRequirements": [
+        {"type": "VCPU", "value": "0.5"},
+        {"type": "MEMORY", "value": "2048"},
+        {"type": "GPU", "value": "1"},
+    ],
     "exitCode": 1,
     "logStreamName": "farcall/default/abc",
     "taskArn": "arn:aws:ecs:us-east-1:1:task/abc",
 }
+BEGAN = datetime.fromtimestamp(1700000001.5, tz=timezone.utc)
+ENDED = datetime.fromtimestamp(1700000002, tz=timezone.utc)
 JOB = {
     "jobArn": "arn:aws:batch:us-east-1:1:job/8f1",
     "jobId": "8f1",
@@ -39,6 +46,9 @@ JOB = {
     "container": CONTAINER,
     "isCancelled": False,
     "isTerminated": False,
+    "jobDefinition": "arn:aws:batch:us-east-1:1:job-definition/farcall-abc:3",
+    "timeout": {"attemptDurationSeconds": 300},
+    "tags": {"team": "a"},
 }
 
 
@@ -53,13 +63,21 @@ def test_a_job_with_container_properties_is_read():
         status=JobStatus.FAILED,
         status_reason=EXITED,
         exit_code=1,
-        tried=(Attempt(EXITED, "", 1, "farcall/default/abc"),),
+        tried=(Attempt(EXITED, "", 1, "farcall/default/abc", BEGAN, ENDED),),
         created_at=datetime.fromtimestamp(1700000000, tz=timezone.utc),
-        started_at=datetime.fromtimestamp(1700000001.5, tz=timezone.utc),
-        stopped_at=datetime.fromtimestamp(1700000002, tz=timezone.utc),
+        started_at=BEGAN,
+        stopped_at=ENDED,
         log_group="own-group",
         log_stream="farcall/default/abc",
         environment={"FARCALL_BUNDLE": "s3://b/v1/r/bundles/c"},
+        queue="q",
+        definition="farcall-abc:3",
+        image="jobs:1",
+        vcpu=0.5,
+        memory_mib=2048,
+        gpus=1,
+        time_limit_s=300,
+        tags={"team": "a"},
     )
 
 

@@ -12,12 +12,14 @@ from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, TaskTooLargeError
 from farcall.payload import Packed, pack_calls, pack_function
 from farcall.submission import Bundle, Submission
+from farcall.workflows import Workflow
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
 from farcall_runtime.contract import Location
 from unit.fakes import joined
 
 ROOT = "farcall/v1/run-1"
+WORKFLOW = Workflow("sweep")
 
 
 def double(x):
@@ -34,7 +36,7 @@ def tasks(*functions):
 
 
 def bundle(*functions, **options):
-    return Bundle(Settings(**options), ROOT, "double", iter(tasks(*functions)))
+    return Bundle(Settings(**options), ROOT, "double", iter(tasks(*functions)), WORKFLOW)
 
 
 def written(*functions, **options):
@@ -93,7 +95,7 @@ def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
             taken.append(number)
             yield task
 
-    pieces = Bundle(Settings(), ROOT, "double", coming()).pieces()
+    pieces = Bundle(Settings(), ROOT, "double", coming(), WORKFLOW).pieces()
     assert taken == []
     next(pieces)  # the start, which says who pickled
     assert taken == [0]
@@ -107,7 +109,7 @@ def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
     left = iter(all_of_them)
     sizes = []
     for _ in range(3):
-        made = Bundle(Settings(), ROOT, "double", left)
+        made = Bundle(Settings(), ROOT, "double", left, WORKFLOW)
         assert index_of(made, b"".join(made.pieces())).entries == made.size
         sizes.append(made.size)
     assert (sizes, next(left, None)) == ([2, 2, 1], None)
@@ -122,7 +124,7 @@ def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
 def test_large_arguments_are_neither_copied_nor_yielded_in_one_piece():
     data = bytearray(20 * 1024 * 1024)
     arguments = Packed([b"head", memoryview(data)], len(data) + 4)
-    made = Bundle(Settings(), ROOT, "double", iter([(pack_function(double), arguments)]))
+    made = Bundle(Settings(), ROOT, "double", iter([(pack_function(double), arguments)]), WORKFLOW)
     steps = [piece for piece in made.pieces() if len(piece) > 1024 * 1024]
     assert all(isinstance(step, memoryview) and step.obj is data for step in steps)
     assert sum(map(len, steps)) == len(data)
@@ -157,6 +159,7 @@ def test_the_job_s_environment_is_read_by_the_runtime():
         "FARCALL_DIGEST",
         "FARCALL_OUTCOME_KEY",
         "FARCALL_REGION",
+        "FARCALL_WORKFLOW",
     }
 
 
@@ -191,7 +194,7 @@ def test_no_two_bundles_share_a_name_or_a_key():
     ],
 )
 def test_a_bundle_has_a_name_that_batch_accepts_for_its_job(function, plain):
-    made = Bundle(Settings(), ROOT, function, iter(tasks(double)))
+    made = Bundle(Settings(), ROOT, function, iter(tasks(double)), WORKFLOW)
     assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", made.where.bundle)
     named, _, digits = made.where.bundle.rpartition("-")
     assert re.fullmatch("[0-9a-f]{16}", digits)

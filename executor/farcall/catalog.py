@@ -1,0 +1,155 @@
+"""The jobs there are, from Batch alone: whose, of which workflow, and how they are.
+
+It works on any machine and after any crash, because a job's environment says what it belongs to.
+Batch is asked once for that, a request for a hundred jobs; how a job is comes with each listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from farcall.batch import Batch
+from farcall.details import JobDetail, JobStatus
+from farcall.workflows import Workflow
+from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A job that farcall submitted: a plain one, or an array as a whole.
+
+    Attributes:
+        detail: What Batch says of it.
+        workflow: What it belongs to.
+        client: The client process that submitted it, ``<user>-<date>-<time>-<random>``, which
+            is its name in the bucket.
+    """
+
+    detail: JobDetail
+    workflow: Workflow
+    client: str
+
+    @classmethod
+    def of(cls, detail: JobDetail) -> Entry | None:
+        """Return what a description of Batch's tells; None if farcall did not submit the job."""
+        try:
+            where = Location.parse(detail.environment.get(ENV_BUNDLE, ""))
+        except ValueError:
+            return None
+        said = detail.environment
+        workflow = Workflow(said.get(ENV_WORKFLOW, ""), said.get(ENV_DISPATCH, ""))
+        return cls(detail, workflow, where.root.rpartition("/")[2])
+
+    @property
+    def function(self) -> str:
+        """The function's name."""
+        return self.detail.name.rpartition("-")[0]
+
+    @property
+    def run(self) -> str:
+        """One run of its workflow: the dispatch's ID, without Covalent the client process."""
+        return self.workflow.dispatch or self.client
+
+    @property
+    def user(self) -> str:
+        """Who submitted it, as the client's machine calls that person."""
+        return self.client.rsplit("-", 3)[0]
+
+    def has_status(self, statuses: Iterable[JobStatus]) -> bool:
+        """Tell whether it, or one of its children, has one of these."""
+        counts = self.detail.status_summary
+        return any(self.detail.status is s or counts.get(s.value) for s in statuses)
+
+
+class Query(NamedTuple):
+    """Which jobs are asked for; what is left out does not matter.
+
+    Attributes:
+        user: Who submitted them, as `Entry.user`.
+        workflow: The workflow's name, or a dispatch's ID.
+        run: A client process or a dispatch.
+        statuses: One of these; of an array also one of its children.
+        since: Submitted at this moment or later.
+    """
+
+    user: str | None = None
+    workflow: str | None = None
+    run: str | None = None
+    statuses: frozenset[JobStatus] = frozenset()
+    since: datetime | None = None
+
+    def fits(self, entry: Entry) -> bool:
+        """Tell whether a job is one of them; `since` is left to the listing."""
+        return (
+            self.user in (None, entry.user)
+            and self.workflow in (None, *entry.workflow)
+            and self.run in (None, entry.run, entry.client)
+            and (not self.statuses or entry.has_status(self.statuses))
+        )
+
+
+class Catalog:
+    """Lists jobs, and remembers what does not change.
+
+    Args:
+        batch: Batch.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._known: dict[str, Entry | None] = {}
+
+    async def find(self, queues: Iterable[str], query: Query) -> AsyncIterator[Entry]:
+        """Yield the jobs of some queues that are asked for, the newest of each queue first.
+
+        It takes one request for each 100 jobs that farcall submitted there since, and one more
+        the first time.
+
+        Args:
+            queues: Names or ARNs.
+            query: Which jobs.
+
+        Raises:
+            ServiceError: Batch refused a call, or there is no such queue.
+        """
+        for queue in queues:
+            async for page in self._batch.listing.jobs(queue, query.since):
+                for entry in await self.recognize(page):
+                    if query.fits(entry):
+                        yield entry
+
+    async def recognize(self, listed: list[JobDetail]) -> list[Entry]:
+        """Return those of some listed jobs that farcall submitted, with all that is known of them.
+
+        Args:
+            listed: Jobs as `farcall.listing` gives them.
+
+        Raises:
+            ServiceError: Batch refused a call.
+        """
+        await self._learn(job.job_id for job in listed if job.job_id not in self._known)
+        found = []
+        for job in listed:
+            entry = self._known.get(job.job_id)
+            if entry is not None:
+                found.append(replace(entry, detail=entry.detail.with_status_of(job)))
+        return found
+
+    async def describe(self, job_ids: Iterable[str]) -> dict[str, Entry | None]:
+        """Return what Batch says of jobs now, children among them.
+
+        Returns:
+            By ID, the jobs that Batch knows; None for those that farcall did not submit.
+
+        Raises:
+            ServiceError: Batch refused a call.
+        """
+        found = await self._batch.describe(job_ids)
+        return {job_id: Entry.of(detail) for job_id, detail in found.items()}
+
+    async def _learn(self, job_ids: Iterable[str]) -> None:
+        # One that Batch does not describe yet, though it lists it, is asked for again.
+        self._known.update(await self.describe(job_ids))

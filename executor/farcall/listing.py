@@ -1,0 +1,88 @@
+"""What Batch lists: the jobs of a queue, the children of an array, the front of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+from farcall.details import JobDetail, JobStatus
+from farcall.lanes import Lane
+
+_OURS = "farcall-*"
+"""The definitions that farcall submits with; see `farcall.definitions`."""
+
+
+class Listing:
+    """Lists jobs, one request after the other at the lane's pace.
+
+    Args:
+        lane: For such requests.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    async def jobs(
+        self, queue: str, since: datetime | None = None
+    ) -> AsyncIterator[list[JobDetail]]:
+        """Yield the jobs of a queue that farcall submitted, in any status, the newest first.
+
+        They come in pages of up to 100, a request each; children of arrays are not among them.
+        What a listing tells is less than a description: no environment, for one.
+
+        Args:
+            queue: Name or ARN.
+            since: Only what was submitted at that moment or later.
+
+        Raises:
+            ServiceError: Batch refused the call, or there is no such queue.
+        """
+        token: dict[str, Any] = {}
+        ours = [{"name": "JOB_DEFINITION", "values": [_OURS]}]
+        while True:
+            reply = await self._lane.call("list_jobs", jobQueue=queue, filters=ours, **token)
+            found = [JobDetail.from_summary(job) for job in reply.get("jobSummaryList", [])]
+            page = [job for job in found if since is None or not _is_before(job, since)]
+            if page:
+                yield page
+            if len(page) < len(found) or not reply.get("nextToken"):
+                return
+            token = {"nextToken": reply["nextToken"]}
+
+    async def children(self, parent_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
+        """Yield the children of an array that have a status, in pages of up to 1000.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        token: dict[str, Any] = {}
+        while True:
+            reply = await self._lane.call(
+                "list_jobs", arrayJobId=parent_id, jobStatus=status.value, **token
+            )
+            found = map(JobDetail.from_summary, reply.get("jobSummaryList", []))
+            yield [child for child in found if child.status is status and child.is_child]
+            if not reply.get("nextToken"):
+                return
+            token = {"nextToken": reply["nextToken"]}
+
+    async def front(self, queue: str) -> list[str]:
+        """Return the IDs of the jobs that are next in a queue: the first 100 RUNNABLE ones.
+
+        Raises:
+            ServiceError: Batch refused the call, or there is no such queue.
+
+        Source:
+            https://docs.aws.amazon.com/batch/latest/APIReference/API_GetJobQueueSnapshot.html
+        """
+        reply = await self._lane.call("get_job_queue_snapshot", jobQueue=queue)
+        jobs = reply.get("frontOfQueue", {}).get("jobs", [])
+        return [job["jobArn"].rpartition(":job/")[2] for job in jobs]
+
+
+def _is_before(job: JobDetail, since: datetime) -> bool:
+    return job.created_at is not None and job.created_at < since

@@ -1,0 +1,117 @@
+"""What jobs belong to, and which of them are asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+import pytest
+
+from farcall.catalog import Entry, Query
+from farcall.details import JobDetail, JobStatus
+from farcall.settings import Settings
+from farcall.workflows import Workflow
+
+BUNDLE = "s3://bucket/farcall/v1/mary-jane-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
+TELL = (
+    "from farcall.settings import Settings; from farcall.workflows import Workflow; "
+    "print(Workflow.of(Settings()).name)"
+)
+
+
+def entry(status=JobStatus.RUNNING, counts=None, **environment):
+    found = Entry.of(
+        JobDetail(
+            "6f1c",
+            "sample-0123456789abcdef",
+            status,
+            environment={"FARCALL_BUNDLE": BUNDLE, **environment},
+            status_summary=counts or {},
+        )
+    )
+    assert found is not None
+    return found
+
+
+def run(*arguments, **options):
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, **options
+    )
+    return done.stdout.strip()
+
+
+def test_a_workflow_is_called_as_the_option_says():
+    assert Workflow.of(Settings(workflow="nightly")) == ("nightly", "")
+
+
+def test_a_workflow_is_called_like_its_script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(TELL)
+    assert run(str(path)) == "train.py"
+
+
+def test_a_workflow_is_called_like_its_module(tmp_path):
+    package = tmp_path / "project"
+    package.mkdir()
+    (package / "__main__.py").write_text(TELL)
+    (package / "sweep.py").write_text(TELL)
+    assert run("-m", "project", cwd=tmp_path) == "project"
+    assert run("-m", "project.sweep", cwd=tmp_path) == "project.sweep"
+
+
+def test_what_has_no_file_is_interactive():
+    assert run("-c", TELL) == "interactive"
+
+
+def test_a_long_name_is_cut_for_the_job():
+    said = Workflow("x" * 300, "d-1").environment()
+    assert said == {"FARCALL_WORKFLOW": "x" * 128, "FARCALL_DISPATCH": "d-1"}
+
+
+def test_an_entry_tells_function_user_and_run():
+    found = entry(FARCALL_WORKFLOW="nightly")
+    assert (found.function, found.user, found.run) == (
+        "sample",
+        "mary-jane",
+        "mary-jane-20261122-101500-0a1b2c",
+    )
+    assert found.workflow == ("nightly", "")
+
+
+def test_the_run_of_an_electron_is_its_dispatch():
+    assert entry(FARCALL_DISPATCH="d-1").run == "d-1"
+
+
+@pytest.mark.parametrize("bundle", ["", "s3://bucket/somewhere/else"])
+def test_other_people_s_programs_have_no_entry(bundle):
+    detail = JobDetail("6f1c", "x", JobStatus.RUNNING, environment={"FARCALL_BUNDLE": bundle})
+    assert Entry.of(detail) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "fits"),
+    [
+        (Query(), True),
+        (Query(user="mary-jane"), True),
+        (Query(user="mary"), False),
+        (Query(workflow="nightly"), True),
+        (Query(workflow="d-1"), True),
+        (Query(workflow="night"), False),
+        (Query(run="d-1"), True),
+        (Query(run="mary-jane-20261122-101500-0a1b2c"), True),
+        (Query(run="nightly"), False),
+        (Query(statuses=frozenset({JobStatus.PENDING})), True),
+        (Query(statuses=frozenset({JobStatus.FAILED})), True),
+        (Query(statuses=frozenset({JobStatus.RUNNING, JobStatus.SUCCEEDED})), False),
+        (Query(since=datetime(2100, 1, 1, tzinfo=timezone.utc)), True),
+    ],
+)
+def test_a_query_asks_for_some(query, fits):
+    found = entry(
+        JobStatus.PENDING,
+        {"FAILED": 1, "RUNNING": 0},
+        FARCALL_WORKFLOW="nightly",
+        FARCALL_DISPATCH="d-1",
+    )
+    assert query.fits(found) is fits
