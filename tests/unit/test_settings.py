@@ -39,6 +39,8 @@ OWN = {
     "event_queue": "",
     "endpoint_url": "",
     "keep_artifacts": False,
+    "workflow": "",
+    "page_url": "http://127.0.0.1:8750",
 }
 
 

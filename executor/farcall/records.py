@@ -1,0 +1,85 @@
+"""Jobs as plain values that JSON has words for: what ``--json`` prints and the page is told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from farcall.catalog import Entry
+from farcall.details import Attempt, JobDetail, JobStatus
+from farcall.errors import JobCancelledError
+from farcall.states import blocked, ending, is_blocked
+
+CANCELLED = "CANCELLED"
+"""The state of a job that somebody ended. Batch calls it FAILED."""
+
+STATES = (*(status.value for status in JobStatus), CANCELLED)
+
+
+def state(detail: JobDetail) -> str:
+    """Return a job's status in Batch's words, or `CANCELLED`."""
+    if detail.status is JobStatus.FAILED and ending(detail).error is JobCancelledError:
+        return CANCELLED
+    return detail.status.value
+
+
+def job(entry: Entry) -> dict[str, Any]:
+    """Return what is known of a job, or of one child of an array.
+
+    Moments are ISO 8601 in UTC; what is not known is None or empty.
+    """
+    detail = entry.detail
+    parent, _, index = detail.job_id.partition(":")
+    return {
+        "id": detail.job_id,
+        "name": detail.name,
+        "function": entry.function,
+        "workflow": entry.workflow.name,
+        "dispatch": entry.workflow.dispatch,
+        "run": entry.run,
+        "client": entry.client,
+        "user": entry.user,
+        "queue": detail.queue,
+        "state": state(detail),
+        "reason": detail.reason,
+        "remedy": blocked(detail.status_reason) if is_blocked(detail) else "",
+        "exit_code": detail.exit_code,
+        "created_at": moment(detail.created_at),
+        "started_at": moment(detail.started_at),
+        "stopped_at": moment(detail.stopped_at),
+        "attempts": detail.attempts,
+        "attempts_allowed": detail.attempts_allowed,
+        "vcpu": detail.vcpu,
+        "memory_mib": detail.memory_mib,
+        "gpus": detail.gpus,
+        "time_limit_s": detail.time_limit_s,
+        "image": detail.image,
+        "definition": detail.definition,
+        "array_size": detail.array_size,
+        "counts": {name: count for name, count in detail.status_summary.items() if count},
+        "parent": parent if index else "",
+        "index": int(index) if index else None,
+        "tags": dict(detail.tags),
+    }
+
+
+def attempt(number: int, said: Attempt) -> dict[str, Any]:
+    """Return what Batch says of an attempt that has ended.
+
+    Args:
+        number: Its number, from 1.
+        said: Batch's words.
+    """
+    return {
+        "attempt": number,
+        "started_at": moment(said.started_at),
+        "stopped_at": moment(said.stopped_at),
+        "exit_code": said.exit_code,
+        "reason": "; ".join(text for text in (said.status_reason, said.container_reason) if text),
+        "log_stream": said.log_stream,
+    }
+
+
+def moment(at: datetime | None) -> str | None:
+    """Return a moment as ISO 8601, with milliseconds."""
+    return None if at is None else at.isoformat(timespec="milliseconds")
