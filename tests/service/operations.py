@@ -1,0 +1,178 @@
+"""What a user does, operation by operation, and how it meets a fault."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, JobCancelledError
+from proxy import Fault, Proxy
+
+PATIENCE_S = 90
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def wait_for(path: str) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return 49
+
+
+def touch(path: Path) -> None:
+    path.touch()
+
+
+def vanish() -> None:
+    """End the container without an outcome."""
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+Way = Callable[[BatchExecutor, Callable[[], None], Path], Awaitable[Any]]
+
+
+async def call(executor: BatchExecutor, spoil: Callable[[], None], _: Path) -> Any:
+    spoil()
+    async with executor:
+        return await executor.task(square)(7)
+
+
+async def sweep(executor: BatchExecutor, spoil: Callable[[], None], _: Path) -> Any:
+    spoil()
+    async with executor:
+        return (await executor.task(square).map([7, 7]))[1]
+
+
+async def submit(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
+    async with executor:
+        job = await executor.submit(wait_for, str(go))
+        spoil()
+        touch(go)
+        return await job.result()
+
+
+async def cancel(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
+    async with executor:
+        job = await executor.submit(wait_for, str(go))
+        spoil()
+        try:
+            await job.cancel()
+            with pytest.raises(JobCancelledError):
+                await job.result()
+        finally:
+            touch(go)
+        return 49
+
+
+async def end_without_outcome(executor: BatchExecutor, spoil: Callable[[], None], _: Path) -> Any:
+    async with executor:
+        job = await executor.submit(vanish)
+        spoil()
+        await job.result()
+
+
+async def ask(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
+    async with executor:
+        job = await executor.submit(wait_for, str(go))
+        spoil()
+        try:
+            await job.status()
+        finally:
+            touch(go)
+        return 49
+
+
+async def read_output(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
+    async with executor:
+        job = await executor.submit(wait_for, str(go))
+        spoil()
+        try:
+            assert await job.stdout() == ""
+        finally:
+            touch(go)
+        return 49
+
+
+OPERATIONS: list[tuple[str, str, Way]] = [
+    ("batch describejobqueues", "DescribeJobQueues", call),
+    ("batch describejobdefinitions", "DescribeJobDefinitions", call),
+    ("batch registerjobdefinition", "RegisterJobDefinition", call),
+    ("batch submitjob", "SubmitJob", sweep),
+    ("batch listjobs", "ListJobs", call),
+    ("batch describejobs", "DescribeJobs", end_without_outcome),
+    ("batch describejobs", "DescribeJobs", ask),
+    ("batch terminatejob*", "TerminateJob", cancel),
+    ("batch *", "", call),
+    ("s3 PUT bundles", "PutObject", call),
+    ("s3 LIST outcomes", "ListObjectsV2", submit),
+    ("s3 GET outcomes", "GetObject", call),
+    ("s3 GET outcomes", "GetObject", submit),
+    ("s3 LIST streams", "ListObjectsV2", read_output),
+    ("s3 DELETE", "DeleteObjects", submit),
+    ("iam *", "GetRole", call),
+    ("sts *", "GetCallerIdentity", call),
+    ("logs *", "DescribeLogGroups", call),
+    ("logs *", "GetLogEvents", end_without_outcome),
+]
+
+
+each_operation = pytest.mark.parametrize(
+    ("pattern", "operation", "way"), OPERATIONS, ids=lambda part: getattr(part, "__name__", part)
+)
+
+
+class Meeting:
+    """Does something while an operation meets a fault.
+
+    Args:
+        aws: Where it is done.
+        make_executor: Makes an executor.
+        folder: Where files may lie.
+    """
+
+    def __init__(
+        self,
+        aws: farcall.local.LocalAWS,
+        make_executor: Callable[..., BatchExecutor],
+        folder: Path,
+    ) -> None:
+        self._aws, self._make_executor, self._folder = aws, make_executor, folder
+
+    async def of(
+        self, way: Way, pattern: str, operation: str, fault: Fault, times: int | None
+    ) -> tuple[Proxy, Any]:
+        """Return what came of it, and the proxy that tells what happened."""
+        image = f"farcall-local-process:{uuid.uuid4().hex}"
+        with Proxy(self._aws.endpoint_url) as proxy:
+
+            def spoil() -> None:
+                if times is None:
+                    proxy.lasting[pattern] = fault
+                else:
+                    proxy.faults[pattern] += [fault] * times
+                if operation == "ListJobs":
+                    proxy.faults["batch submitjob"].append("lost")
+                if operation == "GetCallerIdentity":  # asked for where IAM does not answer
+                    proxy.lasting["iam *"] = "denied"
+
+            executor = self._make_executor(endpoint_url=proxy.url, container_image_uri=image)
+            return proxy, await outcome_of(way(executor, spoil, self._folder / f"go {fault}"))
+
+
+async def outcome_of(done: Awaitable[Any]) -> Any:
+    try:
+        return await asyncio.wait_for(done, PATIENCE_S)
+    except Exception as error:  # whatever it is, it is looked at
+        return error

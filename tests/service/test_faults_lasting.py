@@ -1,0 +1,97 @@
+"""Every operation meets every fault for ever, and whoever waits is told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farcall.aws
+import farcall.local
+from farcall import BatchExecutor, FarcallError, ServiceError, batch, bucket, lanes, watching
+from proxy import FAULTS, Fault, Proxy
+from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
+
+KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page", "hang")
+REMEDY = re.compile("check |try again|renew |need permission|log in|find out|can be set to")
+
+
+@pytest.fixture
+def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is borne for a minute, or for an hour, is here for a second or two."""
+    monkeypatch.setattr(farcall.aws, "_READ_TIMEOUT_S", 3)
+    monkeypatch.setattr(farcall.aws, "_LONGEST_REQUEST_S", 6)
+    monkeypatch.setattr(farcall.aws, "_RETRY_S", 1)
+    monkeypatch.setattr(farcall.aws, "_ATTEMPTS", 2)
+    monkeypatch.setattr(bucket, "_TRY_FOR_S", 1.0)
+    monkeypatch.setattr(batch, "_SUBMIT_FOR_S", 1.0)
+    monkeypatch.setattr(batch, "_REGISTER_FOR_S", 1.0)
+    monkeypatch.setattr(batch, "_TERMINATE_FOR_S", 1.0)
+    monkeypatch.setattr(batch, "_LOOK_FOR_S", 1.0)
+    monkeypatch.setattr(batch, "LOOK_AGAIN_S", (0.1, 0.3))
+    monkeypatch.setitem(lanes.Lane.call.__kwdefaults__, "patience_s", 1.0)
+    monkeypatch.setattr(lanes, "_REFUSED_FOR_S", 2.0)
+    monkeypatch.setattr(watching, "_GIVE_UP_S", 3.0)
+
+
+@pytest.fixture
+def meeting(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> Meeting:
+    return Meeting(aws, make_executor, tmp_path)
+
+
+@each_operation
+@pytest.mark.usefixtures("_impatience")
+async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
+    meeting: Meeting, pattern: str, operation: str, way: Way
+) -> None:
+    met = await asyncio.gather(
+        *(meeting.of(way, pattern, operation, kind, None) for kind in KINDS)
+    )
+    for kind, (proxy, came) in zip(KINDS, met, strict=True):
+        assert sum(proxy.injected.values()), (kind, came)
+        check(came, operation, str(kind))
+
+
+def check(came: Any, operation: str, kind: str) -> None:
+    if isinstance(came, ServiceError):
+        said = str(came)
+        assert operation in said, (kind, said)
+        assert REMEDY.search(said), (kind, said)
+    elif came != 49:
+        assert isinstance(came, FarcallError), (kind, repr(came))
+
+
+@pytest.mark.usefixtures("_impatience")
+@pytest.mark.parametrize("kind", ["error", "lost", "denied", "page", "hang"])
+@pytest.mark.parametrize("way", [call, ask])
+async def test_credentials_that_cannot_be_had_are_told(
+    aws: farcall.local.LocalAWS,
+    make_executor: Callable[..., BatchExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kind: Fault,
+    way: Way,
+) -> None:
+    """They are fetched when the session opens, and, so soon will they expire, for each call."""
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
+    keys = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": soon}
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with Proxy(aws.endpoint_url) as proxy:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{proxy.url}/credentials")
+        proxy.lasting["credentials *"] = (200, keys)
+
+        def spoil() -> None:
+            proxy.lasting["credentials *"] = kind
+
+        executor = make_executor(endpoint_url=proxy.url)
+        came = await outcome_of(way(executor, spoil, tmp_path / "go"))
+        assert proxy.injected[f"credentials GET {kind}"]
+    check(came, "", str(kind))

@@ -1,0 +1,37 @@
+"""Every operation meets every fault for a while, and it costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, JobError
+from proxy import FAULTS
+from service.operations import Meeting, Way, each_operation, end_without_outcome
+
+
+@pytest.fixture
+def meeting(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> Meeting:
+    return Meeting(aws, make_executor, tmp_path)
+
+
+@each_operation
+async def test_a_fault_that_passes_costs_nothing(
+    meeting: Meeting, pattern: str, operation: str, way: Way
+) -> None:
+    kinds = list(FAULTS)
+    if operation == "GetCallerIdentity":
+        kinds.remove("expired")  # IAM was asked with the same: they have expired
+    met = await asyncio.gather(*(meeting.of(way, pattern, operation, kind, 2) for kind in kinds))
+    for kind, (proxy, came) in zip(kinds, met, strict=True):
+        assert sum(proxy.injected.values()), (kind, came)
+        if way is end_without_outcome:
+            assert isinstance(came, JobError), (kind, repr(came))
+        else:
+            assert came == 49, (kind, repr(came))
