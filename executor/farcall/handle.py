@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, JobLostError
+from farcall.errors import FarcallError
 from farcall.session import Session
 from farcall.settings import Settings
 from farcall.store import Arrived
@@ -89,7 +89,7 @@ class Handle:
             JobLostError: Batch does not know the job.
             ServiceError: Batch refused the call.
         """
-        return await self._describe(await self._session())
+        return await (await self._session()).describe(self.id)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> None:
         """End the job, whatever it is doing; a job that has ended stays as it is.
@@ -106,20 +106,10 @@ class Handle:
         session = await self._session()
         await session.terminations.soon(self.id, reason)
 
-    async def _describe(self, session: Session) -> JobDetail:
-        detail = await session.detail(self.id)
-        if detail is None:
-            raise JobLostError(
-                f"Batch does not know job {self.id} in {session.aws.region}; is it the right "
-                "region and account, and less than some days old?",
-                job_id=self.id,
-            )
-        return detail
-
     async def _find(self) -> tuple[Session, Submission, int]:
         session = await self._session()
         if self._place is None:
-            self._place = Submission.of(await self._describe(session))
+            self._place = Submission.of(await session.describe(self.id))
         return session, *self._place
 
     def note_outcome(self, arrived: Arrived) -> None:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from farcall import logs
+from farcall.course import Course
 from farcall.delivered import Delivered, Usage
 from farcall.errors import FarcallError
 from farcall.handle import Handle, is_closed
-from farcall.lines import Lines
 from farcall.payload import Call
+from farcall.reading import Reading
 from farcall.results import CallResult
 from farcall.session import Session
 from farcall.settings import Settings
 from farcall.submission import Submission
+from farcall.transcript import LOG, Line, Transcript
 from farcall.watching import Arrival
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 R = TypeVar("R")
-
-_FOLLOW_S = 1.0
 
 
 class Job(Handle, Generic[R]):
@@ -142,43 +142,57 @@ class Job(Handle, Generic[R]):
     ) -> AsyncIterator[str]:
         """Yield the lines the task has written, without their line ends.
 
-        While the task runs, the container stores output about every two seconds, after some five
-        minutes of steady output every ten.
+        While the task runs, the container stores output about every two seconds. After some five
+        minutes of steady output it is every ten, unless somebody follows.
 
         Args:
             follow: Go on until the job's end.
-            stream: Only this one; by default both, in the order in which they were stored.
+            stream: Only this one; by default both, in the order in which they were stored. What
+                only CloudWatch has is yielded in any case: there they are one.
 
         Raises:
             ServiceError: AWS refused a call.
         """
         wanted = _wanted(stream)
-        lines = Lines()
-        async for attempt, name, data in self._chunks(follow=follow):
-            if name in wanted:
-                for line in lines.add(name, data, attempt):
-                    yield line
-        whole = await self._whole()
-        for name in wanted:
-            if whole is not None:
-                lines.add_rest_of(name, whole[STREAMS.index(name)])
-            for line in lines.end(name):
-                yield line
+        async with contextlib.aclosing(self.lines(follow=follow)) as batches:
+            async for batch in batches:
+                for line in batch:
+                    if line.stream in wanted or line.stream == LOG:
+                        yield line.text
 
-    async def _chunks(self, *, follow: bool) -> AsyncIterator[tuple[int, str, bytes]]:
-        """Yield what is stored of the output, and go on until the job's end if told to."""
+    async def lines(self, *, follow: bool = False) -> AsyncGenerator[list[Line], None]:
+        """Yield the lines the task has written, as they come, with all that is known of each.
+
+        Args:
+            follow: Go on until the job's end.
+
+        Raises:
+            ServiceError: AWS refused a call.
+        """
         session, submission, index = await self._find()
         if follow:
-            self.watch(session, submission, index)  # before the first look: the job may have ended
-        tail = logs.Tail(session.store(submission.where.bucket), submission, index)
-        while not self.done():
-            for chunk in await tail.read():
-                yield chunk
-            if not follow:
-                return
-            self.watch(*await self._find())  # anew, where the session was closed
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._arrived(), _FOLLOW_S)
+            self.watch(session, submission, index)
+        kept = self._kept()
+        if kept is not None:
+            chunks = logs.Chunks(session.store(submission.where.bucket), submission, index)
+            yield Transcript(chunks, kept.attempt).close_with(kept.stdout, kept.stderr)
+            return
+        detail = await session.describe(self.id)
+        course = Course(self._session, session, submission, index, detail, self._kept)
+        reading = Reading(course, follow=follow)
+        async with contextlib.aclosing(reading.read()) as batches:
+            async for batch in batches:
+                yield batch or []
+        if follow:
+            await self.wait()
+
+    def _kept(self) -> Delivered | None:
+        """Return what was delivered here, where its objects may be gone from the bucket."""
+        delivery = self._delivery
+        if delivery is None or not delivery.done() or _has_failed(delivery):
+            return None
+        delivered = delivery.result()
+        return delivered if delivered.spent else None
 
     async def delete_outcome(self) -> None:
         """Wait for the job's end and have its outcome deleted from the bucket.
@@ -230,8 +244,8 @@ class Job(Handle, Generic[R]):
             data = whole[STREAMS.index(stream)]
         else:
             session, submission, index = await self._find()
-            tail = logs.Tail(session.store(submission.where.bucket), submission, index)
-            data = b"".join(chunk for _, name, chunk in await tail.read() if name == stream)
+            chunks = logs.Chunks(session.store(submission.where.bucket), submission, index)
+            data = (await chunks.joined())[STREAMS.index(stream)]
         return data.decode(errors="replace")
 
     async def _whole(self) -> tuple[bytes, bytes] | None:

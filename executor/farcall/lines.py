@@ -6,19 +6,15 @@ import codecs
 
 
 class Lines:
-    """Cuts the chunks of streams into lines, and knows how much of each it has seen."""
+    """Cuts the chunks of an attempt's streams into lines, and knows how much it has seen."""
 
     def __init__(self) -> None:
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
         self._begun: dict[str, str] = {}
         self._seen: dict[str, int] = {}
-        self._attempt = 0
 
-    def add(self, stream: str, data: bytes, attempt: int = 0) -> list[str]:
+    def add(self, stream: str, data: bytes) -> list[str]:
         """Return the lines that end in a chunk."""
-        if attempt > self._attempt:  # another attempt begins its streams anew
-            self._attempt = attempt
-            self._seen.clear()
         decoder = self._decoders.setdefault(
             stream, codecs.getincrementaldecoder("utf-8")(errors="replace")
         )
@@ -27,13 +23,17 @@ class Lines:
         *lines, self._begun[stream] = text.split("\n")
         return lines
 
-    def add_rest_of(self, stream: str, whole: bytes) -> None:
-        """Take in what comes after the part that was seen, given the whole stream."""
-        self._begun[stream] = "\n".join(
-            [*self.add(stream, whole[self._seen.get(stream, 0) :]), self._begun.get(stream, "")]
-        )
+    def add_rest_of(self, stream: str, whole: bytes) -> list[str]:
+        """Return the lines that end in what was not seen yet, given the whole stream."""
+        return self.add(stream, whole[self._seen.get(stream, 0) :])
+
+    def seen(self, stream: str) -> int:
+        """Return how many bytes were seen."""
+        return self._seen.get(stream, 0)
 
     def end(self, stream: str) -> list[str]:
-        """Return the lines that were not given out yet, the last one whether or not it ends."""
-        *lines, last = self._begun.pop(stream, "").split("\n")
-        return [*lines, last] if last else lines
+        """Return the last line if it does not end; nothing comes after it."""
+        decoder = self._decoders.get(stream)
+        rest = decoder.decode(b"", final=True) if decoder is not None else ""
+        last = self._begun.pop(stream, "") + rest
+        return [last] if last else []

@@ -1,17 +1,16 @@
-"""What a task writes: chunks from the bucket while it runs, CloudWatch where there are none."""
+"""What a task writes, as it lies in the bucket: chunks while it runs, the rest in its outcome."""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
-from urllib.parse import quote
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from farcall import aws, output
-from farcall.aws import Aws
-from farcall.details import JobDetail
-from farcall.errors import IntegrityError, ServiceError
+from farcall import output
+from farcall.errors import IntegrityError
 from farcall.store import Store
 from farcall.submission import Submission
 from farcall_runtime import envelope
@@ -19,8 +18,7 @@ from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 8
-_CHUNK = re.compile(rf"/(\d+)/({'|'.join(STREAMS)})/(\d+)$")
-_LAST_LINES = 200
+_CHUNK = re.compile(rf"(\d+)/({'|'.join(STREAMS)})/(\d{{8,}})")
 
 
 async def read_chunks(
@@ -50,7 +48,8 @@ async def read_chunks(
     async def read(sequence: int) -> bytes | None:
         async with places:
             key = submission.where.chunk_key(index, attempt, stream, sequence)
-            return await _read_chunk(store, submission, key)
+            found = await _read_chunk(store, submission, key)
+            return None if found is None else found[0]
 
     chunks = await asyncio.gather(*map(read, range(said["chunks"])))
     if None in chunks:
@@ -84,125 +83,107 @@ async def read_whole(
     return found[0], found[1]
 
 
-class Tail:
-    """Reads a task's chunks as they appear; each call brings what is new.
+class Place(NamedTuple):
+    """Where a chunk lies.
+
+    Attributes:
+        attempt: Number of the attempt, from 1.
+        stream: ``"stdout"`` or ``"stderr"``.
+        sequence: Number of the chunk, from 0.
+        at: When it was stored.
+    """
+
+    attempt: int
+    stream: str
+    sequence: int
+    at: datetime
+
+
+class Chunks:
+    """The chunks of one task's output.
 
     Args:
         store: The bucket.
         submission: The task's job.
         index: Its number there.
-
-    Attributes:
-        seen: By attempt and stream, how many chunks were read.
     """
 
     def __init__(self, store: Store, submission: Submission, index: int) -> None:
         self._store = store
         self._submission = submission
-        where = submission.where
-        self._prefix = f"{where.root}/streams/{where.bundle}/{index}/"
-        self.seen: dict[tuple[int, str], int] = {}
+        self._index = index
 
-    async def read(self) -> list[tuple[int, str, bytes]]:
-        """Return new chunks: attempt, stream and bytes, in the order of attempts.
+    async def places(self, attempt: int | None = None) -> list[Place]:
+        """List the chunks there are in the order in which they were stored.
+
+        Args:
+            attempt: Only those of this attempt; by default all, the first attempt's first.
+
+        Raises:
+            ServiceError: S3 refused.
+        """
+        below = "" if attempt is None else f"{attempt}/"
+        prefix = f"{self._submission.where.streams_prefix(self._index)}{below}"
+        streams: dict[tuple[int, str], list[Place]] = {}
+        for name, at in sorted((await self._store.list_times(prefix)).items()):
+            match = _CHUNK.fullmatch(f"{below}{name}")
+            if match is not None:
+                place = Place(int(match[1]), match[2], int(match[3]), at)
+                streams.setdefault((place.attempt, place.stream), []).append(place)
+        # S3 tells the second; a stream's own order must not depend on it.
+        order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))
+        return list(order)
+
+    async def read(self, places: Iterable[Place]) -> AsyncIterator[tuple[Place, bytes]]:
+        """Yield the bytes of chunks in the order given; those that are gone are left out.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        found = []
-        for key, _ in await self._store.list_keys(self._prefix):
-            match = _CHUNK.search(key)
-            if match is None:
-                continue
-            attempt, stream, sequence = int(match[1]), match[2], int(match[3])
-            if sequence < self.seen.get((attempt, stream), 0):
-                continue
-            data = await _read_chunk(self._store, self._submission, key)
-            found.append((attempt, stream, data or b""))
-            self.seen[attempt, stream] = sequence + 1
-        return found
+        left = list(places)
+        while left:
+            now, left = left[:_PARALLEL], left[_PARALLEL:]
+            found = await asyncio.gather(*(self.get(*place[:3]) for place in now))
+            for place, read in zip(now, found, strict=True):
+                if read is not None:
+                    yield place, read[0]
+
+    async def get(self, attempt: int, stream: str, sequence: int) -> tuple[bytes, datetime] | None:
+        """Return the bytes of a chunk and when it was stored; None if it is not there.
+
+        Raises:
+            IntegrityError: It is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        key = self._submission.where.chunk_key(self._index, attempt, stream, sequence)
+        return await _read_chunk(self._store, self._submission, key)
+
+    async def joined(self, attempt: int | None = None) -> tuple[bytes, bytes]:
+        """Return stdout and stderr as far as there are chunks.
+
+        Args:
+            attempt: Of this attempt; by default of all, one after the other.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        found: dict[str, list[bytes]] = {STDOUT: [], STDERR: []}
+        async for place, data in self.read(await self.places(attempt)):
+            found[place.stream].append(data)
+        return b"".join(found[STDOUT]), b"".join(found[STDERR])
 
 
-async def last_lines(access: Aws, detail: JobDetail) -> str:
-    """Return the end of a job's CloudWatch log; empty where there is none to be read.
-
-    It holds both streams, without telling them apart.
-    """
-    if not detail.log_stream:
-        return ""
+async def _read_chunk(
+    store: Store, submission: Submission, key: str
+) -> tuple[bytes, datetime] | None:
+    """Return what is in a chunk and when it was stored; None if it is not there."""
     try:
-        async with access.client("logs") as client:
-            reply = await aws.call(
-                client,
-                "get_log_events",
-                logGroupName=detail.log_group,
-                logStreamName=detail.log_stream,
-                limit=_LAST_LINES,
-                startFromHead=False,
-            )
-    except ServiceError:
-        return ""  # a missing log must not hide why the job failed
-    return "".join(f"{event['message']}\n" for event in reply.get("events", []))
-
-
-async def cloudwatch(access: Aws, detail: JobDetail) -> AsyncIterator[str]:
-    """Yield the lines of a job's CloudWatch log up to now.
-
-    Raises:
-        ServiceError: CloudWatch Logs refused.
-
-    Source:
-        https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogEvents.html
-    """
-    if not detail.log_stream:
-        return
-    token: dict[str, str] = {}
-    async with access.client("logs") as client:
-        while True:
-            reply = await aws.call(
-                client,
-                "get_log_events",
-                logGroupName=detail.log_group,
-                logStreamName=detail.log_stream,
-                startFromHead=True,
-                **token,
-            )
-            for event in reply.get("events", []):
-                yield event["message"]
-            # An empty page is not the end; the same token twice is.
-            following = reply["nextForwardToken"]
-            if token.get("nextToken") == following:
-                return
-            token = {"nextToken": following}
-
-
-def url(region: str, detail: JobDetail) -> str | None:
-    """Return the address of a job's log in the AWS console, or None where there is no log."""
-    if not detail.log_stream:
-        return None
-    group, stream = (
-        quote(quote(name, safe=""), safe="").replace("%", "$")
-        for name in (detail.log_group, detail.log_stream)
-    )
-    host = f"{region}.console.aws.amazon.com"
-    if region.startswith("cn-"):
-        host = "console.amazonaws.cn"
-    elif region.startswith("us-gov-"):
-        host = "console.amazonaws-us-gov.com"
-    return (
-        f"https://{host}/cloudwatch/home?region={region}"
-        f"#logsV2:log-groups/log-group/{group}/log-events/{stream}"
-    )
-
-
-async def _read_chunk(store: Store, submission: Submission, key: str) -> bytes | None:
-    """Return what is in a chunk; None if it is not there."""
-    try:
-        data = await store.get(key)
-        if data is None:
+        found = await store.get_dated(key)
+        if found is None:
             return None
-        return bytes(envelope.open_chunk(submission.key, key, data))
+        return bytes(envelope.open_chunk(submission.key, key, found[0])), found[1]
     except envelope.EnvelopeError as error:
         raise IntegrityError(
             f"output s3://{store.bucket}/{key} is not what the job wrote ({error})",

@@ -149,20 +149,27 @@ class Store:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
+        found = await self.get_dated(key, size)
+        return None if found is None else found[0]
 
-        async def fetch(store: S3Store) -> bytearray:
+    async def get_dated(
+        self, key: str, size: int | None = None
+    ) -> tuple[bytearray, datetime] | None:
+        """Return an object and when it was stored; otherwise the same as `get`."""
+
+        async def fetch(store: S3Store) -> tuple[bytearray, datetime]:
             reply = await obstore.get_async(store, key)
-            total = reply.meta["size"]
+            total, at = reply.meta["size"], reply.meta["last_modified"]
             if total > _MOST_BYTES or size not in (None, total):
                 raise envelope.IntegrityError(f"it has {total} bytes")
             if total <= _STREAM_BYTES:
-                return bytearray(await reply.bytes_async())
+                return bytearray(await reply.bytes_async()), at
             data = bytearray(total)
-            at = 0
+            start = 0
             async for piece in reply.stream(min_chunk_size=_STREAM_BYTES):
-                data[at : at + len(piece)] = piece
-                at += len(piece)
-            return data
+                data[start : start + len(piece)] = piece
+                start += len(piece)
+            return data, at
 
         try:
             return await self._requests.ask("GetObject", key, fetch)

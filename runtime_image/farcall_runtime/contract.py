@@ -55,6 +55,14 @@ STDOUT = "stdout"
 STDERR = "stderr"
 STREAMS = (STDOUT, STDERR)
 
+SOON_CHUNKS = 150
+"""After so many chunks of a stream, five minutes of steady output, the container stores them less
+often, unless somebody follows."""
+
+FOLLOWED_S = 150.0
+"""So long after a container saw that the mark was stored, or stored anew, it takes its output for
+followed, in seconds. Whoever follows stores it anew more than twice in that time."""
+
 RETRY_ON_FAILURE = "failure"
 """Value of a bundle's ``retry_on``: Batch retries every failure, the function's own too."""
 
@@ -131,6 +139,7 @@ class Location(NamedTuple):
         <root>/values/<bundle>/<index>/<attempt>             body of a large outcome
         <root>/attempts/<bundle>/<index>/<attempt>           outcome of an attempt before the last
         <root>/streams/<bundle>/<index>/<attempt>/<stream>/<sequence>      output, in chunks
+        <root>/streams/<bundle>/<index>/followed             whoever reads output while it comes
 
     Attributes:
         bucket: Name of the bucket.
@@ -192,7 +201,15 @@ class Location(NamedTuple):
 
     def stream_prefix(self, index: int, attempt: int, stream: str) -> str:
         """Common start of the keys of one stream's chunks, with the trailing slash."""
-        return f"{self.root}/streams/{self.bundle}/{index}/{attempt}/{stream}/"
+        return f"{self.streams_prefix(index)}{attempt}/{stream}/"
+
+    def streams_prefix(self, index: int) -> str:
+        """Common start of the keys of all output of a task, with the trailing slash."""
+        return f"{self.root}/streams/{self.bundle}/{index}/"
+
+    def followed_key(self, index: int) -> str:
+        """Key of the mark that somebody reads a task's output while it runs."""
+        return f"{self.streams_prefix(index)}followed"
 
 
 def outcomes_prefix(root: str) -> str:
@@ -228,6 +245,7 @@ def describe() -> dict[str, object]:
             "value": where.value_key(7, 1),
             "attempt": where.attempt_key(7, 1),
             "chunk": where.chunk_key(7, 1, STDOUT, 0),
+            "followed": where.followed_key(7),
         },
     }
 

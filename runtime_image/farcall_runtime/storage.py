@@ -207,6 +207,19 @@ class Storage:
             )
         )
 
+    def version(self, key: str) -> object:
+        """Return something that is another thing once the object is stored anew. One try.
+
+        Raises:
+            NotFoundError: There is no such object.
+            StorageError: S3 could not be asked, or refused.
+        """
+        import obstore
+
+        once = self.bounded(0.0, self._deadline)
+        meta = once._call(key, 0, lambda store: obstore.head(store, key))
+        return meta["e_tag"], meta["last_modified"]
+
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield ``length`` bytes of an object, from ``start``, in pieces of up to 8 MiB.
 

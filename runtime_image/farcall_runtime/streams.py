@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import select
 import sys
@@ -12,8 +13,8 @@ import time
 from typing import Any
 
 from farcall_runtime import envelope
-from farcall_runtime.contract import STREAMS, Location
-from farcall_runtime.storage import Storage
+from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.storage import DeniedError, Storage, StorageError
 
 INLINE_BYTES = 1024 * 1024
 """Output up to this size (1 MiB a stream) that was not stored yet travels inside the outcome."""
@@ -24,7 +25,7 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 _MOST_PENDING_BYTES = 64 * 1024 * 1024
 _STALL_MS = 2000  # a log driver that takes nothing for so long must not stop a task
 _SOON_S, _LATER_S = 2.0, 10.0
-_SOON_CHUNKS = 150  # five minutes of steady output, then the pace slows down
+_LOOK_AGAIN_S = 8.0  # about once for each chunk: a look costs a tenth of it
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -91,6 +92,9 @@ class Streams:
         self._closing = False
         self._storage: Storage | None = None
         self._thread: threading.Thread | None = None
+        self._look_at = -math.inf
+        self._mark: object = None
+        self._followed_until = -math.inf
 
     def become_standard(self) -> None:
         """In the child: make the pipes file descriptors 1 and 2, for C code and subprocesses."""
@@ -190,13 +194,38 @@ class Streams:
             self._wake.wait(0.25)
             self._wake.clear()
             for stream in self.both:
-                pace = _SOON_S if stream.chunks < _SOON_CHUNKS else _LATER_S
-                due = stream.pending and time.monotonic() - stream.since >= pace
+                due = self._is_due(storage, stream)
                 while (due or len(stream.pending) >= _CHUNK_BYTES) and not self._closing:
                     due = False
                     if not self._store_chunk(storage, stream):
                         self._drop(stream, _MOST_PENDING_BYTES // 2)
                         break
+
+    def _is_due(self, storage: Storage, stream: Stream) -> bool:
+        waited_s = time.monotonic() - stream.since
+        if not stream.pending or waited_s < _SOON_S:
+            return False
+        is_slow = stream.chunks >= SOON_CHUNKS and waited_s < _LATER_S
+        return not is_slow or self._is_followed(storage)
+
+    def _is_followed(self, storage: Storage) -> bool:
+        """Tell whether somebody reads along, and has left a mark that says so.
+
+        Clocks are not compared: a mark counts from the moment on in which it was first seen.
+        """
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_AGAIN_S
+            try:
+                mark = storage.version(self._where.followed_key(self._index))
+            except DeniedError:
+                self._look_at = math.inf
+            except StorageError:  # most likely there is none
+                pass
+            else:
+                if mark != self._mark:
+                    self._mark, self._followed_until = mark, now + FOLLOWED_S
+        return now < self._followed_until
 
     def _store_chunk(self, storage: Storage, stream: Stream) -> bool:
         """Store one chunk; tell whether it is there.

@@ -65,6 +65,7 @@ def test_the_contract_is_version_1():
             "value": "PREFIX/v1/RUN/values/BUNDLE/7/1",
             "attempt": "PREFIX/v1/RUN/attempts/BUNDLE/7/1",
             "chunk": "PREFIX/v1/RUN/streams/BUNDLE/7/1/stdout/00000000",
+            "followed": "PREFIX/v1/RUN/streams/BUNDLE/7/followed",
         },
     }
 

@@ -63,9 +63,13 @@ class Attempt:
         obstore.put(self._bucket, self.where.bundle_key, b"".join(self._bundle.pieces()))
         self.process = None
 
-    def start(self, *times, wrapper=(), **options):
+    def put(self, key, data):
+        """Store an object beside the process."""
+        obstore.put(self._bucket, key, data)
+
+    def start(self, *times, wrapper=(), entry=("-m", "farcall_runtime"), **options):
         """Start the process; `times` are the arguments of `farcall_runtime.times.Times`."""
-        entry = ["-c", TIMED, *map(str, times)] if times else ["-m", "farcall_runtime"]
+        entry = ["-c", TIMED, *map(str, times)] if times else entry
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(RUNTIME_ROOT),

@@ -281,6 +281,35 @@ def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(attempt, tmp_path
     assert b"cleaned up\n" == made.stdout(made.outcome())
 
 
+# --- output while it runs ---------------------------------------------------------------------
+
+
+#: The entry point with a slow pace that never comes to its end, from the second chunk on.
+SLOW = """
+import os
+from farcall_runtime import __main__, runner, streams
+streams.SOON_CHUNKS, streams._SOON_S, streams._LATER_S, streams._LOOK_AGAIN_S = 2, 0, 1e9, 0
+__main__.leave(runner.run(os.environ))
+"""
+
+
+def test_output_is_stored_soon_while_somebody_follows(attempt, proxy, tmp_path):
+    def work(go):
+        while not Path(go).exists():
+            print("line", flush=True)
+            time.sleep(0.05)
+
+    made = attempt(work, str(tmp_path / "go"))
+    made.start(entry=["-c", SLOW])
+    wait_until(lambda: proxy.counts["s3 HEAD streams"] > 3)
+    assert proxy.counts["s3 PUT streams"] == 2
+
+    made.put(made.where.followed_key(0), b"followed")
+    wait_until(lambda: proxy.counts["s3 PUT streams"] > 5)
+    (tmp_path / "go").touch()
+    assert made.end() == (0, "")
+
+
 # --- broken surroundings ----------------------------------------------------------------------
 
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from farcall_runtime import envelope, streams
-from farcall_runtime.contract import Location
-from farcall_runtime.storage import StorageError
+from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, Location
+from farcall_runtime.storage import DeniedError, NotFoundError, StorageError
 from farcall_runtime.streams import INLINE_BYTES, Streams
 from service.attempt import wait_until
 
@@ -23,11 +23,22 @@ class Bucket:
     Attributes:
         seen: Name and bytes of each PUT.
         failures: How many PUTs from now on have no answer.
+        mark: The version of the mark that somebody follows, or what is said in its place.
+        looks: How often it was looked for.
     """
 
     def __init__(self, failures=0):
         self.seen = []
         self.failures = failures
+        self.mark = NotFoundError("none")
+        self.looks = 0
+
+    def version(self, name):
+        assert name == WHERE.followed_key(0)
+        self.looks += 1
+        if isinstance(self.mark, StorageError):
+            raise self.mark
+        return self.mark
 
     def put(self, name, pieces):
         self.seen.append((name, b"".join(pieces)))
@@ -146,3 +157,51 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     wait_until(lambda: not made.stdout.pending)
     made.finish()
     assert bucket.chunks() == [b"456789ab"]
+
+
+# --- how often ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paced(monkeypatch):
+    """Streams, and how to learn after how many seconds what is written is due."""
+    now = [1000.0]
+    monkeypatch.setattr(streams.time, "monotonic", lambda: now[0])
+    both = Streams(WHERE, 0, 1, KEY)
+
+    def waited(bucket, chunks, seconds=0.0):
+        now[0] += seconds
+        stream = both.stdout
+        stream.chunks, stream.since = chunks, now[0]
+        stream.pending = bytearray(b"line")
+        while not both._is_due(bucket, stream):
+            now[0] += 0.25
+        return now[0] - stream.since
+
+    yield waited
+    for stream in both.both:
+        os.close(stream.read_fd)
+        os.close(stream.write_fd)
+
+
+def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
+    bucket = Bucket()
+    assert [paced(bucket, chunks) for chunks in (0, SOON_CHUNKS - 1)] == [2, 2]
+    assert bucket.looks == 0
+    assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [10] * 10
+    assert bucket.looks <= 13  # about one for each chunk
+
+    bucket.mark = "first"
+    paced(bucket, SOON_CHUNKS)  # within which it is seen
+    assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [2] * 10
+    bucket.mark = "renewed"
+    assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 2
+    assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 10  # a mark nobody renews
+
+
+@pytest.mark.parametrize(("said", "looks"), [(DeniedError("no"), 1), (StorageError("no"), 10)])
+def test_a_mark_that_cannot_be_looked_for_leaves_the_slow_pace(paced, said, looks):
+    bucket = Bucket()
+    bucket.mark = said
+    assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [10] * 10
+    assert looks <= bucket.looks <= 1.3 * looks

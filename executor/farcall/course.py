@@ -1,0 +1,194 @@
+"""How the attempts of a task go: which there are, which are over, and what they left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta, timezone
+
+from farcall import endings
+from farcall.cloudwatch import Log
+from farcall.delivered import Delivered
+from farcall.details import Attempt, JobDetail, JobStatus
+from farcall.endings import About
+from farcall.errors import FarcallError
+from farcall.logs import Chunks
+from farcall.session import Session
+from farcall.submission import Submission
+from farcall.transcript import Ending
+from farcall_runtime import envelope
+from farcall_runtime.contract import STREAMS
+
+_ASK_S = 2.0
+_INLINE_BYTES = 64 * 1024
+_JUST_NOW = timedelta(seconds=30)
+
+
+class Course:
+    """The attempts of one task.
+
+    Args:
+        find: Gives the running event loop's session, anew where it was closed meanwhile.
+        session: That of now.
+        submission: The task's job.
+        index: Its number there.
+        detail: What Batch says of it.
+        kept: Tells what this process itself has taken from the bucket, if it has.
+
+    Attributes:
+        detail: What Batch said last.
+        kept: The same as the argument.
+        store: The bucket.
+        submission: The task's job.
+        index: Its number there.
+        chunks: The task's chunks.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[Session]],
+        session: Session,
+        submission: Submission,
+        index: int,
+        detail: JobDetail,
+        kept: Callable[[], Delivered | None] = lambda: None,
+    ) -> None:
+        self.detail = detail
+        self.kept = kept
+        self._find = find
+        self._aws = session.aws
+        self.store = session.store(submission.where.bucket)
+        self.submission = submission
+        self.index = index
+        self.chunks = Chunks(self.store, submission, index)
+        self._final: Ending | None = None
+        self._asked_at = _now()
+        self._is_forgotten = False
+
+    def last(self) -> int:
+        """Return the number of the last attempt there is up to now, or is about to be."""
+        detail = self.detail
+        return max(1, detail.attempts) if detail.status.is_final else detail.attempts + 1
+
+    def check(self, attempt: int, *, follow: bool) -> None:
+        """See that there is such an attempt, or that there may be one.
+
+        Raises:
+            FarcallError: There is none.
+        """
+        detail, last = self.detail, self.last()
+        most = detail.attempts_allowed if follow and not detail.status.is_final else last
+        if attempt > most:
+            may = "may have" if most > last else "has had"
+            raise FarcallError(
+                f"attempt is {attempt}, and job {detail.job_id} {may} {most} attempt"
+                f"{'s' * (most != 1)}"
+            )
+
+    def goes_on(self, number: int, *, follow: bool) -> bool:
+        """Tell whether there is another attempt, or may be, after one that is over.
+
+        Args:
+            number: Which one is over.
+            follow: Whether one that may begin counts.
+        """
+        if self._is_forgotten or (self._final is not None and self._final.attempt <= number):
+            return False
+        kept = self.kept()
+        if kept is not None:
+            return number < kept.attempt
+        if follow and not self.detail.status.is_final:
+            self._asked_at = -math.inf  # Batch may know by now whether another one follows
+            return True
+        return number < self.last()
+
+    async def is_over(self, number: int) -> bool:
+        """Tell whether an attempt is over.
+
+        Raises:
+            IntegrityError: What it stored at its end is not what the container wrote.
+            ServiceError: AWS refused a call.
+        """
+        if self.kept() is not None or self._has_ended(number):
+            return True
+        if _now() - self._asked_at >= _ASK_S:
+            await self.ask()
+        return self._has_ended(number) or await self.ending(number) is not None
+
+    async def ask(self) -> None:
+        """Ask Batch for the job again. What it has forgotten is over.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        self._asked_at = _now()
+        session = await self._find()
+        detail = await session.detail(self.submission.id_of(self.index))
+        if detail is not None:
+            self.detail = detail
+        self._is_forgotten = detail is None
+
+    def _has_ended(self, number: int) -> bool:
+        is_final = self._final is not None and self._final.attempt <= number
+        is_final = is_final or self._is_forgotten
+        return is_final or self.detail.status.is_final or self.detail.attempts >= number
+
+    async def ending(self, number: int) -> Ending | None:
+        """Return what an attempt stored at its end; None if it is not there, or no longer.
+
+        Raises:
+            IntegrityError: It is not what the container wrote.
+            ServiceError: S3 refused.
+        """
+        where = self.submission.where
+        if self._final is None:
+            self._final = await self._open(where.outcome_key(self.index))
+        if self._final is not None and self._final.attempt == number:
+            return self._final
+        return await self._open(where.attempt_key(self.index, number))
+
+    async def _open(self, key: str) -> Ending | None:
+        try:
+            found = await self.store.get_dated(key)
+            if found is None:
+                return None
+            data, at = found
+            if len(data) <= _INLINE_BYTES:
+                outcome = envelope.open_outcome(self.submission.key, key, data)
+            else:
+                outcome = await asyncio.to_thread(
+                    envelope.open_outcome, self.submission.key, key, data
+                )
+        except envelope.EnvelopeError as error:
+            about = About(self.detail.job_id, self.detail.name)
+            raise endings.unusable(error).error(about) from error
+        tails = dict(zip(STREAMS, (bytes(outcome.stdout), bytes(outcome.stderr)), strict=True))
+        return Ending(int(outcome.meta["attempt"]), outcome.meta, tails, at)
+
+    def tried(self, number: int) -> Attempt:
+        """Return what Batch says of an attempt; of one that goes on that is nothing."""
+        tried = self.detail.tried
+        return tried[number - 1] if number <= len(tried) else Attempt()
+
+    def log(self, number: int) -> Log:
+        """Return the CloudWatch log of an attempt; that of one that goes on is the job's."""
+        stream = self.tried(number).log_stream
+        detail = self.detail
+        if number == detail.attempts + 1 and detail.status is JobStatus.RUNNING:
+            known = {tried.log_stream for tried in detail.tried}
+            stream = "" if detail.log_stream in known else detail.log_stream
+        return Log(self._aws, detail.log_group, stream)
+
+    def has_just_ended(self) -> bool:
+        """Tell whether the job has ended so lately that CloudWatch may not show it all."""
+        stopped = self.detail.stopped_at
+        return stopped is not None and not _is_past(stopped + _JUST_NOW)
+
+
+def _is_past(moment: datetime) -> bool:
+    return moment < datetime.now(timezone.utc)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

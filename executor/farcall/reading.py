@@ -1,0 +1,210 @@
+"""What a job writes, in lines: up to now or as it comes, of one attempt or of all.
+
+Batch is asked every few seconds, S3 twice a second: for the next chunk of either stream and for
+the outcome, whose keys are known. So a look lists nothing and costs little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from datetime import datetime, timedelta, timezone
+
+from farcall.course import Course
+from farcall.following import Mark
+from farcall.session import Session
+from farcall.skipping import EVERYTHING, Part, Prepared, prepare
+from farcall.submission import Submission
+from farcall.transcript import LOG, Line, Transcript
+from farcall_runtime.contract import STREAMS
+
+__all__ = ["Line", "lines"]
+
+_LOOK_S = 0.5
+_LONG = timedelta(seconds=60)
+"""A container that has stored nothing for so long may be another's image, or have no way to S3."""
+
+
+async def lines(
+    session: Session,
+    job_id: str,
+    *,
+    follow: bool = False,
+    streams: Collection[str] = STREAMS,
+    attempt: int | None = None,
+    since: datetime | None = None,
+    tail: int | None = None,
+) -> AsyncGenerator[list[Line], None]:
+    """Yield what a job has written.
+
+    Args:
+        session: The running event loop's session.
+        job_id: A plain job, or a child of an array.
+        follow: Go on until the job's end; the last lines are among them.
+        streams: ``"stdout"``, ``"stderr"`` or both. Lines from CloudWatch, which does not tell
+            them apart, are given in any case.
+        attempt: Number of one attempt, from 1; by default all, one after the other.
+        since: Only what was stored at this moment or later, which is some seconds after it was
+            written at most.
+        tail: Only so many lines of what there is up to now, the last ones.
+
+    Raises:
+        ValueError: A stream, an attempt or ``tail`` is none.
+        JobLostError: Batch does not know the job.
+        UnknownError: farcall did not submit it.
+        FarcallError: It is an array as a whole, or has no such attempt.
+        IntegrityError: A piece of output is not the one the container wrote.
+        ServiceError: AWS refused a call.
+    """
+    _check(streams, attempt, tail)
+    detail = await session.describe(job_id)
+    submission, index = Submission.of(detail)
+
+    async def same() -> Session:
+        return session
+
+    course = Course(same, session, submission, index, detail)
+    reading = Reading(course, follow=follow)
+    part = Part(since, tail, streams)
+    held: deque[Line] | None = None if tail is None else deque(maxlen=tail)
+    async with contextlib.aclosing(reading.read(attempt, part)) as batches:
+        async for batch in batches:
+            if batch is None:
+                found, held = held, None
+                if found:
+                    yield list(found)
+                continue
+            wanted = [
+                line
+                for line in batch
+                if (line.stream in streams or line.stream == LOG)
+                and (since is None or line.at is None or line.at >= since)
+            ]
+            if held is not None:
+                held.extend(wanted)
+            elif wanted:
+                yield wanted
+    if held:
+        yield list(held)
+
+
+class Reading:
+    """One reading of a task's output.
+
+    Args:
+        course: The task's attempts.
+        follow: Whether to go on until its end.
+    """
+
+    def __init__(self, course: Course, *, follow: bool) -> None:
+        self._course = course
+        self._chunks = course.chunks
+        self._mark = Mark(course.store, course.submission.where.followed_key(course.index))
+        self._follow = follow
+
+    async def read(
+        self, attempt: int | None = None, part: Part = EVERYTHING
+    ) -> AsyncGenerator[list[Line] | None, None]:
+        """Yield lines, and None wherever everything up to now was given.
+
+        Args:
+            attempt: Number of one attempt; by default all.
+            part: What is asked for; there may be more.
+
+        Raises:
+            FarcallError: See `lines`.
+        """
+        course = self._course
+        number, last = 1, course.last()
+        if attempt is not None:
+            course.check(attempt, follow=self._follow)
+            number = last = attempt
+        prepared: dict[int, Prepared] = {}
+        if part.tail is not None or part.since is not None:
+            prepared = await prepare(course, number, last, part)
+            number = min(prepared)
+        try:
+            while True:
+                async for batch in self._attempt(
+                    prepared.get(number) or Prepared(Transcript(self._chunks, number))
+                ):
+                    yield batch
+                if attempt is not None or not course.goes_on(number, follow=self._follow):
+                    return
+                number += 1
+        finally:
+            await self._mark.remove()
+
+    async def _attempt(self, prepared: Prepared) -> AsyncIterator[list[Line] | None]:
+        transcript, lines = prepared
+        number = transcript.number
+        if lines is not None:
+            yield lines
+            return
+        async for batch in transcript.catch_up():
+            yield batch
+        is_over = await self._course.is_over(number)
+        while self._follow and not is_over:
+            yield None
+            self._mark.renew(transcript.next)
+            await asyncio.sleep(_LOOK_S)
+            yield await transcript.look()
+            is_over = await self._course.is_over(number)
+        async for batch in self._close(transcript) if is_over else self._pause(transcript):
+            yield batch
+
+    async def _pause(self, transcript: Transcript) -> AsyncIterator[list[Line]]:
+        """Yield what else there is of an attempt that goes on."""
+        yield transcript.end()
+        started = self._course.detail.started_at
+        if not transcript.given and started is not None and _is_past(started + _LONG):
+            async for batch in transcript.from_log(
+                self._course.log(transcript.number), settle=False
+            ):
+                yield batch
+
+    async def _close(self, transcript: Transcript) -> AsyncIterator[list[Line]]:
+        """Yield the lines up to the end of an attempt that is over."""
+        number = transcript.number
+        kept = self._course.kept()
+        if kept is not None and kept.attempt == number:
+            yield transcript.close_with(kept.stdout, kept.stderr)
+            return
+        ending = await self._course.ending(number)
+        if ending is None:
+            yield await transcript.look()  # what it stored right before it died
+        else:
+            rest = await transcript.close(ending)
+            if rest is not None:
+                yield rest
+                return
+        await self._course.ask()  # where its log is
+        log, given = self._course.log(number), transcript.given
+        async for batch in transcript.from_log(
+            log, settle=self._follow and self._course.has_just_ended()
+        ):
+            yield batch
+        if transcript.given > given:
+            return
+        if ending is not None:
+            yield await transcript.close(ending, with_notes=True) or []
+            return
+        yield transcript.end()
+        if log.exists is False and self._course.tried(number).started_at is not None:
+            yield [transcript.missing()]
+
+
+def _check(streams: Collection[str], attempt: int | None, tail: int | None) -> None:
+    unknown = [stream for stream in streams if stream not in STREAMS]
+    if unknown or not streams:
+        raise ValueError(f"streams is {streams!r}; {' and '.join(STREAMS)} are allowed")
+    if attempt is not None and attempt < 1:
+        raise ValueError(f"attempt is {attempt}; attempts are counted from 1")
+    if tail is not None and tail < 0:
+        raise ValueError(f"tail is {tail}; a number of lines is allowed, 0 among them")
+
+
+def _is_past(moment: datetime) -> bool:
+    return moment < datetime.now(timezone.utc)

@@ -1,0 +1,277 @@
+"""The output of one attempt as lines, each given once, from wherever it can be had.
+
+Chunks come first: they are verified, and tell stdout from stderr. What an attempt's outcome has
+beyond them comes next. Where there is no outcome, because the container was killed or because
+somebody has taken the result, CloudWatch has the rest; of its lines those are left out that were
+given before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from array import array
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from farcall import output
+from farcall.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
+from farcall.lines import Lines
+from farcall.logs import Chunks, Place
+from farcall_runtime.contract import STREAMS
+
+LOG = "log"
+"""The stream of a line from CloudWatch, which does not tell stdout from stderr."""
+
+_MOST_REMEMBERED = 1_000_000
+"""Lines of which it is remembered that they were given, each in 8 bytes."""
+
+_SETTLE_S = 2.0
+"""CloudWatch shows what it took a moment later."""
+
+_SETTLING_LOOKS = 5
+_REPLACED = re.compile("\ufffd+")
+
+
+class Line(NamedTuple):
+    """A line that a task has written.
+
+    Attributes:
+        text: The line without its end.
+        stream: ``"stdout"``, ``"stderr"``, or ``"log"`` where CloudWatch tells them not apart.
+        attempt: Number of the attempt, from 1.
+        at: When it was stored, which is some seconds after it was written; from CloudWatch when
+            it was written. None where that is not known.
+    """
+
+    text: str
+    stream: str
+    attempt: int
+    at: datetime | None
+
+
+class Ending(NamedTuple):
+    """What an attempt's outcome says of its output.
+
+    Attributes:
+        attempt: Number of the attempt.
+        meta: The outcome's description.
+        tails: By stream, what no chunk has.
+        at: When the outcome was stored.
+    """
+
+    attempt: int
+    meta: Mapping[str, Any]
+    tails: Mapping[str, bytes]
+    at: datetime
+
+
+class Transcript:
+    """The output of one attempt.
+
+    Args:
+        chunks: The task's chunks.
+        number: Number of the attempt.
+
+    Attributes:
+        number: Number of the attempt.
+        next: By stream, the chunk that is read next.
+        given: How many lines were given.
+    """
+
+    def __init__(self, chunks: Chunks, number: int) -> None:
+        self.number = number
+        self.next = dict.fromkeys(STREAMS, 0)
+        self.given = 0
+        self._chunks = chunks
+        self._lines = Lines()
+        self._remembered = array("q")
+        self._left_out_until: datetime | None = None
+
+    def begin_at(self, stream: str, sequence: int, begun: bytes, left_out: Place | None) -> None:
+        """Leave out the first chunks of a stream.
+
+        Args:
+            stream: Which stream.
+            sequence: The first chunk to be read.
+            begun: The beginning of the line that goes on in it.
+            left_out: The chunk before it; None if there is none.
+        """
+        self.next[stream] = sequence
+        self._lines.add(stream, begun)
+        if left_out is not None:
+            until = self._left_out_until
+            self._left_out_until = left_out.at if until is None else max(until, left_out.at)
+
+    async def catch_up(self) -> AsyncIterator[list[Line]]:
+        """Yield the lines of the chunks there are, of both streams in the order of their storing.
+
+        Nothing is given beyond a chunk that is gone.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        places = []
+        coming = dict(self.next)
+        for place in await self._chunks.places(self.number):
+            if place.sequence == coming[place.stream]:
+                coming[place.stream] += 1
+                places.append(place)
+        async for place, data in self._chunks.read(places):
+            if place.sequence == self.next[place.stream]:
+                self.next[place.stream] += 1
+                yield self._give(self._lines.add(place.stream, data), place.stream, place.at)
+
+    async def look(self) -> list[Line]:
+        """Return the lines of the chunks that have come since, up to one that is not there.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        both = await asyncio.gather(*map(self._look_at, STREAMS))
+        return [line for lines in both for line in lines]
+
+    async def _look_at(self, stream: str) -> list[Line]:
+        lines: list[Line] = []
+        while found := await self._chunks.get(self.number, stream, self.next[stream]):
+            self.next[stream] += 1
+            lines += self._give(self._lines.add(stream, found[0]), stream, found[1])
+        return lines
+
+    async def close(self, ending: Ending, *, with_notes: bool = False) -> list[Line] | None:
+        """Return the lines up to the attempt's end; None if chunks of them are gone.
+
+        Args:
+            ending: What the attempt's outcome says.
+            with_notes: Whether to put a note in the place of chunks that are gone.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        rests = {
+            stream: await self._rest(stream, ending, with_notes=with_notes) for stream in STREAMS
+        }
+        if None in rests.values():
+            return None
+        lines: list[Line] = []
+        for stream, rest in rests.items():
+            texts = [*self._lines.add(stream, rest or b""), *self._lines.end(stream)]
+            lines += self._give(texts, stream, ending.at)
+        return lines
+
+    async def _rest(self, stream: str, ending: Ending, *, with_notes: bool) -> bytes | None:
+        """Return what comes after the chunks that were read, with a note at each gap."""
+        said, tail = ending.meta[stream], ending.tails[stream]
+        found = [
+            await self._chunks.get(self.number, stream, sequence)
+            for sequence in range(self.next[stream], said["chunks"])
+        ]
+        kept = b"".join(chunk[0] for chunk in found if chunk is not None)
+        if None in found:
+            if not with_notes:
+                return None
+            missing = said["stored"] - self._lines.seen(stream) - len(kept)
+            return output.deleted(missing) + kept + tail
+        before = said["stored"] - len(kept)
+        gaps = [(max(0, at - before), length) for at, length in said.get("gaps", ())]
+        return output.join(kept + tail, gaps)
+
+    def close_with(self, stdout: bytes, stderr: bytes) -> list[Line]:
+        """Return the lines up to the attempt's end, given all that it has written."""
+        lines: list[Line] = []
+        for stream, whole in zip(STREAMS, (stdout, stderr), strict=True):
+            texts = [*self._lines.add_rest_of(stream, whole), *self._lines.end(stream)]
+            lines += self._give(texts, stream, None)
+        return lines
+
+    def end(self) -> list[Line]:
+        """Return the lines that have not ended, as far as they are known."""
+        return [
+            line
+            for stream in STREAMS
+            for line in self._give(self._lines.end(stream), stream, None)
+        ]
+
+    async def from_log(self, log: Log, *, settle: bool) -> AsyncIterator[list[Line]]:
+        """Yield those lines of the attempt's CloudWatch log that were not given before.
+
+        Args:
+            log: The log.
+            settle: Whether the attempt ended just now, so that lines may still come.
+
+        Raises:
+            ServiceError: CloudWatch Logs refused.
+        """
+        if self.given > _MOST_REMEMBERED:
+            yield [
+                self._note(
+                    f"after {self.given} lines the result was taken from the bucket; the rest is "
+                    "in the CloudWatch log alone"
+                )
+            ]
+            return
+        left = Counter(self._remembered)
+        for look in range(_SETTLING_LOOKS if settle else 1):
+            if look:
+                await asyncio.sleep(_SETTLE_S)
+            came = False
+            async for events in log.read():
+                lines = [self._line(event) for event in events if self._is_new(event, left)]
+                if lines:
+                    came = True
+                    self.given += len(lines)
+                    yield lines
+            if look and not came:
+                return
+
+    def missing(self) -> Line:
+        """Return a note which says that output may be missing."""
+        return self._note("what it wrote last was not stored, and there is no CloudWatch log")
+
+    def _note(self, text: str) -> Line:
+        return Line(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)
+
+    def _line(self, event: Event) -> Line:
+        return Line(event.text, LOG, self.number, event.at)
+
+    def _is_new(self, event: Event, left: Counter[int]) -> bool:
+        if self._left_out_until is not None and event.at <= self._left_out_until:
+            return False
+        number = _recognize(event.text)
+        if left[number]:
+            left[number] -= 1
+            return False
+        return True
+
+    def _give(self, texts: list[str], stream: str, at: datetime | None) -> list[Line]:
+        self.given += len(texts)
+        if self.given <= _MOST_REMEMBERED:
+            for text in texts:
+                self._remembered.extend(map(_recognize, _events(text)))
+        return [Line(text, stream, self.number, at) for text in texts]
+
+
+def _events(text: str) -> list[str]:
+    """Return a line as the events that docker's driver makes of it: of an empty one none."""
+    if not text:
+        return []
+    if len(text) <= LARGEST_EVENT_BYTES // 4:
+        return [text]
+    data = text.encode()
+    return [
+        data[at : at + LARGEST_EVENT_BYTES].decode(errors="replace")
+        for at in range(0, len(data), LARGEST_EVENT_BYTES)
+    ]
+
+
+def _recognize(text: str) -> int:
+    """Return a number that a line has here and in CloudWatch alike.
+
+    For bytes that are no UTF-8 there is one mark here, and perhaps several there.
+    """
+    return hash(_REPLACED.sub("\ufffd", text) if "\ufffd" in text else text)
