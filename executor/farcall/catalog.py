@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from farcall.batch import Batch
 from farcall.details import JobDetail, JobStatus
+from farcall.states import is_explained
 from farcall.workflows import Workflow
 from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
 
@@ -130,7 +131,7 @@ class Catalog:
         Raises:
             ServiceError: Batch refused a call.
         """
-        await self._learn(job.job_id for job in listed if job.job_id not in self._known)
+        await self._learn(job.job_id for job in listed if self._is_news(job))
         found = []
         for job in listed:
             entry = self._known.get(job.job_id)
@@ -149,6 +150,17 @@ class Catalog:
         """
         found = await self._batch.describe(job_ids)
         return {job_id: Entry.of(detail) for job_id, detail in found.items()}
+
+    def _is_news(self, job: JobDetail) -> bool:
+        """Tell whether a job is to be described: once, and again if that alone says who ended it.
+
+        Other than a description, a listing does not say that somebody terminated a job.
+        """
+        known = self._known.get(job.job_id)
+        if known is None:
+            return job.job_id not in self._known
+        has_failed = job.status is JobStatus.FAILED and not known.detail.status.is_final
+        return has_failed and bool(job.status_reason) and not is_explained(job)
 
     async def _learn(self, job_ids: Iterable[str]) -> None:
         # One that Batch does not describe yet, though it lists it, is asked for again.

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from farcall import attempts, endings, logs, results
+from farcall import attempts, cloudwatch, consoles, endings, logs, results
 from farcall.aws import Aws
 from farcall.delivered import Delivered, Usage, spent_keys
 from farcall.details import JobDetail
@@ -21,7 +21,7 @@ from farcall.store import Arrived, Store
 from farcall.submission import Submission
 from farcall.watching import Arrival, Ended
 from farcall_runtime import envelope
-from farcall_runtime.contract import STDOUT, STREAMS, OutcomeStatus
+from farcall_runtime.contract import STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 32
@@ -127,7 +127,7 @@ class Courier:
         except _TakenError:
             return task.fail(endings.taken(task.about))
         except envelope.EnvelopeError as error:
-            return task.fail(endings.unusable(error, task.about))
+            return task.fail(endings.unusable(error).error(task.about))
         except IntegrityError as error:  # a chunk of its output
             return task.fail(error)
 
@@ -151,7 +151,7 @@ class Courier:
             outcome = await self._verify(submission, key, data)
         except envelope.EnvelopeError as error:
             about = About(submission.id_of(index), submission.name)
-            raise endings.unusable(error, about) from error
+            raise endings.unusable(error).error(about) from error
         return await logs.read_whole(store, submission, index, outcome)
 
     # --- with an outcome ----------------------------------------------------------------------
@@ -239,14 +239,10 @@ class Courier:
             stdout, stderr = await logs.read_whole(store, submission, index, kept)
             usage = Usage(**kept.meta["usage"])
         else:
-            for attempt, stream, data in await logs.Tail(store, submission, index).read():
-                if attempt != max(1, detail.attempts):  # its error is the last one's
-                    continue
-                stdout, stderr = (
-                    (stdout + data, stderr) if stream == STDOUT else (stdout, stderr + data)
-                )
+            chunks = logs.Chunks(store, submission, index)
+            stdout, stderr = await chunks.joined(max(1, detail.attempts))  # as its error is
         if not stdout and not stderr:
-            stdout = (await logs.last_lines(self._aws, detail)).encode()
+            stdout = (await cloudwatch.last_lines(self._aws, detail)).encode()
         job = self._with(task.about, detail, stdout, stderr, detail.attempts)
         job = await self._with_earlier(task, job, detail)
         why = endings.of_job(detail)
@@ -273,7 +269,8 @@ class Courier:
         reason, log_url = "", None
         if detail is not None:
             reason = detail.reason
-            log_url = logs.url(self._aws.region, detail) if self._aws.has_console else None
+            if self._aws.has_console:
+                log_url = consoles.log_url(self._aws.region, detail) or None
         return About(job.job_id, job.name, reason, attempts, stdout, stderr, log_url)
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:

@@ -85,6 +85,7 @@ class JobDetail:
         status_summary: Of an array job, the number of children by status.
         environment: The job's own environment variables.
         queue: Name of its queue.
+        queue_arn: ARN of its queue.
         definition: Name and revision of its definition.
         image: Its image.
         vcpu: vCPUs it asked for.
@@ -113,6 +114,7 @@ class JobDetail:
     status_summary: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     queue: str = ""
+    queue_arn: str = ""
     definition: str = ""
     image: str = ""
     vcpu: float = 0
@@ -157,6 +159,7 @@ class JobDetail:
                 pair["name"]: pair.get("value", "") for pair in container.get("environment") or []
             },
             queue=_last_part(job.get("jobQueue")),
+            queue_arn=job.get("jobQueue") or "",
             definition=_last_part(job.get("jobDefinition")),
             image=container.get("image") or "",
             vcpu=float(asked.get("VCPU", 0)),
@@ -206,8 +209,9 @@ class JobDetail:
             container_reason=listed.container_reason,
             started_at=listed.started_at,
             stopped_at=listed.stopped_at,
-            is_cancelled=listed.is_cancelled,
-            is_terminated=listed.is_terminated,
+            # A listing does not tell, and nobody takes it back.
+            is_cancelled=self.is_cancelled or listed.is_cancelled,
+            is_terminated=self.is_terminated or listed.is_terminated,
             # Of an array some regions list no counts.
             status_summary=listed.status_summary or self.status_summary,
         )

@@ -125,19 +125,17 @@ def taken(job: About) -> errors.OutcomeMissingError:
     )
 
 
-def unusable(error: envelope.EnvelopeError, job: About) -> errors.OutcomeError:
+def unusable(error: envelope.EnvelopeError) -> Verdict:
     """Say that an outcome was refused unopened."""
     if isinstance(error, envelope.VersionMismatchError):
-        return errors.VersionMismatchError(
-            job.tell(str(error), "use the same farcall on both sides"), **job.fields()
+        return Verdict(
+            errors.VersionMismatchError, str(error), "use the same farcall on both sides"
         )
-    return errors.IntegrityError(
-        job.tell(
-            f"the outcome is not what the job wrote: somebody else wrote or changed it ({error}); "
-            "it was not unpickled",
-            "find out who else writes to the bucket",
-        ),
-        **job.fields(),
+    return Verdict(
+        errors.IntegrityError,
+        f"the outcome is not what the job wrote: somebody else wrote or changed it ({error}); "
+        "it was not unpickled",
+        "find out who else writes to the bucket",
     )
 
 
@@ -187,12 +185,12 @@ def of_attempt(meta: dict[str, Any], said: Attempt | None) -> str:
         if record is None or not record.get("chain"):
             return of_tried(said)
         first = record["chain"][0]
-        return _in_a_line(first["type"], str(first["message"]))
+        return in_a_line(first["type"], str(first["message"]))
     if status == OutcomeStatus.TERMINATED:
         return of_tried(said or Attempt(exit_code=ExitCode.TERMINATED))
     is_refusal = status == OutcomeStatus.REFUSED
     verdict = refused(meta, About("", "")) if is_refusal else of_process(meta)
-    return _in_a_line(verdict.kind.__name__, verdict.sentence)
+    return in_a_line(verdict.kind.__name__, verdict.sentence)
 
 
 def of_tried(said: Attempt | None) -> str:
@@ -205,10 +203,10 @@ def of_tried(said: Attempt | None) -> str:
     text = verdict.sentence
     if detail.reason:
         text += f", Batch says {detail.reason!r}"
-    return _in_a_line(verdict.kind.__name__, text)
+    return in_a_line(verdict.kind.__name__, text)
 
 
-def _in_a_line(kind: str, text: str) -> str:
+def in_a_line(kind: str, text: str) -> str:
     """Return an error as the last line of a traceback, without what would break a log's line."""
     first = next(iter(text.splitlines()), "")
     line = f"{kind}: {first}" if first else kind

@@ -22,6 +22,7 @@
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError
+      UnknownError                        no such job, workflow or run, or not one of farcall's
       ServiceError                        AWS refused, or could not be reached
 
 A message says what happened, to which job or key, and what to do next.
@@ -160,6 +161,10 @@ class VersionMismatchError(OutcomeError):
 
 class ResultNotPicklableError(OutcomeError):
     """The function returned, and its value cannot leave the container or enter this process."""
+
+
+class UnknownError(FarcallError):
+    """There is no such job, workflow or run, or farcall did not submit it."""
 
 
 class ServiceError(FarcallError):

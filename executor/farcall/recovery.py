@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from farcall import calls
 from farcall.batch import LOOK_AGAIN_S
 from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, ServiceError
+from farcall.errors import FarcallError, ServiceError, UnknownError
 from farcall.failures import may_pass
 from farcall.job import Job
 from farcall.session import Session
@@ -272,13 +272,13 @@ async def _outcomes(store: Store, root: str) -> dict[str, dict[int, Arrived]]:
             return found
 
 
-async def _unknown(session: Session, settings: Settings, run: str) -> FarcallError:
+async def _unknown(session: Session, settings: Settings, run: str) -> UnknownError:
     where = f"s3://{settings.s3_bucket_name}/{run_root(settings.prefix, '')}/"
     there = [found.name for found in await runs(session, settings)]
     named = ", ".join(there[-_MOST_NAMED:]) or "none"
     if len(there) > _MOST_NAMED:
         named = f"..., {named}"
-    return FarcallError(
+    return UnknownError(
         f"no run {run!r} has left anything in {where}: either there was none, or every task of "
         f"it has been delivered. Runs there: {named}"
     )

@@ -201,8 +201,13 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
                 "the function's value cannot be unpickled here "
                 f"({type(trouble).__name__}: {trouble})"
             )
-            remedy = "install here what the value's class needs"
-            error = _not_picklable(sentence, remedy, job, trouble)
+            why = Verdict(
+                errors.ResultNotPicklableError,
+                sentence,
+                "install here what the value's class needs",
+            )
+            error = why.error(job)
+            error.__cause__ = trouble
     elif record["status"] == CallStatus.RAISED:
         error = _raised(record, parts, job)
     else:
@@ -212,34 +217,32 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
 
 
 def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
+    """Return the error of a call that has no value although the function did not raise."""
+    why = verdict(record)
+    if why.kind is not errors.TaskError:
+        return why.error(job)
+    text = job.tell(why.sentence, why.remedy) + f"\n{record['traceback']}"
+    return errors.TaskError(text, **job.fields())
+
+
+def verdict(record: dict[str, Any]) -> Verdict:
     """Say why a call has no value although the function did not raise; it unpickles nothing."""
     first = record["chain"][0]
     why = f"{first['type']}: {first['message']}"
     if record["status"] == CallStatus.UNPICKLABLE:
-        sentence = (
-            f"the function returned a {record['value_type']}, which cannot be pickled ({why})"
+        return Verdict(
+            errors.ResultNotPicklableError,
+            f"the function returned a {record['value_type']}, which cannot be pickled ({why})",
+            "return plain data; of a generator or an iterator, a list of what it gives",
         )
-        remedy = "return plain data; of a generator or an iterator, a list of what it gives"
-        return _not_picklable(sentence, remedy, job)
     if first["type"].endswith("envelope.VersionMismatchError"):
         remedy = "build the image with the same versions as here"
-        return errors.VersionMismatchError(job.tell(first["message"], remedy), **job.fields())
+        return Verdict(errors.VersionMismatchError, first["message"], remedy)
     remedy = "install what they import in the image, in the same version as here"
     if not first["type"].endswith(_IMPORT_ERRORS):
         remedy = "see the traceback: their own code fails where they are read"
-    return errors.TaskError(
-        job.tell(f"the image cannot read the function or its arguments ({why})", remedy)
-        + f"\n{record['traceback']}",
-        **job.fields(),
-    )
-
-
-def _not_picklable(
-    sentence: str, remedy: str, job: About, cause: BaseException | None = None
-) -> errors.ResultNotPicklableError:
-    error = errors.ResultNotPicklableError(job.tell(sentence, remedy), **job.fields())
-    error.__cause__ = cause
-    return error
+    sentence = f"the image cannot read the function or its arguments ({why})"
+    return Verdict(errors.TaskError, sentence, remedy)
 
 
 # --- exceptions ------------------------------------------------------------------------------

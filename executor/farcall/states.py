@@ -28,6 +28,9 @@ OWN_REASON = "farcall: "
 STUCK = "stuck for "
 """How such a reason goes on where the job was ended because it could not be placed."""
 
+EXITED = "Essential container in task exited"
+"""Batch's words on any container that has ended by itself: they say nothing else."""
+
 
 def ending(detail: JobDetail) -> Ending:
     """Say why a job that left no outcome ended.
@@ -149,7 +152,7 @@ BLOCKED: tuple[Blocked, ...] = (
 
 
 _BATCH_WORDS = (
-    "Essential container in task exited",
+    EXITED,
     "Host EC2",
     "Your Spot Task was interrupted",
     "Task failed to start",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import datetime, timedelta, timezone
 
-from farcall import BatchExecutor
+from farcall import BatchExecutor, records
 from farcall.batch import Batch
 from farcall.catalog import Catalog, Query
 from farcall.details import JobStatus
@@ -98,3 +99,19 @@ async def test_a_job_is_described_once_and_its_status_is_ever_new(aws, tmp_path)
         assert after.detail.status is JobStatus.SUCCEEDED
         assert after.detail.environment == before.detail.environment
         assert sum(job.id in ids for ids in described) == 1
+
+
+async def test_a_job_that_a_person_ended_is_known_by_a_description_of_its_end(aws):
+    async with BatchExecutor(vcpu=1, memory=0.25, workflow="ended") as executor:
+        session = await session_for(executor.settings)
+        job = await executor.task(time.sleep).submit(600)
+        catalog, query = Catalog(session.batch), Query(workflow="ended")
+        (before,) = await found_by(session, query, catalog)
+        assert not before.detail.status.is_final
+        await session.aws.batch.terminate_job(jobId=job.id, reason="the lab needs the queue")
+        while True:
+            (after,) = await found_by(session, query, catalog)
+            if after.detail.status.is_final:
+                break
+            await asyncio.sleep(0.1)
+        assert records.state(after.detail) == records.CANCELLED

@@ -106,7 +106,7 @@ async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
     started.send_signal(signal.SIGINT)
     _, err = await asyncio.to_thread(started.communicate, timeout=120)
 
-    assert started.returncode == 1
+    assert started.returncode == 130
     assert "Traceback" not in err
     assert (await job.status()).value == "RUNNING"
     go.touch()
@@ -119,7 +119,7 @@ async def test_an_unknown_job_is_told(aws, name):
 
     code, out, err = await farcall(name, unknown)
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (3, "")
     assert err.startswith(f"farcall: Batch does not know job {unknown}")
     assert "Traceback" not in err
 
@@ -235,7 +235,7 @@ async def test_recover_saves_values_and_takes_them(make_executor, tmp_path):
         f"{job.id}  double  saved as {path}" for job, path in zip(jobs, paths, strict=True)
     )
     code, _, err = await farcall("recover", run)
-    assert code == 1
+    assert code == 3
     assert err.startswith(f"farcall: no run '{run}' has left anything in s3://")
 
 
@@ -244,7 +244,7 @@ async def test_an_unknown_run_is_told(executor):
 
     code, out, err = await farcall("recover", "nobody")
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (3, "")
     assert err.startswith("farcall: no run 'nobody' has left anything in s3://")
     assert await run_of(executor) in err
 

@@ -71,6 +71,7 @@ def test_a_job_with_container_properties_is_read():
         log_stream="farcall/default/abc",
         environment={"FARCALL_BUNDLE": "s3://b/v1/r/bundles/c"},
         queue="q",
+        queue_arn="arn:aws:batch:us-east-1:1:job-queue/q",
         definition="farcall-abc:3",
         image="jobs:1",
         vcpu=0.5,

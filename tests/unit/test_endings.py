@@ -142,8 +142,8 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
 def test_lost_taken_and_unusable_outcomes():
     assert type(endings.lost(JOB)) is errors.JobLostError
     assert type(endings.taken(JOB)) is errors.OutcomeMissingError
-    forged = endings.unusable(envelope.IntegrityError("signature"), JOB)
-    other = endings.unusable(envelope.VersionMismatchError("version 9"), JOB)
+    forged = endings.unusable(envelope.IntegrityError("signature")).error(JOB)
+    other = endings.unusable(envelope.VersionMismatchError("version 9")).error(JOB)
     assert (type(forged), type(other)) == (errors.IntegrityError, errors.VersionMismatchError)
     assert "it was not unpickled" in str(forged)
     assert [error.job_id for error in (forged, other)] == ["job-1", "job-1"]

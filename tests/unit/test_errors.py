@@ -28,6 +28,7 @@ TREE = """
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError
+      UnknownError
       ServiceError
 """
 

@@ -1,0 +1,59 @@
+"""Addresses of pages in the AWS console, where AWS itself is asked. No I/O.
+
+AWS documents only the console's hosts; the paths are those it shows in a browser.
+
+Sources:
+    https://docs.aws.amazon.com/general/latest/gr/aws-general.html
+    https://docs.aws.amazon.com/amazonconsole/latest/devguide/urls.html
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from farcall.details import JobDetail
+
+
+def job_url(region: str, detail: JobDetail) -> str:
+    """Return the page of a job, of a child, or of an array with its children."""
+    kind = "array-job" if detail.array_size else "detail"
+    return f"{_batch(region)}#jobs/{kind}/{quote(detail.job_id, safe=':')}"
+
+
+def queue_url(region: str, detail: JobDetail) -> str:
+    """Return the page of a job's queue; where its ARN is not known, that of all queues."""
+    if not detail.queue_arn:
+        return f"{_batch(region)}#queues"
+    return f"{_batch(region)}#queues/detail/{quote(detail.queue_arn, safe=':/')}"
+
+
+def log_url(region: str, detail: JobDetail) -> str:
+    """Return the page of a job's log in CloudWatch; empty where there is no log."""
+    if not detail.log_stream:
+        return ""
+    group, stream = (
+        quote(quote(name, safe=""), safe="").replace("%", "$")
+        for name in (detail.log_group, detail.log_stream)
+    )
+    return (
+        f"https://{_host(region)}/cloudwatch/home?region={region}"
+        f"#logsV2:log-groups/log-group/{group}/log-events/{stream}"
+    )
+
+
+def bucket_url(region: str, bucket: str, prefix: str = "") -> str:
+    """Return the page of a bucket, or of what lies below a prefix in it."""
+    below = f"&prefix={quote(prefix, safe='')}" if prefix else ""
+    return f"https://{_host(region)}/s3/buckets/{bucket}?region={region}{below}"
+
+
+def _batch(region: str) -> str:
+    return f"https://{_host(region)}/batch/home?region={region}"
+
+
+def _host(region: str) -> str:
+    if region.startswith("cn-"):
+        return "console.amazonaws.cn"
+    if region.startswith("us-gov-"):
+        return "console.amazonaws-us-gov.com"
+    return f"{region}.console.aws.amazon.com"

@@ -1,0 +1,312 @@
+"""Why a job is as it is, for whoever looks at it: how it ended, or what it waits for.
+
+An outcome in the bucket is believed where the job's own key signed it, and only what it says of
+itself is read: neither value nor exception is unpickled, and nothing is deleted. Without one there
+are Batch's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from farcall import attempts, endings, queued, results
+from farcall.delivered import Usage
+from farcall.details import JobDetail, JobStatus
+from farcall.endings import About, Verdict
+from farcall.errors import FarcallError, JobCancelledError, OutcomeMissingError
+from farcall.session import Session
+from farcall.states import is_blocked
+from farcall.submission import Submission
+from farcall_runtime import envelope
+from farcall_runtime.contract import CallStatus, OutcomeStatus
+
+WAITING = "waiting"
+RUNNING = "running"
+RETURNED = "returned"
+FAILED = "failed"
+CANCELLED = "cancelled"
+UNKNOWN = "unknown"
+
+OUTCOME = "outcome"
+BATCH = "Batch"
+
+_FEW = 3
+"""Failed children of an array that are explained: two requests for all, and one for each."""
+
+
+@dataclass(frozen=True)
+class FailedChild:
+    """One of an array's children that failed.
+
+    Attributes:
+        job_id: Its ID.
+        error: Class of the error.
+        sentence: What happened.
+    """
+
+    job_id: str
+    error: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a job is as it is.
+
+    All texts may hold what a task has written, control characters among them.
+
+    Attributes:
+        kind: ``waiting``, ``running``, ``returned``, ``failed``, ``cancelled``, or ``unknown``
+            for a job that farcall did not submit.
+        sentence: What happened, or what the job waits for.
+        remedy: What to do.
+        error: Class of the error, the function's own or one of `farcall.errors`; empty where
+            there is none.
+        traceback: Where the function raised, as the container wrote it; else empty.
+        usage: What the task used, where it has told.
+        earlier: How each attempt before the last one ended; of a job that goes on, each.
+        source: ``outcome``, or ``Batch`` where Batch's words are all there is.
+        calls: Of a task of several calls, how many of them returned, raised and so on, in the
+            words of `CallStatus`, and how many were not begun (``cut_off``).
+        children: Of an array the first failed children.
+    """
+
+    kind: str
+    sentence: str
+    remedy: str
+    error: str = ""
+    traceback: str = ""
+    usage: Usage | None = None
+    earlier: tuple[str, ...] = ()
+    source: str = BATCH
+    calls: Mapping[str, int] = field(default_factory=dict)
+    children: tuple[FailedChild, ...] = ()
+
+
+def record(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation as JSON has words for it."""
+    return asdict(explanation)
+
+
+async def explain(session: Session, detail: JobDetail) -> Explanation:
+    """Say why a job is as it is; of one that has begun the bucket is asked, too.
+
+    Args:
+        session: The event loop's session.
+        detail: Batch's description of a plain job, an array as a whole, or a child.
+
+    Raises:
+        ServiceError: Batch refused a call. What S3 refuses is said in the explanation.
+    """
+    try:
+        submission = Submission.whole(detail)
+    except FarcallError as error:
+        return Explanation(UNKNOWN, str(error), "look at it in the AWS console")
+    if detail.array_size:
+        return await _of_array(session, detail)
+    submission, index = Submission.of(detail)
+    begun = detail.status.is_final or detail.status is JobStatus.RUNNING
+    try:
+        meta = await _outcome(session, submission, index) if begun else None
+    except envelope.EnvelopeError as error:
+        found = _of(endings.unusable(error), detail)
+    except FarcallError as error:
+        found = _unread(detail, error)
+    else:
+        if meta is not None and meta["status"] != OutcomeStatus.TERMINATED:
+            found = _of_outcome(meta, detail)
+        elif detail.status.is_final:
+            usage = await _last_usage(session, submission, index, detail)
+            found = replace(_of_ended(detail), usage=usage)
+        else:
+            found = _of_waiting(detail)
+    return replace(found, earlier=await _earlier(session, submission, index, detail))
+
+
+# --- with an outcome --------------------------------------------------------------------------
+
+
+async def read_meta(session: Session, submission: Submission, key: str) -> dict[str, Any] | None:
+    """Return what a task's outcome says of itself, verified; None if there is no such object.
+
+    Args:
+        session: The event loop's session.
+        submission: The task's job.
+        key: Key of the outcome, or of that of an attempt.
+
+    Raises:
+        EnvelopeError: The job did not write it, or another version of farcall did.
+        ServiceError: S3 refused.
+    """
+    data = await session.store(submission.where.bucket).get(key)
+    if data is None:
+        return None
+    outcome = await session.in_thread(envelope.open_outcome, submission.key, key, data)
+    return outcome.meta
+
+
+async def _outcome(session: Session, submission: Submission, index: int) -> dict[str, Any] | None:
+    return await read_meta(session, submission, submission.where.outcome_key(index))
+
+
+def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
+    found = _of_meta(meta, detail)
+    return replace(found, source=OUTCOME, usage=Usage(**meta["usage"]), calls=_counts(meta))
+
+
+def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
+    if meta["status"] == OutcomeStatus.REFUSED:
+        return _of(endings.refused(meta, About(detail.job_id, detail.name)), detail)
+    if meta["status"] != OutcomeStatus.DONE:
+        return _of(endings.of_process(meta), detail)
+    records = meta["results"]
+    bad = [each for each in records if each["status"] != CallStatus.RETURNED]
+    if not bad:
+        sentence = "the function returned"
+        if detail.status is JobStatus.FAILED:  # its host was lost afterwards
+            sentence += f", although Batch calls the job FAILED ({detail.reason})"
+        remedy = f"`farcall result {detail.job_id}` shows its value"
+        return Explanation(RETURNED, sentence, remedy)
+    found = _of_call(bad[0], detail)
+    if len(records) > 1:
+        more = f"{found.sentence} ({len(bad)} of its {len(records)} calls failed)"
+        found = replace(found, sentence=more)
+    return found
+
+
+def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
+    """Explain the first call of a task that has no value."""
+    traceback = str(call.get("traceback", ""))
+    if call["status"] != CallStatus.RAISED:
+        return replace(_of(results.verdict(call), detail), traceback=traceback)
+    first = call["chain"][0]
+    kind = str(first["type"])
+    sentence = f"the function raised {endings.in_a_line(kind, str(first['message']))}"
+    remedy = "correct what the traceback shows, and submit it again"
+    return Explanation(FAILED, sentence, remedy, kind, traceback)
+
+
+def _counts(meta: dict[str, Any]) -> dict[str, int]:
+    records = meta.get("results", [])
+    counts = Counter(str(each["status"]) for each in records)
+    if meta["status"] != OutcomeStatus.DONE and meta.get("begun", 0) > len(records):
+        counts["cut_off"] += 1
+    return dict(counts) if counts.total() > 1 else {}
+
+
+# --- without one ------------------------------------------------------------------------------
+
+
+def _of_ended(detail: JobDetail) -> Explanation:
+    verdict = endings.of_job(detail)
+    if verdict.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED:
+        sentence = "the job succeeded; its outcome is not in the bucket, or no longer"
+        remedy = f"nothing, where its caller has taken the value; otherwise: {verdict.remedy}"
+        return Explanation(RETURNED, sentence, remedy)
+    return _of(verdict, detail)
+
+
+def _of(verdict: Verdict, detail: JobDetail) -> Explanation:
+    kind = CANCELLED if verdict.kind is JobCancelledError else FAILED
+    name = verdict.kind.__name__
+    return Explanation(kind, verdict.sentence, verdict.remedy, name)
+
+
+def _of_waiting(detail: JobDetail) -> Explanation:
+    kind = RUNNING if detail.status is JobStatus.RUNNING else WAITING
+    return Explanation(kind, *queued.tell(detail))
+
+
+def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
+    """Say that S3 keeps from this user what came of a job."""
+    if detail.status is JobStatus.RUNNING:
+        return _of_waiting(detail)
+    kind = RETURNED if detail.status is JobStatus.SUCCEEDED else FAILED
+    sentence = f"Batch calls the job {detail.status}; what came of it cannot be read ({error})"
+    return Explanation(kind, sentence, "s3:GetObject on the job's bucket shows it")
+
+
+async def _last_usage(
+    session: Session, submission: Submission, index: int, detail: JobDetail
+) -> Usage | None:
+    """Return what the last attempt said of itself when it was told to stop."""
+    key = submission.where.attempt_key(index, max(1, detail.attempts))
+    try:
+        meta = await read_meta(session, submission, key)
+    except (envelope.EnvelopeError, FarcallError):  # it is but a help
+        return None
+    return Usage(**meta["usage"]) if meta is not None else None
+
+
+async def _earlier(
+    session: Session, submission: Submission, index: int, detail: JobDetail
+) -> tuple[str, ...]:
+    last = detail.attempts if detail.status.is_final else detail.attempts + 1
+    numbers = list(range(1, last))
+    if not numbers:
+        return ()
+    store = session.store(submission.where.bucket)
+    try:
+        return tuple(await attempts.explain(store, submission, index, detail, numbers))
+    except FarcallError:  # S3 refused: Batch has words for each, too
+        return tuple(map(endings.of_tried, detail.tried[: last - 1]))
+
+
+# --- arrays -----------------------------------------------------------------------------------
+
+
+async def _of_array(session: Session, detail: JobDetail) -> Explanation:
+    counts = {status: detail.status_summary.get(status.value, 0) for status in JobStatus}
+    failed = counts[JobStatus.FAILED]
+    children = await _failed_children(session, detail) if failed else ()
+    if detail.status is JobStatus.SUCCEEDED:
+        sentence = f"each of its {detail.array_size} children succeeded"
+        remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
+        return Explanation(RETURNED, sentence, remedy)
+    if detail.status is JobStatus.FAILED:
+        found = _of(endings.of_job(detail), detail)
+        told = f"{failed} of its {detail.array_size} children failed"
+        if found.kind == CANCELLED:
+            found = replace(found, sentence=f"{found.sentence} ({told})")
+        elif failed:
+            remedy = f"`farcall list {detail.job_id} --state failed` shows them"
+            found = replace(found, sentence=told, remedy=remedy)
+        return replace(found, children=children)
+    running = counts[JobStatus.RUNNING] + counts[JobStatus.STARTING]
+    if counts[JobStatus.RUNNABLE] and not running:
+        stuck = await _blocked_child(session, detail)
+        if stuck is not None:
+            return replace(_of_waiting(stuck), children=children)
+    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    sentence = f"of its {detail.array_size} children are {told or 'none begun'}"
+    remedy = f"`farcall list {detail.job_id}` shows them, `farcall cancel {detail.job_id}` ends it"
+    kind = RUNNING if counts[JobStatus.RUNNING] else WAITING
+    return Explanation(kind, sentence, remedy, children=children)
+
+
+async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedChild, ...]:
+    """Explain the first of an array's failed children, of those that Batch lists first."""
+    page = await _first_page(session, detail, JobStatus.FAILED)
+    ids = [child.job_id for child in sorted(page, key=lambda child: child.index)[:_FEW]]
+    known = await session.batch.describe(ids)
+    found = [known[job_id] for job_id in ids if job_id in known]
+    why = await asyncio.gather(*(explain(session, child) for child in found))
+    return tuple(
+        FailedChild(child.job_id, each.error, each.sentence)
+        for child, each in zip(found, why, strict=True)
+    )
+
+
+async def _blocked_child(session: Session, detail: JobDetail) -> JobDetail | None:
+    """Return a child that cannot be placed: of the array Batch only says that it is pending."""
+    page = await _first_page(session, detail, JobStatus.RUNNABLE)
+    return next(filter(is_blocked, page), None)
+
+
+async def _first_page(session: Session, detail: JobDetail, status: JobStatus) -> list[JobDetail]:
+    pages = session.batch.listing.children(detail.job_id, status)
+    return await anext(pages, [])

@@ -1,0 +1,69 @@
+"""All there is to know of one job: what ``farcall describe`` and the page show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farcall import consoles, records
+from farcall.catalog import Entry
+from farcall.details import JobDetail, JobStatus
+from farcall.errors import ServiceError
+from farcall.explain import explain, record
+from farcall.session import Session
+from farcall_runtime.contract import ENV_BUNDLE
+
+
+async def of(session: Session, entry: Entry) -> dict[str, Any]:
+    """Return what is known of a job, as JSON has words for it.
+
+    Args:
+        session: The event loop's session.
+        entry: The job, an array as a whole, or a child, as `Catalog.describe` found it.
+
+    Returns:
+        - ``job``: see `records.job`.
+        - ``explanation``: see `explain.Explanation`; ``usage``: what it used, or None.
+        - ``attempts``: those that have ended; see `records.attempt`.
+        - ``position``: place in the queue, from 1; None where it is not among the first 100.
+        - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3.
+        - ``links``: addresses in the AWS console, where there is one: ``job``, ``queue``,
+          ``log``, ``bucket``.
+
+    Raises:
+        ServiceError: Batch refused a call.
+    """
+    detail = entry.detail
+    explanation = record(await explain(session, detail))
+    bundle = detail.environment.get(ENV_BUNDLE, "")
+    return {
+        "job": records.job(entry),
+        "explanation": explanation,
+        "usage": explanation["usage"],
+        "attempts": [records.attempt(n, tried) for n, tried in enumerate(detail.tried, 1)],
+        "position": await _position(session, detail),
+        "log": {"group": detail.log_group, "stream": detail.log_stream},
+        "bundle": bundle,
+        "links": _links(session, detail, bundle) if session.aws.has_console else {},
+    }
+
+
+async def _position(session: Session, detail: JobDetail) -> int | None:
+    if detail.status is not JobStatus.RUNNABLE:
+        return None
+    try:
+        front = await session.batch.listing.front(detail.queue_arn or detail.queue)
+    except ServiceError:  # it needs a permission of its own, and is but a help
+        return None
+    return front.index(detail.job_id) + 1 if detail.job_id in front else None
+
+
+def _links(session: Session, detail: JobDetail, bundle: str) -> dict[str, str]:
+    region = session.aws.region
+    bucket, _, key = bundle.removeprefix("s3://").partition("/")
+    links = {
+        "job": consoles.job_url(region, detail),
+        "queue": consoles.queue_url(region, detail),
+        "log": consoles.log_url(region, detail),
+        "bucket": consoles.bucket_url(region, bucket, f"{key.partition('/bundles/')[0]}/"),
+    }
+    return {name: url for name, url in links.items() if url}

@@ -1,0 +1,335 @@
+"""Why a job is as it is: real jobs that ended, or wait, in each way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+
+import farcall.explain
+from farcall import overview
+from farcall.catalog import Catalog, Query
+from farcall.details import JobStatus
+from farcall.explain import explain, record
+from farcall.session import session_for
+from farcall.submission import Submission
+from proxy import Proxy
+
+TOO_LARGE = (
+    "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "
+    "is higher than that can be met by the CE(s) attached to the job queue."
+)
+PATIENCE_S = 60
+
+
+def fails(value):
+    if value % 2:
+        raise ValueError(f"{value} is odd \x1b[31m[red]")
+    return value
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def unpicklable():
+    return (n for n in range(3))
+
+
+def sleep(begun):
+    Path(begun).touch()
+    time.sleep(600)  # until the test ends it
+
+
+async def until(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := await condition()):
+        assert time.monotonic() < deadline, "it does not become true"
+        await asyncio.sleep(0.05)
+    return found
+
+
+async def described(session, job_id, *statuses):
+    """Wait until a job is in one of these, by default until it has ended."""
+    wanted = statuses or (JobStatus.SUCCEEDED, JobStatus.FAILED)
+
+    async def look():
+        detail = (await session.batch.describe([job_id])).get(job_id)
+        return detail if detail is not None and detail.status in wanted else None
+
+    return await until(look)
+
+
+@pytest.fixture
+def ended(make_executor):
+    """Run a function as a job to its end; returns session, description and explanation."""
+
+    async def run(function, *arguments, **options):
+        async with make_executor(**options) as executor:
+            session = await session_for(executor.settings)
+            job = await executor.submit(function, *arguments)
+            detail = await described(session, job.id)
+            return detail, await explain(session, detail)
+
+    return run
+
+
+# --- with an outcome --------------------------------------------------------------------------
+
+
+async def test_a_value(ended):
+    detail, why = await ended(fails, 2)
+    assert (why.kind, why.error, why.source) == ("returned", "", "outcome")
+    assert why.sentence == "the function returned"
+    assert f"farcall result {detail.job_id}" in why.remedy
+    assert why.usage.wall_s > 0
+    assert why.usage.peak_memory_bytes > 2**20
+    assert json.loads(json.dumps(record(why)))["usage"]["cpu_s"] == why.usage.cpu_s
+
+
+async def test_an_exception_with_an_attempt_before_it(ended):
+    _, why = await ended(fails, 3, retry_attempts=2)
+    assert (why.kind, why.error, why.source) == ("failed", "ValueError", "outcome")
+    assert why.sentence.startswith("the function raised ValueError: 3 is odd")
+    assert "\x1b" not in why.sentence
+    assert "traceback" in why.remedy
+    assert why.traceback.startswith("Traceback (most recent call last):\n")
+    assert "in fails" in why.traceback
+    assert "ValueError: 3 is odd \x1b[31m[red]" in why.traceback
+    (earlier,) = why.earlier
+    assert earlier.startswith("ValueError: 3 is odd")
+
+
+async def test_a_process_that_died(ended):
+    _, why = await ended(dies)
+    assert (why.kind, why.error, why.source) == ("failed", "ChildKilledError", "outcome")
+    assert why.sentence == "the task's process was killed by SIGSEGV"
+    assert why.remedy
+
+
+async def test_a_value_that_cannot_be_pickled(ended):
+    _, why = await ended(unpicklable)
+    assert (why.kind, why.error) == ("failed", "ResultNotPicklableError")
+    assert "returned a generator" in why.sentence
+    assert "plain data" in why.remedy
+
+
+async def test_a_task_of_several_calls(make_executor):
+    async with make_executor(workflow="calls") as executor:
+        session = await session_for(executor.settings)
+        await executor.task(fails).map([2, 3, 4], chunksize=3, return_exceptions=True)
+        catalog = Catalog(session.batch)
+        (entry,) = [
+            e async for e in catalog.find([executor.settings.batch_queue], Query(workflow="calls"))
+        ]
+        why = await explain(session, await described(session, entry.detail.job_id))
+    assert (why.kind, why.calls) == ("failed", {"returned": 2, "raised": 1})
+    assert why.sentence.endswith("(1 of its 3 calls failed)")
+
+
+async def test_an_outcome_that_another_wrote_is_not_believed(make_executor):
+    async with make_executor() as executor:
+        session = await session_for(executor.settings)
+        job = await executor.submit(fails, 3)
+        detail = await described(session, job.id)
+        submission, index = Submission.of(detail)
+        bucket, key = submission.where.bucket, submission.where.outcome_key(index)
+        s3 = boto3.client("s3")
+        own = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+        forged = own.replace(b"is odd", b"is 133")
+        s3.put_object(Bucket=bucket, Key=key, Body=forged)
+        why = await explain(session, detail)
+    assert len(forged) == len(own)
+    assert (why.kind, why.error, why.source) == ("failed", "IntegrityError", "Batch")
+    assert "somebody else wrote or changed it" in why.sentence
+    assert "133" not in str(record(why))
+    assert why.usage is None
+
+
+# --- without one ------------------------------------------------------------------------------
+
+
+async def test_a_value_that_was_delivered(make_executor):
+    async with make_executor() as executor:
+        session = await session_for(executor.settings)
+        job = await executor.submit(fails, 2)
+        assert await job.result() == 2
+        detail = await described(session, job.id)
+        await session.store(executor.settings.s3_bucket_name).flush()
+        why = await explain(session, detail)
+    assert (why.kind, why.error, why.source) == ("returned", "", "Batch")
+    assert "no longer" in why.sentence
+    assert "caller has taken the value" in why.remedy
+
+
+async def test_a_container_that_ran_out_of_memory_and_one_without_an_image(ended, aws):
+    aws.break_starts("OutOfMemoryError: Container killed due to memory usage")
+    _, why = await ended(fails, 2)
+    assert (why.kind, why.error, why.source) == ("failed", "OutOfMemoryError", "Batch")
+    assert why.remedy == "raise memory"
+    aws.break_starts("CannotPullContainerError: pull image manifest has been retried", "the same")
+    _, why = await ended(fails, 2, retry_attempts=2)
+    assert (why.kind, why.error) == ("failed", "ImageError")
+    (earlier,) = why.earlier
+    assert "CannotPullContainerError" in earlier
+
+
+async def test_a_job_out_of_time(ended, aws, tmp_path):
+    aws.configure(timeout_scale=0.02)
+    try:
+        _, why = await ended(sleep, str(tmp_path / "begun"), time_limit=60)
+    finally:
+        aws.configure(timeout_scale=1)
+    assert (why.kind, why.error) == ("failed", "JobTimeoutError")
+    assert why.remedy == "raise time_limit"
+
+
+async def test_a_running_job_and_its_end(make_executor, tmp_path):
+    begun = tmp_path / "begun"
+    async with make_executor() as executor:
+        session = await session_for(executor.settings)
+        job = await executor.submit(sleep, str(begun))
+
+        async def has_begun():
+            return begun.exists()
+
+        await until(has_begun)
+        why = await explain(session, await described(session, job.id, JobStatus.RUNNING))
+        assert (why.kind, why.sentence) == ("running", "the job runs")
+        assert f"farcall logs -f {job.id}" in why.remedy
+
+        await job.cancel("no longer needed")
+        why = await explain(session, await described(session, job.id))
+        assert (why.kind, why.error) == ("cancelled", "JobCancelledError")
+        assert why.remedy
+        # It was told to stop, and has left word of what it had used.
+        assert why.usage.wall_s > 0
+
+
+async def test_a_job_that_farcall_did_not_submit(make_executor):
+    batch = boto3.client("batch")
+    batch.register_job_definition(
+        jobDefinitionName="farcall-foreign",
+        type="container",
+        containerProperties={
+            "image": "busybox",
+            "command": ["true"],
+            "resourceRequirements": [
+                {"type": "VCPU", "value": "1"},
+                {"type": "MEMORY", "value": "64"},
+            ],
+        },
+    )
+    async with make_executor() as executor:
+        session = await session_for(executor.settings)
+        job = batch.submit_job(
+            jobName="x",
+            jobQueue=executor.settings.batch_queue,
+            jobDefinition="farcall-foreign",
+        )
+        why = await explain(session, await described(session, job["jobId"]))
+    assert (why.kind, why.error) == ("unknown", "")
+    assert "was not submitted by farcall" in why.sentence
+
+
+async def test_what_s3_refuses_is_said(make_executor, aws):
+    with Proxy(aws.endpoint_url) as proxy:
+        async with make_executor(endpoint_url=proxy.url) as executor:
+            session = await session_for(executor.settings)
+            job = await executor.submit(fails, 3)
+            detail = await described(session, job.id)
+            proxy.lasting["s3 *"] = "denied"
+            why = await explain(session, detail)
+            proxy.lasting.clear()
+    assert (why.kind, why.error, why.source) == ("failed", "", "Batch")
+    assert why.sentence.startswith("Batch calls the job FAILED; what came of it cannot be read (")
+    assert "AccessDenied" in why.sentence
+    assert "s3:GetObject" in why.remedy
+
+
+# --- jobs that wait ---------------------------------------------------------------------------
+
+
+async def test_jobs_that_wait_with_their_place_in_the_queue(make_executor, tmp_path):
+    everything = os.cpu_count()
+    async with make_executor(workflow="waiting") as executor:
+        session = await session_for(executor.settings)
+        first = await executor.with_options(vcpu=everything).submit(sleep, str(tmp_path / "begun"))
+        await described(session, first.id, JobStatus.RUNNING)
+        jobs = [first] + [await executor.submit(fails, 2) for _ in range(2)]
+        for job in jobs[1:]:
+            await described(session, job.id, JobStatus.RUNNABLE)
+        known = await Catalog(session.batch).describe([job.id for job in jobs])
+        running, *said = [await overview.of(session, known[job.id]) for job in jobs]
+        for job in reversed(jobs):
+            await job.cancel()
+    assert running["position"] is None
+    assert [each["position"] for each in said] == [1, 2]
+    for each in said:
+        assert each["explanation"]["kind"] == "waiting"
+        assert each["explanation"]["sentence"] == "the job waits for a place to run"
+        assert each["explanation"]["remedy"].startswith("wait")
+        assert each["links"] == {}  # the embedded AWS has no console
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_job_that_cannot_be_placed(make_executor, aws, size):
+    def block(answer):
+        for job in answer.get("jobs") or answer["jobSummaryList"]:
+            if job["status"] == "RUNNABLE":  # Batch says it of a child, not of the array
+                job["statusReason"] = TOO_LARGE
+
+    aws.configure(delays={"RUNNABLE": PATIENCE_S})
+    try:
+        with Proxy(aws.endpoint_url) as proxy:
+            proxy.changes["describejobs"] = proxy.changes["listjobs"] = block
+            async with make_executor(endpoint_url=proxy.url, linger_s=0.5) as executor:
+                session = await session_for(executor.settings)
+                jobs = await asyncio.gather(*(executor.submit(fails, 2) for _ in range(size)))
+                for job in jobs:
+                    await described(session, job.id, JobStatus.RUNNABLE)
+                parent = jobs[0].id.partition(":")[0]
+                why = await explain(session, (await session.batch.describe([parent]))[parent])
+                for job in jobs:
+                    await job.cancel()
+    finally:
+        aws.configure(delays={})
+    assert (why.kind, why.error) == ("waiting", "")
+    assert why.sentence == f"Batch cannot place the job: {TOO_LARGE}"
+    assert "larger instances" in why.remedy
+
+
+# --- arrays -----------------------------------------------------------------------------------
+
+
+async def test_an_array_with_failed_children(make_executor, monkeypatch):
+    monkeypatch.setattr(farcall.explain, "_FEW", 2)
+    async with make_executor(linger_s=0.5) as executor:
+        session = await session_for(executor.settings)
+        jobs = await asyncio.gather(*(executor.submit(fails, n) for n in range(6)))
+        parent = jobs[0].id.partition(":")[0]
+        detail = await described(session, parent)
+        why = await explain(session, detail)
+    assert (why.kind, why.error) == ("failed", "JobError")
+    assert why.sentence == "3 of its 6 children failed"
+    assert f"farcall list {parent} --state failed" in why.remedy
+    assert len(why.children) == 2
+    for child in why.children:
+        assert child.job_id.startswith(f"{parent}:")
+        assert child.error == "ValueError"
+        assert "is odd" in child.sentence
+
+
+async def test_an_array_that_went_well(make_executor):
+    async with make_executor(linger_s=0.5) as executor:
+        session = await session_for(executor.settings)
+        jobs = await asyncio.gather(*(executor.submit(fails, 2) for n in range(2)))
+        why = await explain(session, await described(session, jobs[0].id.partition(":")[0]))
+    assert (why.kind, why.sentence) == ("returned", "each of its 2 children succeeded")
+    assert why.children == ()
