@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -272,40 +271,66 @@ class Batch:
             reason: Batch keeps it as the status reason, up to 1024 characters.
 
         Raises:
-            ServiceError: Batch refused a call.
+            ServiceError: Batch refused to end one of them; the others are ended.
         """
+        for error in (await self.terminate_each(job_ids, reason)).values():
+            raise error
+
+    async def terminate_each(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
+        """End jobs as `terminate` does; return those that Batch refused to end, with why."""
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
-        requests: list[Awaitable[Any]]
         if hasattr(self._aws.batch, "terminate_jobs"):  # from botocore 1.43.93 on
             groups = _groups(job_ids, TERMINATE_IDS)
             requests = [self._terminate_together(ids, reason) for ids in groups]
         else:
-            terminate = partial(self._control.call, "terminate_job", reason=reason)
-            requests = [terminate(jobId=job_id) for job_id in job_ids]
-        for error in await asyncio.gather(*requests, return_exceptions=True):
-            if isinstance(error, BaseException):
-                raise error
+            requests = [self._terminate_one(job_id, reason) for job_id in job_ids]
+        refused: dict[str, ServiceError] = {}
+        for found in await asyncio.gather(*requests, return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+            refused |= found
+        return refused
 
-    async def _terminate_together(self, job_ids: list[str], reason: str) -> None:
+    async def _terminate_one(self, job_id: str, reason: str) -> dict[str, ServiceError]:
+        try:
+            await self._control.call("terminate_job", jobId=job_id, reason=reason)
+        except ServiceError as error:
+            return {job_id: error}
+        return {}
+
+    async def _terminate_together(
+        self, job_ids: list[str], reason: str
+    ) -> dict[str, ServiceError]:
         tries = Tries(_TERMINATE_FOR_S)
+        refused: dict[str, ServiceError] = {}
         while job_ids:
-            reply = await self._control.call("terminate_jobs", jobs=job_ids, reason=reason)
             throttled, failed = [], []
-            for problem in reply.get("errors", []):
-                job_id, code = problem["job"], problem.get("code", "")
-                text = f"TerminateJobs of {job_id}: {problem['message']}"
-                if is_throttling(code):
-                    throttled.append(job_id)
-                elif code == "ServerException":
-                    failed.append(job_id)
-                    error = ServiceError(text, operation="TerminateJobs", code=code, status=500)
-                else:
-                    _log.warning(text)
-            if throttled:
-                self._control.slow_down()
-            elif failed:
-                await tries.wait_after(error)
+            try:
+                reply = await self._control.call("terminate_jobs", jobs=job_ids, reason=reason)
+                for problem in reply.get("errors", []):
+                    job_id, code = problem["job"], problem.get("code", "")
+                    if is_throttling(code):
+                        throttled.append(job_id)
+                        continue
+                    error = ServiceError(
+                        f"TerminateJobs of {job_id}: {problem['message']}",
+                        operation="TerminateJobs",
+                        code=code,
+                        status=500 if code == "ServerException" else 400,
+                    )
+                    if code == "ServerException":
+                        failed.append(job_id)
+                        last = error
+                    else:
+                        refused[job_id] = error
+                if throttled:
+                    self._control.slow_down()
+                elif failed:
+                    await tries.wait_after(last)
+            except ServiceError as error:
+                return refused | dict.fromkeys(failed or job_ids, error)
             job_ids = throttled + failed
+        return refused
 
 
 def _groups(items: Iterable[Any], size: int) -> Iterable[list[Any]]:

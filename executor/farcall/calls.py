@@ -11,7 +11,7 @@ import hashlib
 import sys
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from farcall import unpickling
 from farcall.endings import About
@@ -56,6 +56,20 @@ async def queue_of(store: Store, where: Location) -> str:
     except envelope.EnvelopeError:
         return ""
     return queue if isinstance(queue, str) else ""
+
+
+async def facts_of(store: Store, submission: Submission) -> dict[str, Any] | None:
+    """Return what a bundle says of all its tasks, as it was submitted.
+
+    Returns:
+        The facts; None if the bundle is no longer there.
+
+    Raises:
+        EnvelopeError: It is not what was submitted, or was written by another farcall.
+        ServiceError: S3 refused.
+    """
+    tail = await _tail(store, submission.where)
+    return None if tail is None else Index(_root(tail), submission.digest).meta
 
 
 class Calls:

@@ -18,9 +18,10 @@ from farcall.electrons import desk
 from farcall.errors import FarcallError, JobLostError
 from farcall.groups import CancelledGroupError, Key, Run
 from farcall.session import session_for
+from farcall.workflows import Workflow
 from farcall_runtime.electron import Node
 
-_prepared: dict[Key, TaskGroup] = {}
+_prepared: dict[Key, tuple[TaskGroup, Workflow | None]] = {}
 """Tasks between `DirectExecutor.run` and `DirectExecutor.submit_task`."""
 
 
@@ -53,10 +54,15 @@ class DirectExecutor(ConfiguredExecutor):
             ServiceError: AWS refused a call.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
-        _prepared[key] = await asyncio.to_thread(_from_objects, function, args, kwargs, key[1])
+        by_server = "_send_queue" in self.__dict__
+        group = await asyncio.to_thread(_from_objects, function, args, kwargs, key[1])
+        workflow = None
+        if by_server:
+            workflow = (await asyncio.to_thread(covalent_state.stored, key[0], key[1:])).workflow
+        _prepared[key] = group, workflow
         job_id = await self.submit_task(task_metadata, {})
-        if "_send_queue" in self.__dict__:  # called by Covalent's server
-            await covalent_state.note_job(*key, job_id)
+        if by_server:
+            await covalent_state.note_job(*key, self.stored, job_id)
         value, stdout, stderr = await self.query_result(task_metadata)
         for text, stream in ((stdout, self.task_stdout), (stderr, self.task_stderr)):
             if stream is not None:
@@ -152,13 +158,14 @@ class DirectExecutor(ConfiguredExecutor):
         return detail.status.value, -1 if detail.exit_code is None else detail.exit_code
 
     async def _submit(self, key: Key) -> Run:
-        group = _prepared.pop(key, None)
-        if group is None:
+        prepared = _prepared.pop(key, None)
+        if prepared is None:
             raise FarcallError(
                 f"node {key[1]} of dispatch {key[0]} was not made ready; run() does that"
             )
         try:
-            return await desk().submit(self.settings, [key], group)
+            group, workflow = prepared
+            return await desk().submit(self.settings, [key], group, workflow=workflow)
         except CancelledGroupError:
             raise TaskCancelledError from None
 

@@ -18,6 +18,7 @@ from farcall.covalent_options import ConfiguredExecutor
 from farcall.electrons import desk
 from farcall.groups import CancelledGroupError, Key, Run
 from farcall.nodes import NodeEnd
+from farcall.workflows import Workflow
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer
 
@@ -66,7 +67,7 @@ class ManagedExecutor(ConfiguredExecutor):
         """
         settings = self.settings
         keys = _keys(task_group_metadata)
-        group = await asyncio.to_thread(_read, keys[0][0], task_specs)
+        group, workflow = await asyncio.to_thread(_read, keys[0][0], task_specs)
         electrons = group.electrons
         if any(each.is_for_server for each in electrons):
             return await _delegate(task_specs, resources, task_group_metadata)
@@ -75,8 +76,8 @@ class ManagedExecutor(ConfiguredExecutor):
             _collections[keys[0]] = value
             return {_COLLECTED: True}
         try:
-            note = partial(covalent_state.note_job, *keys[0])
-            run = await desk().submit(settings, keys, group, note)
+            note = partial(covalent_state.note_job, *keys[-1], self.stored)
+            run = await desk().submit(settings, keys, group, note, workflow)
         except CancelledGroupError:
             raise TaskCancelledError from None
         job_id = run.job_id
@@ -182,7 +183,7 @@ class ManagedExecutor(ConfiguredExecutor):
         job_id = await desk().find_job(self.settings, handle)
         if job_id is not None:
             if job_id != handle:
-                await covalent_state.note_job(*key, job_id)
+                await covalent_state.note_job(*key, self.stored, job_id)
             return desk().adopt(self.settings, key, job_id)
         await covalent_restart.start_again(key[0], group)
         return None
@@ -201,10 +202,11 @@ def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:
     return [(dispatch_id, node) for node in task_group_metadata["node_ids"]]
 
 
-def _read(dispatch_id: str, task_specs: Sequence[TaskSpec]) -> TaskGroup:
+def _read(dispatch_id: str, task_specs: Sequence[TaskSpec]) -> tuple[TaskGroup, Workflow]:
     nodes = [Node(spec.electron_id, spec.args, spec.kwargs) for spec in task_specs]
     numbers = {n for node in nodes for n in (node.number, *node.args, *node.kwargs.values())}
-    return assets.read_group(nodes, covalent_state.asset_files(dispatch_id, numbers))
+    found = covalent_state.stored(dispatch_id, numbers)
+    return assets.read_group(nodes, found.files), found.workflow
 
 
 async def _delegate(

@@ -116,7 +116,15 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
             # and to cancel one: what is wrong there must not stop these.
             self.__dict__[_WRONG] = str(error)
             return
-        self.__dict__.update(settings.model_dump(mode="json"))
+        # Covalent's page shows the first ten or so.
+        first = {"page_url": settings.page_url}
+        self.__dict__ = {**first, **self.__dict__, **settings.model_dump(mode="json")}
+
+    @property
+    def stored(self) -> str:
+        """The executor as Covalent stores one, JSON."""
+        kept = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        return json.dumps({**self.to_dict(), "attributes": kept})
 
     @property
     def settings(self) -> Settings:

@@ -8,32 +8,73 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from farcall.errors import FarcallError
+from farcall.workflows import Workflow
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
 
+_BY_NAME = "{}"
+"""What Covalent stores of an executor that was given by name."""
+
 # --- assets -----------------------------------------------------------------------------------
 
 
-def asset_files(dispatch_id: str, nodes: Iterable[int]) -> dict[tuple[int, str], Path]:
-    """Return the files of nodes' assets, by node and Covalent's name of the asset.
+class Stored(NamedTuple):
+    """What is known of some nodes.
 
-    They are where the database says: the value of a sublattice, or of a task that was reused, lies
-    in the folder of another dispatch.
+    Attributes:
+        files: The files of their assets, by node and Covalent's name of the asset.
+        workflow: What they belong to: the lattice that was dispatched, around all sublattices.
+    """
+
+    files: dict[tuple[int, str], Path]
+    workflow: Workflow
+
+
+def stored(dispatch_id: str, nodes: Iterable[int]) -> Stored:
+    """Return what is known of nodes.
+
+    Assets are where the database says: the value of a sublattice, or of a task that was reused,
+    lies in the folder of another dispatch.
     """
     from covalent_dispatcher._db.datastore import workflow_db
+    from covalent_dispatcher._db.models import Lattice
 
+    question = _assets_of(dispatch_id, nodes).add_columns(Lattice.name, Lattice.electron_id)
+    files, name, sublattice = {}, "", None
     with workflow_db.session() as session:
-        found = session.execute(_assets_of(dispatch_id, nodes))
-        return {(n, key): Path(asset.storage_path, asset.object_key) for n, key, asset in found}
+        for number, key, asset, name, sublattice in session.execute(question):  # noqa: B007
+            files[number, key] = Path(asset.storage_path, asset.object_key)
+    workflow = Workflow(name, dispatch_id) if sublattice is None else _around(sublattice)
+    return Stored(files, workflow)
+
+
+@functools.lru_cache(maxsize=1024)
+def _around(electron_id: int) -> Workflow:
+    """Return the dispatch around a sublattice, given the electron that the sublattice is.
+
+    The root that Covalent stores of a sublattice is the sublattice itself.
+    """
+    from covalent_dispatcher._db.datastore import workflow_db
+    from covalent_dispatcher._db.models import Electron, Lattice
+    from sqlalchemy import select
+
+    question = select(Lattice.name, Lattice.dispatch_id, Lattice.electron_id)
+    question = question.join(Electron, Electron.parent_lattice_id == Lattice.id)
+    with workflow_db.session() as session:
+        around = session.execute(question.where(Electron.id == electron_id)).one()
+    if around.electron_id is None:
+        return Workflow(around.name, around.dispatch_id)
+    return _around(around.electron_id)
 
 
 def _assets_of(dispatch_id: str, nodes: Iterable[int]) -> Any:
@@ -105,6 +146,13 @@ def _own_files(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict
 # --- jobs -------------------------------------------------------------------------------------
 
 
+class _Handle(NamedTuple):
+    dispatch_id: str
+    node: int
+    job_id: str
+    executor: str
+
+
 class _HandleWriter:
     """Stores the handles of one moment in one transaction, away from the event loop.
 
@@ -112,11 +160,11 @@ class _HandleWriter:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[str, int, str]] = []
+        self._waiting: list[_Handle] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def store(self, dispatch_id: str, node: int, job_id: str) -> None:
-        self._waiting.append((dispatch_id, node, job_id))
+    async def store(self, handle: _Handle) -> None:
+        self._waiting.append(handle)
         if self._writing is None:
             self._writing = asyncio.ensure_future(self._write())
         await asyncio.shield(self._writing)
@@ -133,40 +181,46 @@ _writers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _HandleWriter]
 _writers = weakref.WeakKeyDictionary()
 
 
-async def note_job(dispatch_id: str, node: int, job_id: str) -> None:
+async def note_job(dispatch_id: str, node: int, executor: str, job_id: str) -> None:
     """Store the ID of a task group's job, for a cancel or a restart; the job goes on without, too.
 
     Args:
         dispatch_id: The dispatch.
         node: One of the group's nodes; they share Covalent's record of the job.
+        executor: The executor as Covalent stores one, JSON. Of a node whose executor was given by
+            name, the server keeps it, so that Covalent's page shows it, and the node has the same
+            options to its end.
         job_id: The ID, or a text by which it is found.
     """
     loop = asyncio.get_running_loop()
     if loop not in _writers:
         _writers[loop] = _HandleWriter()
     try:
-        await _writers[loop].store(dispatch_id, node, job_id)
+        await _writers[loop].store(_Handle(dispatch_id, node, job_id, executor))
     except Exception as error:  # Covalent's database may be locked, or its disk full
         _log.warning("job %s could not be noted in Covalent: %r", job_id, error)
 
 
-def _write_handles(handles: list[tuple[str, int, str]]) -> None:
+def _write_handles(handles: list[_Handle]) -> None:
     from covalent_dispatcher._db.datastore import workflow_db
     from covalent_dispatcher._db.models import Electron, Job, Lattice
     from sqlalchemy import select
 
-    job_ids = {(dispatch_id, node): job_id for dispatch_id, node, job_id in handles}
+    wanted = {(each.dispatch_id, each.node): each for each in handles}
     statement = (
-        select(Lattice.dispatch_id, Electron.transport_graph_node_id, Job)
+        select(Lattice.dispatch_id, Electron, Job)
         .join(Lattice, Electron.parent_lattice_id == Lattice.id)
         .join(Job, Electron.job_id == Job.id)
-        .where(Lattice.dispatch_id.in_({dispatch_id for dispatch_id, _ in job_ids}))
-        .where(Electron.transport_graph_node_id.in_({node for _, node in job_ids}))
+        .where(Lattice.dispatch_id.in_({dispatch_id for dispatch_id, _ in wanted}))
+        .where(Electron.transport_graph_node_id.in_({node for _, node in wanted}))
     )
     with workflow_db.session() as session:
-        for dispatch_id, node, job in session.execute(statement):
-            if (dispatch_id, node) in job_ids:
-                job.job_handle = json.dumps(job_ids[dispatch_id, node])
+        for dispatch_id, electron, job in session.execute(statement):
+            handle = wanted.get((dispatch_id, electron.transport_graph_node_id))
+            if handle is not None:
+                job.job_handle = json.dumps(handle.job_id)
+                if electron.executor_data == _BY_NAME:
+                    electron.executor_data = handle.executor
 
 
 def read_job_handle(dispatch_id: str, node: int) -> str | None:

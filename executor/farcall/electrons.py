@@ -21,6 +21,7 @@ from farcall.session import session_for
 from farcall.settings import Settings
 from farcall.submission import Submission
 from farcall.submitter import Planned
+from farcall.workflows import NodeOf, Workflow
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
@@ -60,6 +61,7 @@ class Desk:
         keys: Sequence[Key],
         group: TaskGroup,
         note: Note | None = None,
+        workflow: Workflow | None = None,
     ) -> Run:
         """Submit a task group, together with others that come within ``linger_s``.
 
@@ -68,6 +70,8 @@ class Desk:
             keys: The group's nodes.
             group: What they do.
             note: Stores a text for `find_job`, before the job is submitted.
+            workflow: What Covalent says they belong to; None where its server has no part in it.
+                The option ``workflow`` comes before the lattice's name.
 
         Raises:
             CancelledGroupError: It was cancelled meanwhile; no job of it runs.
@@ -81,7 +85,7 @@ class Desk:
             raise CancelledGroupError
         for key in keys:
             self._runs[key] = run
-        run.submitting = asyncio.ensure_future(self._submit(settings, group, note))
+        run.submitting = asyncio.ensure_future(self._submit(run, group, note, workflow))
         try:
             run.job = await run.submitting
         except BaseException as error:
@@ -182,7 +186,10 @@ class Desk:
         submission = await asyncio.shield(looking)
         return None if submission is None else submission.id_of(int(index))
 
-    async def _submit(self, settings: Settings, group: TaskGroup, note: Note | None) -> GroupJob:
+    async def _submit(
+        self, run: Run, group: TaskGroup, note: Note | None, workflow: Workflow | None
+    ) -> GroupJob:
+        settings = run.settings
         session = await session_for(settings)
         submitter = await session.submitter(settings)
         function, arguments = await session.in_thread(group.pack)
@@ -194,8 +201,12 @@ class Desk:
             async def planned(where: Location, index: int) -> None:
                 await store(f"{_PLANNED}{where.url}#{index}")
 
+        node = None
+        if workflow is not None:
+            workflow = workflow._replace(name=settings.workflow or workflow.name)
+            node = NodeOf(*run.keys[-1])
         submission, index = await submitter.submit(
-            settings, group.name, function, arguments, planned
+            settings, group.name, function, arguments, planned, workflow, node
         )
         session.note_submission(submission)
         job = GroupJob(

@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: bool = False
     workflow: str = Field("", max_length=128)
-    page_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s]+|)$")
+    page_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
 
     def __init__(self, **options: Any) -> None:
         _refuse_unknown(options, _place().constructor)
@@ -238,14 +238,14 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: arguments, environment, file."""
-        _refuse_unknown(_from_environment(), "the environment", ENVIRONMENT_PREFIX)
+        _refuse_unknown(from_environment(), "the environment", ENVIRONMENT_PREFIX)
         # Merged here: pydantic-settings would merge the tables of two sources key by key.
-        merged = {**_from_file(), **env_settings(), **init_settings()}
+        merged = {**from_file(), **env_settings(), **init_settings()}
         return (InitSettingsSource(settings_cls, init_kwargs=merged),)
 
 
-def _from_environment() -> dict[str, str]:
-    """The variables that are ours, without those a job of ours finds in its environment."""
+def from_environment() -> dict[str, str]:
+    """Return the variables that are ours, without those a job of ours finds in its environment."""
     return {
         name[len(ENVIRONMENT_PREFIX) :].lower(): value
         for name, value in os.environ.items()
@@ -253,16 +253,27 @@ def _from_environment() -> dict[str, str]:
     }
 
 
-def _from_file() -> dict[str, Any]:
+def files() -> list[Path]:
+    """Return the files of options that there are; the first one is in force."""
+    found = []
+    for path in _FILES:
+        with contextlib.suppress(RuntimeError):  # nobody knows where home is
+            path = path.expanduser()
+        if path.is_file():
+            found.append(path)
+    return found
+
+
+def from_file() -> dict[str, Any]:
+    """Return the options of the file in force.
+
+    Raises:
+        SettingsError: It cannot be read, or has an unknown option.
+    """
     elsewhere = _elsewhere.get()
     if elsewhere is not None:
         return elsewhere[1]
-    for name in _FILES:
-        path = name
-        with contextlib.suppress(RuntimeError):  # nobody knows where home is
-            path = name.expanduser()
-        if not path.is_file():
-            continue
+    for path in files()[:1]:
         try:
             section: Any = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -308,14 +319,14 @@ def _explain_one(problem: ErrorDetails) -> str:
 
 def _allowed(option: str, problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
-        return _PATTERNS.get(option, "it has characters that are not allowed")
+        return PATTERNS.get(option, "it has characters that are not allowed")
     text = problem["msg"].removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
 
 _SECRET = ("job_definition_extra",)
 
-_PATTERNS = {
+PATTERNS = {
     "region": "a region's name, such as eu-west-1, is allowed",
     "batch_queue": "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed",
     "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed",
@@ -327,5 +338,6 @@ _PATTERNS = {
     "share_identifier": "up to 255 letters and digits are allowed",
     "event_queue": "the name, the URL or the ARN of an SQS queue is allowed",
     "endpoint_url": "a URL that begins with http:// or https:// is allowed",
-    "page_url": "a URL that begins with http:// or https:// is allowed",
+    "page_url": "a URL that begins with http:// or https:// is allowed, without a # and the token "
+    "behind it, for Covalent's page shows it",
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from farcall.definitions import LARGEST_ARRAY
 from farcall.details import JobDetail
-from farcall.errors import FarcallError, TaskTooLargeError
+from farcall.errors import FarcallError, TaskTooLargeError, UnknownError
 from farcall.payload import Origin, Packed
 from farcall.settings import Settings
 from farcall.workflows import Workflow
@@ -59,14 +60,14 @@ class Submission:
         """Find out from Batch's description what a plain job or an array of ours carries.
 
         Raises:
-            FarcallError: farcall did not submit the job.
+            UnknownError: farcall did not submit the job.
         """
         try:
             where = Location.parse(detail.environment.get(contract.ENV_BUNDLE, ""))
             key = bytes.fromhex(detail.environment[contract.ENV_OUTCOME_KEY])
             digest = detail.environment[contract.ENV_DIGEST]
         except (KeyError, ValueError) as error:
-            raise FarcallError(
+            raise UnknownError(
                 f"job {detail.job_id} ({detail.name}) was not submitted by farcall"
             ) from error
         return cls(detail.job_id, detail.name, where, key, detail.array_size or 1, digest)
@@ -79,12 +80,13 @@ class Submission:
             The submission, and the number of the task in it.
 
         Raises:
-            FarcallError: farcall did not submit the job, or it is an array job as a whole.
+            UnknownError: farcall did not submit the job.
+            FarcallError: It is an array job as a whole.
         """
         whole = cls.whole(detail)
         if detail.array_size:
             raise FarcallError(
-                f"job {detail.job_id} is an array of {detail.array_size}; attach to one of its "
+                f"job {detail.job_id} is an array of {detail.array_size}; name one of its "
                 f"children, {detail.job_id}:0 to {detail.job_id}:{detail.array_size - 1}"
             )
         parent, _, index = detail.job_id.partition(":")
@@ -103,6 +105,7 @@ class Bundle:
         name: A name to recognise it by, such as the function's.
         tasks: Function and arguments of each, at least one; all functions of one origin.
         workflow: What they belong to.
+        facts: What the bundle says of them besides, JSON.
 
     Attributes:
         where: Its place; it and its job have one name, so that who finds it finds the job.
@@ -118,6 +121,7 @@ class Bundle:
         name: str,
         tasks: Iterator[tuple[Packed, Packed]],
         workflow: Workflow,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.where = Location(settings.s3_bucket_name, root, _unique(name))
         self.key = secrets.token_bytes(32)
@@ -126,6 +130,7 @@ class Bundle:
         self._settings = settings
         self._tasks = tasks
         self._workflow = workflow
+        self._facts = facts or {}
 
     def pieces(self) -> Iterator[Buffer]:
         """Yield the bytes, once; what is hashed is hashed on the way, and nothing is kept.
@@ -174,6 +179,7 @@ class Bundle:
                 "retry_on": settings.retry_on,
                 "time_limit_s": settings.time_limit,
                 "queue": settings.batch_queue,
+                **self._facts,
             },
             [(function.size, function.sha256) for _, function in functions],
             entries,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from farcall.batch import TERMINATE_IDS, Batch
-from farcall.errors import FarcallError
+from farcall.errors import FarcallError, ServiceError
 from farcall.interrupts import Interrupts
 from farcall.submission import Submission
 from farcall.tracker import Tracker
@@ -76,6 +76,17 @@ class Terminations:
             ServiceError: Batch refused a call.
         """
         await _answered(self._send(job_ids, reason))
+
+    async def each(self, job_ids: Iterable[str], reason: str) -> dict[str, ServiceError]:
+        """End jobs as `now` does; return those that Batch refused to end, with why.
+
+        Args:
+            job_ids: The jobs' IDs.
+            reason: Kept by Batch.
+        """
+        refused: dict[str, ServiceError] = {}
+        await _answered(self._send(job_ids, reason, refused))
+        return refused
 
     async def soon(self, job_id: str, reason: str) -> None:
         """End a job as `now` does, together with others that are named within a moment.
@@ -187,26 +198,39 @@ class Terminations:
         if doomed.is_left and count > 1:
             _log.warning("ending %d tasks (%s); Ctrl-C leaves at once", count, reason)
 
-    def _send(self, job_ids: Iterable[str], reason: str) -> asyncio.Future[None]:
+    def _send(
+        self,
+        job_ids: Iterable[str],
+        reason: str,
+        refused: dict[str, ServiceError] | None = None,
+    ) -> asyncio.Future[None]:
+        """Send what ends jobs; where nothing takes what is refused, that is an error."""
         wanted = self._in_few(job_ids)
         self._asked.update(dict.fromkeys(wanted, reason))
-        sent = asyncio.ensure_future(self._terminate(wanted, reason))
+        sent = asyncio.ensure_future(self._terminate(wanted, reason, refused))
         self._requests.add(sent)
         sent.add_done_callback(self._requests.discard)
         return sent
 
-    async def _terminate(self, job_ids: list[str], reason: str) -> None:
+    async def _terminate(
+        self, job_ids: list[str], reason: str, refused: dict[str, ServiceError] | None
+    ) -> None:
         groups = iter(job_ids)
         requests = []
         while group := list(islice(groups, TERMINATE_IDS)):
-            requests.append(self._terminate_group(group, reason))
+            requests.append(self._terminate_group(group, reason, refused))
         for error in await asyncio.gather(*requests, return_exceptions=True):
             if error is not None:
                 raise error
 
-    async def _terminate_group(self, job_ids: list[str], reason: str) -> None:
+    async def _terminate_group(
+        self, job_ids: list[str], reason: str, refused: dict[str, ServiceError] | None
+    ) -> None:
         try:
-            await self._batch.terminate(job_ids, reason)
+            if refused is None:
+                await self._batch.terminate(job_ids, reason)
+            else:
+                refused |= await self._batch.terminate_each(job_ids, reason)
         except Exception:
             self._note_answered(job_ids)  # whoever waits is told
             raise

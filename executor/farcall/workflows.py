@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from farcall.settings import Settings
 from farcall_runtime.contract import ENV_DISPATCH, ENV_WORKFLOW
 
 _MOST_CHARACTERS = 128
+
+NODES = "nodes"
+"""Under which a bundle says what `list_nodes` wrote."""
+
+_MOST_NODES_BYTES = 32 * 1024
+"""Each container reads a bundle's facts, with one request as long as they are few."""
 
 
 class Workflow(NamedTuple):
@@ -17,7 +26,8 @@ class Workflow(NamedTuple):
 
     Attributes:
         name: Its name: the option ``workflow``, a lattice's, or a script's.
-        dispatch: Covalent's ID of the dispatch; empty where Covalent has no part in it.
+        dispatch: Covalent's ID of the dispatch, of a sublattice's electrons that of the lattice
+            around all; empty where Covalent has no part in it.
     """
 
     name: str
@@ -32,6 +42,58 @@ class Workflow(NamedTuple):
         """Return what a job's environment says of it."""
         said = {ENV_WORKFLOW: self.name[:_MOST_CHARACTERS], ENV_DISPATCH: self.dispatch}
         return {name: value for name, value in said.items() if value}
+
+
+class NodeOf(NamedTuple):
+    """A node that Covalent runs as a task.
+
+    Attributes:
+        dispatch: The dispatch that has it; a sublattice's is one of its own.
+        number: Covalent's number of it there.
+    """
+
+    dispatch: str
+    number: int
+
+
+def list_nodes(nodes: Iterable[NodeOf]) -> list[Any]:
+    """Write down in few words which node each task of a job is.
+
+    Returns:
+        JSON for `node_at`: of each dispatch runs of first number, step and count. It is empty
+        where that would be too long.
+    """
+    found: list[Any] = []
+    for dispatch, group in groupby(nodes, key=lambda node: node.dispatch):
+        runs: list[list[int]] = []
+        for _, number in group:
+            last = runs[-1] if runs else None
+            if last and last[2] == 1:
+                last[1:] = [number - last[0], 2]
+            elif last and number == last[0] + last[1] * last[2]:
+                last[2] += 1
+            else:
+                runs.append([number, 0, 1])
+        found.append([dispatch, runs])
+    return found if len(json.dumps(found)) <= _MOST_NODES_BYTES else []
+
+
+def node_at(listed: Any, index: int) -> NodeOf | None:
+    """Return which node a task is, given what `list_nodes` wrote; None if that does not say.
+
+    Args:
+        listed: What it wrote.
+        index: Number of the task in its job.
+    """
+    try:
+        for dispatch, runs in listed:
+            for first, step, count in runs:
+                if index < count:
+                    return NodeOf(str(dispatch), int(first + step * index))
+                index -= count
+    except (TypeError, ValueError):
+        pass
+    return None
 
 
 def _script() -> str:

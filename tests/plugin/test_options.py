@@ -361,7 +361,8 @@ class Direct:
             node_id=3,
         )
 
-    async def _store(self, dispatch_id, node, job_id):
+    async def _store(self, dispatch_id, node, executor, job_id):
+        assert self.executor.page_url == json.loads(executor)["attributes"]["page_url"]
         assert (self.dispatch_id, 3) == (dispatch_id, node)
         self.handles.append(job_id)
 

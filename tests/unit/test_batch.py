@@ -600,6 +600,14 @@ async def test_jobs_throttled_within_a_bulk_are_asked_for_again(clock):
     assert [call["jobs"] for call in client.asked("terminate_jobs")] == [["j0", "j1"], ["j1"]]
 
 
+async def test_jobs_that_are_refused_within_a_bulk_are_told(clock):
+    refused = {"job": "j1", "code": "ClientException", "message": "No"}
+    batch, _ = made(terminate_jobs=lambda **_: {"errors": [refused]})
+    assert list(await batch.terminate_each(["j0", "j1", "j2"], "enough")) == ["j1"]
+    with pytest.raises(ServiceError, match="TerminateJobs of j1: No"):
+        await batch.terminate(["j0", "j1"], "enough")
+
+
 async def test_jobs_that_fail_within_a_bulk_are_asked_for_again_and_told(clock):
     failed = {"job": "j1", "code": "ServerException", "message": "Sorry"}
     batch, client = made(terminate_jobs=lambda **_: {"errors": [failed]})

@@ -191,6 +191,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("share_identifier", "a-b"),
         ("job_definition_extra", "x"),
         ("endpoint_url", "localhost:80"),
+        ("page_url", "http://127.0.0.1:8750/#token=abc"),
         ("keep_artifacts", "perhaps"),
     ],
 )

@@ -53,6 +53,16 @@ async def test_jobs_are_ended_and_looked_for(terminations, client, tracker):
     assert tracker.told == ["x", "y"]
 
 
+async def test_each_job_that_is_refused_is_told(terminations, client):
+    def terminate(*, jobId, **_):  # noqa: N803  # Batch's name
+        return refusal("AccessDenied", 403) if jobId == "y" else {}
+
+    client.terminate_job = Client(terminate_job=terminate).terminate_job
+    refused = await terminations.each(["x", "y", "z"], "enough")
+    assert list(refused) == ["y"]
+    assert refused["y"].code == "AccessDenied"
+
+
 async def test_an_array_of_which_all_are_named_is_ended_with_one_call(terminations, client):
     terminations.note_children(ARRAY)
     await terminations.now(["x", *CHILDREN], "enough")
@@ -159,7 +169,8 @@ async def test_whoever_leaves_is_told_what_may_still_run(terminations, client, c
 
 
 async def test_one_who_was_cancelled_is_not_told_by_another_error(terminations, client, caplog):
-    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    refused = refusal("AccessDenied", 403)
+    client.terminate_job = Client(terminate_job=lambda **_: refused).terminate_job
     await asyncio.gather(*(terminations.leave_one(job_id, "left") for job_id in "xy"))
     assert "ending 2 tasks (left)" in caplog.text
     assert "x may still run: TerminateJob was refused" in caplog.text

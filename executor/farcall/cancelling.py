@@ -1,0 +1,168 @@
+"""Ending jobs for whoever looks at them, and saying of each what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from farcall import covalent_cancel, records
+from farcall.catalog import Catalog, Entry, Query
+from farcall.covalent_api import Covalent
+from farcall.details import JobDetail, JobStatus
+from farcall.errors import ServiceError
+from farcall.session import Session
+
+_UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
+
+
+class Cancelled(NamedTuple):
+    """What came of the wish to end a job.
+
+    Attributes:
+        job_id: The job.
+        outcome: ``ending``; ``ended``, before it could be cancelled; ``unknown`` to Batch;
+            ``foreign``, that is not farcall's, and left alone; or ``refused`` by Batch.
+        text: A sentence that says so.
+    """
+
+    job_id: str
+    outcome: str
+    text: str
+
+
+async def find(catalog: Catalog, queues: Iterable[str], query: Query) -> list[Entry]:
+    """Return those of the jobs that are asked for that have not ended.
+
+    Args:
+        catalog: Lists them.
+        queues: Names or ARNs.
+        query: Which jobs.
+
+    Raises:
+        ServiceError: Batch refused a call, or there is no such queue.
+    """
+    query = query._replace(statuses=query.statuses or _UNFINISHED)
+    found = [entry async for entry in catalog.find(queues, query)]
+    return [entry for entry in found if not entry.detail.status.is_final]
+
+
+async def cancel_all(
+    session: Session, entries: Sequence[Entry], reason: str, covalent: Covalent | None = None
+) -> list[Cancelled]:
+    """End the jobs of a workflow or a run, so that no more tasks of it begin.
+
+    Where it is a dispatch of Covalent's, that is cancelled as a whole, with its sublattices and
+    whatever else it runs; otherwise this is the same as `cancel`.
+
+    Args:
+        session: The open clients.
+        entries: The jobs, as `find` returns them.
+        reason: Kept by Batch.
+        covalent: Covalent's server, where there is one.
+
+    Raises:
+        ServiceError: Batch does not say how the jobs are.
+    """
+    whole = {entry.workflow.dispatch for entry in entries}
+    job_ids = [entry.detail.job_id for entry in entries]
+    return await _cancel(session, job_ids, reason, covalent, whole)
+
+
+async def cancel(
+    session: Session, job_ids: Iterable[str], reason: str, covalent: Covalent | None = None
+) -> list[Cancelled]:
+    """End jobs that farcall submitted, whatever their status.
+
+    An array is ended with all its children, a child alone, and an array whose children are all
+    named as a whole. Batch is asked how they are before and after, a request for a hundred jobs.
+
+    Electrons are cancelled in Covalent too, so that its page says so at once. Where that fails
+    the text tells, and the server sees by itself, at its next look, that the job was ended.
+
+    Args:
+        session: The open clients.
+        job_ids: The jobs; the child of an array is ``<parent>:<index>``.
+        reason: Kept by Batch, up to 1000 characters.
+        covalent: Covalent's server, where there is one.
+
+    Returns:
+        One for each job, in their order.
+
+    Raises:
+        ServiceError: Batch does not say how the jobs are.
+    """
+    return await _cancel(session, job_ids, reason, covalent, whole=())
+
+
+async def _cancel(
+    session: Session,
+    job_ids: Iterable[str],
+    reason: str,
+    covalent: Covalent | None,
+    whole: Collection[str],
+) -> list[Cancelled]:
+    job_ids = list(dict.fromkeys(job_ids))
+    found = await Catalog(session.batch).describe(job_ids)
+    ours = {job_id: entry for job_id, entry in found.items() if entry is not None}
+    left = {job_id: each for job_id, each in ours.items() if not each.detail.status.is_final}
+    wanted = await _in_few(session, named=ours, left=left)
+    refused, untold = await asyncio.gather(
+        session.terminations.each(wanted, reason),
+        covalent_cancel.tell(session, covalent, left, whole),
+    )
+    try:
+        later = await session.batch.describe(left)
+    except ServiceError:  # what was done is known all the same
+        later = {}
+
+    def tell(job_id: str) -> Cancelled:
+        if job_id not in found:
+            place = session.aws.region
+            return Cancelled(
+                job_id,
+                "unknown",
+                f"Batch does not know job {job_id} in {place}; is it the right region and "
+                "account, and less than some days old?",
+            )
+        entry = ours.get(job_id)
+        if entry is None:
+            return Cancelled(
+                job_id,
+                "foreign",
+                f"{job_id} was not submitted by farcall and is left alone; aws batch "
+                "terminate-job ends it",
+            )
+        error = refused.get(job_id) or refused.get(job_id.partition(":")[0])
+        detail = later.get(job_id, entry.detail)
+        if job_id not in left or _has_ended_by_itself(detail):
+            text = f"{job_id} has ended: {records.state(detail)}"
+            return Cancelled(job_id, "ended", text)
+        if error is not None:
+            return Cancelled(job_id, "refused", f"{job_id} may still run: {error}")
+        text = f"{job_id} was {entry.detail.status} and is being ended"
+        if job_id in untold:
+            text += f"; Covalent was not told: {untold[job_id]}"
+        return Cancelled(job_id, "ending", text)
+
+    return [tell(job_id) for job_id in job_ids]
+
+
+def _has_ended_by_itself(detail: JobDetail) -> bool:
+    return detail.status.is_final and records.state(detail) != records.CANCELLED
+
+
+async def _in_few(
+    session: Session, named: Mapping[str, Entry], left: Mapping[str, Entry]
+) -> list[str]:
+    """Name the jobs that are left, and arrays whose children are all named in place of these."""
+    children: defaultdict[str, set[int]] = defaultdict(set)
+    for job_id, entry in named.items():
+        if entry.detail.is_child:
+            children[job_id.partition(":")[0]].add(entry.detail.index)
+    maybe = [parent for parent, of in children.items() if len(of) > 1 and max(of) < len(of)]
+    parents = await session.batch.describe(maybe)
+    complete = {p for p, parent in parents.items() if parent.array_size == len(children[p])}
+    few = (p if (p := job_id.partition(":")[0]) in complete else job_id for job_id in left)
+    return list(dict.fromkeys(few))

@@ -1,0 +1,214 @@
+"""Covalent's server, by its REST API, for whoever does not load Covalent.
+
+The routes are those of Covalent 0.240 (covalent_dispatcher/_service/app.py and runnersvc.py).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from farcall.errors import FarcallError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # the same module, before it came into the standard library
+
+DEFAULT_ADDRESS = "http://localhost:48008"
+
+_TIMEOUT_S = 30
+_PAGE = 100
+_DISPATCHES = "/api/v2/dispatches"
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "POSTPROCESSING_FAILED")
+
+
+class Covalent:
+    """A Covalent server. Each call waits for its answer, up to 30 s.
+
+    Args:
+        address: Its URL.
+
+    Raises:
+        FarcallError: That is no URL.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        if not self.address.startswith(("http://", "https://")):
+            raise FarcallError(
+                f"the address of Covalent's server is {address!r}; a URL that begins with http:// "
+                f"or https:// is allowed, such as {DEFAULT_ADDRESS}"
+            )
+
+    @classmethod
+    def configured(cls, address: str | None = None) -> Covalent | None:
+        """Return the server that Covalent's own client would talk to. It is not asked anything.
+
+        Args:
+            address: Its URL; by default what Covalent's configuration says.
+
+        Returns:
+            The server; None where Covalent was never configured here.
+
+        Raises:
+            FarcallError: Covalent's configuration cannot be read, or names no address.
+        """
+        if address:
+            return cls(address)
+        file = _configuration()
+        section: dict[str, Any]
+        try:
+            section = tomllib.loads(file.read_text(encoding="utf-8"))["dispatcher"]
+            return cls(_url(section["address"], int(section["port"])))
+        except FileNotFoundError:
+            # Covalent makes the file when it is first imported, and takes these into it.
+            host = os.environ.get("COVALENT_DISPATCHER_ADDR")
+            port = os.environ.get("COVALENT_SVC_PORT", "48008")
+            return cls(_url(host, int(port))) if host and port.isdigit() else None
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FarcallError(
+                f"{file} does not say where Covalent's server is ({error!r}); set address and "
+                "port in its section [dispatcher], or name the server's URL"
+            ) from error
+
+    def running(self) -> list[str]:
+        """Return the dispatches that the server calls running.
+
+        Raises:
+            FarcallError: It does not answer, or refuses.
+        """
+        found: dict[str, str] = {}
+        while True:
+            page = self._list(status=["RUNNING"], offset=len(found))
+            found |= page
+            if len(page) < _PAGE:
+                return list(found)
+
+    def unfinished(self, dispatch_ids: Iterable[str]) -> dict[str, bool]:
+        """Tell of some dispatches whether they are yet to end.
+
+        Returns:
+            By ID, for those that the server knows.
+
+        Raises:
+            FarcallError: It does not answer, or refuses.
+        """
+        found: dict[str, str] = {}
+        ids = iter(dict.fromkeys(dispatch_ids))
+        while group := list(islice(ids, _PAGE)):
+            found |= self._list(dispatch_id=group)
+        return {dispatch_id: status not in _ENDED for dispatch_id, status in found.items()}
+
+    def manifest(self, dispatch_id: str) -> dict[str, Any]:
+        """Return all that the server knows of a dispatch.
+
+        Raises:
+            FarcallError: It does not know the dispatch, does not answer, or refuses.
+        """
+        found: dict[str, Any] = self._call("GET", f"{_DISPATCHES}/{_quoted(dispatch_id)}")
+        return found
+
+    def cancel(self, dispatch_id: str, nodes: Sequence[int] = ()) -> None:
+        """Cancel nodes of a dispatch, or all of it with its sublattices.
+
+        The server answers before it is done.
+
+        Args:
+            dispatch_id: The dispatch.
+            nodes: Numbers of its nodes; by default all.
+
+        Raises:
+            FarcallError: It does not answer, or refuses.
+        """
+        body = {"status": "CANCELLED", "task_ids": sorted(set(nodes))}
+        self._call("PUT", f"{_DISPATCHES}/{_quoted(dispatch_id)}/status", body)
+
+    def report(self, dispatch_id: str, node: int, body: Any) -> None:
+        """Have the server hand a message to the executor of a node.
+
+        Raises:
+            FarcallError: It does not answer, or refuses.
+        """
+        self._call("PUT", f"{_DISPATCHES}/{_quoted(dispatch_id)}/electrons/{node}/job", body)
+
+    def _list(self, **query: Any) -> dict[str, str]:
+        """Return the status of a page of dispatches, by ID."""
+        query |= {"count": _PAGE, "status_only": "true"}
+        reply = self._call("GET", f"{_DISPATCHES}?{urllib.parse.urlencode(query, doseq=True)}")
+        return {each["dispatch_id"]: each["status"] for each in reply["dispatches"]}
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(  # noqa: S310  # a URL of http or https
+            self.address + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json", **_extra_headers()},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == HTTPStatus.NOT_FOUND and path.startswith(f"{_DISPATCHES}/"):
+                raise FarcallError(
+                    f"the Covalent server at {self.address} has no dispatch "
+                    f"{path.split('/')[4]}; it may be another server's"
+                ) from error
+            raise FarcallError(
+                f"Covalent's server at {self.address} refused: {error} ({method} {path})"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            kind = type(reason if isinstance(reason, Exception) else error).__name__
+            raise FarcallError(
+                f"no Covalent server answers at {self.address} ({kind}); start it (covalent "
+                "start), or name another"
+            ) from error
+        except ValueError as error:
+            raise FarcallError(
+                f"what answers at {self.address} is no Covalent server: its answer to {method} "
+                f"{path} is not JSON"
+            ) from error
+
+
+def _configuration() -> Path:
+    """Return the file that Covalent reads (covalent/_shared_files/defaults.py)."""
+    named = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
+    folder = Path(named) if named else Path("~/.config/covalent").expanduser()
+    return folder / "covalent.conf"
+
+
+def _url(host: str, port: int) -> str:
+    """Return a server's URL (covalent/_shared_files/utils.py)."""
+    if not host.startswith("http"):
+        host = f"https://{host}" if port == 443 else f"http://{host}"
+    parts = urllib.parse.urlsplit(host)
+    place = parts.netloc if port in (80, 443) else f"{parts.netloc}:{port}"
+    return parts._replace(netloc=place).geturl()
+
+
+def _extra_headers() -> dict[str, str]:
+    """Return the headers that Covalent's client is told to send (covalent/_api/apiclient.py)."""
+    said = os.environ.get("COVALENT_EXTRA_HEADERS")
+    try:
+        found = json.loads(said or "{}")
+        return {str(name): str(value) for name, value in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise FarcallError(
+            "COVALENT_EXTRA_HEADERS is no JSON object; name headers and their values in one"
+        ) from error
+
+
+def _quoted(text: str) -> str:
+    return urllib.parse.quote(text, safe="")

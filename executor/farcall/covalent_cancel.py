@@ -1,0 +1,135 @@
+"""Cancelling in Covalent what jobs are to it, so that its page agrees at once.
+
+Which of a dispatch's nodes a task is stands in its bundle, as facts that are no pickle and that
+the digest in the job's environment covers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from farcall import calls
+from farcall.catalog import Entry
+from farcall.covalent_api import Covalent
+from farcall.errors import FarcallError
+from farcall.session import Session
+from farcall.submission import Submission
+from farcall.workflows import NODES, NodeOf, node_at
+from farcall_runtime.envelope import EnvelopeError
+
+_UNSAID = "its bundle does not say which task of the dispatch it is"
+
+
+@dataclass
+class _Share:
+    """What is to be cancelled of one dispatch.
+
+    Attributes:
+        nodes: Numbers of its nodes; none for all.
+        job_ids: The jobs that are these nodes.
+    """
+
+    nodes: set[int] = field(default_factory=set)
+    job_ids: set[str] = field(default_factory=set)
+
+
+async def tell(
+    session: Session,
+    covalent: Covalent | None,
+    entries: Mapping[str, Entry],
+    whole: Collection[str] = (),
+) -> dict[str, str]:
+    """Cancel in Covalent what some jobs are to it.
+
+    Args:
+        session: The open clients.
+        covalent: Its server; where there is none, nothing is done.
+        entries: The jobs, by ID; those that are nothing to Covalent may be among them.
+        whole: Dispatches to be cancelled with all that has not begun yet.
+
+    Returns:
+        Of jobs that Covalent could not be told of, why.
+    """
+    electrons = {job_id: each for job_id, each in entries.items() if each.workflow.dispatch}
+    if covalent is None or not electrons:
+        return {}
+    shares: dict[str, _Share] = {}
+    untold: dict[str, str] = {}
+    apart = {job_id: e for job_id, e in electrons.items() if e.workflow.dispatch not in whole}
+    nodes = await _nodes(session, apart)
+    for job_id, entry in electrons.items():
+        if job_id not in apart:
+            shares.setdefault(entry.workflow.dispatch, _Share()).job_ids.add(job_id)
+            continue
+        found = nodes[job_id]
+        if isinstance(found, str):
+            untold[job_id] = found
+            continue
+        for dispatch, number in found:
+            share = shares.setdefault(dispatch, _Share())
+            share.job_ids.add(job_id)
+            if dispatch not in whole:
+                share.nodes.add(number)
+    for why, job_ids in await _cancel(covalent, shares):
+        untold |= dict.fromkeys(job_ids, why)
+    return untold
+
+
+async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tuple[str, set[str]]]:
+    """Cancel shares of dispatches; return why that failed, and for which jobs."""
+    try:
+        unfinished = await asyncio.to_thread(covalent.unfinished, shares)
+    except FarcallError as error:
+        return [(str(error), share.job_ids) for share in shares.values()]
+
+    async def cancel(dispatch: str, share: _Share) -> str:
+        if dispatch not in unfinished:
+            return f"its server at {covalent.address} has no dispatch {dispatch}"
+        try:
+            if unfinished[dispatch]:
+                await asyncio.to_thread(covalent.cancel, dispatch, sorted(share.nodes))
+        except FarcallError as error:
+            return str(error)
+        return ""
+
+    said = await asyncio.gather(*(cancel(*each) for each in shares.items()))
+    return [(why, share.job_ids) for why, share in zip(said, shares.values(), strict=True) if why]
+
+
+async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, list[NodeOf] | str]:
+    """Return which nodes jobs are, or why that is not known."""
+    found: dict[str, list[NodeOf] | str] = {}
+    submissions: dict[str, Submission] = {}
+    for job_id, entry in entries.items():
+        try:
+            submissions[job_id] = Submission.whole(entry.detail)
+        except FarcallError as error:
+            found[job_id] = str(error)
+    bundles = {each.where: each for each in submissions.values()}
+    read = await asyncio.gather(*(_facts(session, each) for each in bundles.values()))
+    listed = dict(zip(bundles, read, strict=True))
+    for job_id, submission in submissions.items():
+        facts = listed[submission.where]
+        if isinstance(facts, str):
+            found[job_id] = facts
+            continue
+        detail = entries[job_id].detail
+        numbers = [detail.index] if detail.is_child else range(submission.size)
+        nodes = (node_at(facts.get(NODES), number) for number in numbers)
+        found[job_id] = [node for node in nodes if node is not None] or _UNSAID
+    return found
+
+
+async def _facts(session: Session, submission: Submission) -> dict[str, Any] | str:
+    """Return what a bundle says of its tasks, or why that is not known."""
+    where = submission.where
+    try:
+        found = await calls.facts_of(session.store(where.bucket), submission)
+    except EnvelopeError as error:
+        return f"{where.url} does not say which task of the dispatch it is ({error})"
+    except FarcallError as error:
+        return str(error)
+    return f"{where.url} is no longer there" if found is None else found

@@ -1,0 +1,85 @@
+"""Covalent's server is found as Covalent's own client finds it, without Covalent."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+
+import pytest
+
+from farcall.covalent_api import Covalent
+from farcall.errors import FarcallError
+
+
+@pytest.fixture(autouse=True)
+def configuration(tmp_path, monkeypatch):
+    """Return Covalent's configuration file, which is not there yet."""
+    for name in ("DISPATCHER_ADDR", "SVC_PORT", "EXTRA_HEADERS"):
+        monkeypatch.delenv(f"COVALENT_{name}", raising=False)
+    monkeypatch.setenv("COVALENT_CONFIG_DIR", str(tmp_path))
+    return tmp_path / "covalent.conf"
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "url"),
+    [
+        ("localhost", "48008", "http://localhost:48008"),
+        ("10.0.0.7", "80", "http://10.0.0.7"),
+        ("covalent.example", "443", "https://covalent.example"),
+        ("https://covalent.example/ours", '"8443"', "https://covalent.example:8443/ours"),
+    ],
+)
+def test_the_configuration_says_where_the_server_is(configuration, address, port, url):
+    configuration.write_text(f'[dispatcher]\naddress = "{address}"\nport = {port}\n')
+    assert Covalent.configured().address == url
+    assert Covalent.configured("http://other:1/").address == "http://other:1"
+
+
+def test_without_a_configuration_there_is_no_server(monkeypatch):
+    assert Covalent.configured() is None
+    monkeypatch.setenv("COVALENT_DISPATCHER_ADDR", "far")
+    assert Covalent.configured().address == "http://far:48008"
+
+
+@pytest.mark.parametrize("text", ["[dispatcher", "", '[dispatcher]\naddress="a"\nport="b"\n'])
+def test_a_configuration_that_says_nothing_is_named(configuration, text):
+    configuration.write_text(text)
+    with pytest.raises(FarcallError, match=r"covalent\.conf does not say where"):
+        Covalent.configured()
+
+
+def test_an_address_that_is_no_url_is_refused():
+    with pytest.raises(FarcallError, match="'localhost'; a URL that begins with http"):
+        Covalent.configured("localhost")
+
+
+@pytest.mark.parametrize("headers", ["{", "[]", "1"])
+def test_headers_that_are_none_are_named(monkeypatch, headers):
+    monkeypatch.setenv("COVALENT_EXTRA_HEADERS", headers)
+    with pytest.raises(FarcallError, match="COVALENT_EXTRA_HEADERS"):
+        Covalent("http://127.0.0.1:9").running()
+
+
+class _Another(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(500 if "status=" in self.path else 200)
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_what_is_no_covalent_server_is_told():
+    with http.server.HTTPServer(("127.0.0.1", 0), _Another) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            covalent = Covalent(f"http://127.0.0.1:{server.server_port}")
+            with pytest.raises(FarcallError, match="is no Covalent server"):
+                covalent.manifest("d")
+            with pytest.raises(FarcallError, match="refused: HTTP Error 500"):
+                covalent.running()
+        finally:
+            server.shutdown()
+            thread.join()
