@@ -12,12 +12,13 @@ PYTEST := $(BIN)/python -m pytest
 # In their order: those that take long come first.
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-covalent test test-on-engine test-elsewhere test-containers chaos check bench image clean
+.PHONY: help demo demo-covalent demo-page test test-on-engine test-elsewhere test-containers chaos check bench pictures image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
 	@echo "                     (KEEP=1 leaves Covalent's page open)"
 	@echo "make demo            the same from plain Python, and a sweep"
+	@echo "make demo-page       the page, with workflows to look at and to cancel, until Ctrl-C"
 	@echo "make test            the tests, but for those that need a docker engine"
 	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
@@ -25,12 +26,16 @@ help:
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
 	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
+	@echo "make pictures        those in README, of the page and of a terminal; needs Chromium or Chrome"
 	@echo "make image           build the image of the jobs (needs docker):"
 	@echo "                     IMAGE=name BASE_IMAGE=python:3.12-slim PIP_PACKAGES='numpy scikit-learn'"
 	@echo "make clean           remove what the targets made"
 
 demo: $(VENV)/demo
 	@$(BIN)/farcall demo
+
+demo-page: $(VENV)/demo-page
+	@$(BIN)/farcall demo --page
 
 # uv, where .ci/venv had to fetch it, serves the jobs' own installations too.
 demo-covalent: $(VENV)/demo-covalent
@@ -62,6 +67,9 @@ check: $(VENV)/lint
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
+pictures: $(VENV)/test
+	@PYTHONPATH=docs $(BIN)/python -m pictures $(PICTURES)
+
 image:
 	docker build --tag "$(IMAGE)" --build-arg BASE_IMAGE="$(BASE_IMAGE)" \
 	    --build-arg PIP_PACKAGES="$(PIP_PACKAGES)" .
@@ -71,6 +79,10 @@ clean:
 
 $(VENV)/demo: pyproject.toml .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) demo
+	@touch $@
+
+$(VENV)/demo-page: pyproject.toml .ci/venv
+	@sh .ci/venv "$(PYTHON)" $(VENV) local,ui
 	@touch $@
 
 $(VENV)/demo-covalent: pyproject.toml .ci/venv

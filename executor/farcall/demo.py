@@ -10,8 +10,6 @@ import asyncio
 import importlib.util
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -56,7 +54,7 @@ async def run(tasks: int) -> None:
     began = time.monotonic()
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = local.start()
-    with aws, _environment(aws.environment):
+    with aws, showing.environment(aws.environment):
         console.print(f"An embedded AWS runs on [cyan]{aws.endpoint_url}[/]\n")
         executor = BatchExecutor(vcpu=1, memory=2, time_limit=300)
         async with executor:
@@ -173,18 +171,3 @@ def _table(rows: list[JobDetail]) -> Table:
             showing.seconds(row.started_at or row.created_at, row.stopped_at),
         )
     return table
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for as long as the block lasts."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

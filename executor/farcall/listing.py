@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ class Listing:
 
     async def jobs(
         self, queue: str, since: datetime | None = None
-    ) -> AsyncIterator[list[JobDetail]]:
+    ) -> AsyncGenerator[list[JobDetail], None]:
         """Yield the jobs of a queue that farcall submitted, in any status, the newest first.
 
         They come in pages of up to 100, a request each; children of arrays are not among them.

@@ -1,8 +1,10 @@
-"""What the demos show alike."""
+"""What the demos have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 
 from rich.panel import Panel
@@ -20,3 +22,18 @@ def next_steps(commands: Iterable[tuple[str, str]]) -> Panel:
     for command, purpose in commands:
         following.add_row(f"[bold]{command}[/]", purpose)
     return Panel(following, title="What to type next", border_style="green")
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for as long as the block lasts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,221 @@
+"""The page's HTTP API and its files.
+
+GET ``/`` and ``/static/<file>`` hold nothing and are given to everybody; what is below ``/api``
+wants the token (see `farcall.ui.guard`). Errors are ``{"error": "a sentence"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from farcall.errors import FarcallError, ServiceError
+from farcall.ui.guard import answer
+from farcall.ui.site import Site
+from farcall.ui.streams import EventStream
+from farcall_runtime.contract import STREAMS
+
+_STATIC = Path(__file__).with_name("static")
+
+_JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d{1,5})?")
+_SPAN = re.compile(r"(\d{1,4})([mhd])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_MOST_JOBS = 10_000
+_MOST_LINES = 100_000
+_REASON = "cancelled on farcall's page"
+_MOST_CHARACTERS = 500
+
+
+class _Files(StaticFiles):
+    """The page's files."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Find a file; no name has a null character, which `os` would refuse by a ValueError."""
+        return ("", None) if "\0" in path else super().lookup_path(path)
+
+
+def application(site: Site) -> Starlette:
+    """Return the application that answers for a site, without its guard."""
+    app = Starlette(
+        routes=[
+            Route("/", _index),
+            Mount("/static", _Files(directory=_STATIC)),
+            Route("/api/about", _about),
+            Route("/api/events", _events),
+            Route("/api/jobs/{job}", _job),
+            Route("/api/jobs/{job}/children/events", _children),
+            Route("/api/jobs/{job}/logs", _logs),
+            Route("/api/cancel", _cancel, methods=["POST"]),
+        ],
+        exception_handlers={
+            HTTPException: _refused,
+            ServiceError: _failed,
+            FarcallError: _impossible,
+            Exception: _broken,
+        },
+    )
+    app.state.site = site
+    return app
+
+
+# --- what is shown ----------------------------------------------------------------------------
+
+
+async def _index(request: Request) -> Response:
+    return FileResponse(_STATIC / "index.html")
+
+
+async def _about(request: Request) -> Response:
+    return JSONResponse(await _site(request).about())
+
+
+async def _events(request: Request) -> Response:
+    site = _site(request)
+    span = request.query_params.get("since")
+    since = site.jobs.since if span is None else max(site.jobs.since, _since(span))
+    return EventStream(site.job_events(since), site.stopping)
+
+
+async def _job(request: Request) -> Response:
+    site = _site(request)
+    entry = await site.entry(_job_id(request))
+    if entry is None:
+        raise _unknown(request)
+    return JSONResponse(await site.overview(entry))
+
+
+async def _children(request: Request) -> Response:
+    site = _site(request)
+    entry = await site.entry(_job_id(request))
+    if entry is None:
+        raise _unknown(request)
+    if not entry.detail.array_size:
+        raise HTTPException(400, f"job {entry.detail.job_id} is no array and has no children")
+    return EventStream(site.child_events(entry.detail.job_id), site.stopping)
+
+
+async def _logs(request: Request) -> Response:
+    site = _site(request)
+    given = request.query_params
+    stream = given.get("stream", "both")
+    if stream not in (*STREAMS, "both"):
+        raise HTTPException(400, f"stream is {stream!r}: stdout, stderr and both are allowed")
+    attempt = _number(given, "attempt", 10)
+    tail = _number(given, "tail", _MOST_LINES)
+    entry = await site.entry(_job_id(request))
+    if entry is None:
+        raise _unknown(request)
+    if entry.detail.array_size:
+        raise HTTPException(400, "an array writes nothing itself; its children do")
+    streams = STREAMS if stream == "both" else (stream,)
+    lines = site.line_events(entry.detail.job_id, streams, attempt, tail)
+    return EventStream(lines, site.stopping)
+
+
+# --- what is done -----------------------------------------------------------------------------
+
+
+async def _cancel(request: Request) -> Response:
+    site = _site(request)
+    wanted = await _body(request)
+    reason = wanted.get("reason") or _REASON
+    if not isinstance(reason, str) or len(reason) > _MOST_CHARACTERS:
+        raise HTTPException(400, f"reason must be a text of up to {_MOST_CHARACTERS} characters")
+    if ("jobs" in wanted) == ("run" in wanted):
+        raise HTTPException(400, "either jobs or run says what is to be cancelled")
+    if "jobs" in wanted:
+        done = await site.cancel_jobs(_job_ids(wanted["jobs"]), reason)
+    else:
+        run, workflow = wanted["run"], wanted.get("workflow")
+        if not (isinstance(run, str) and run and isinstance(workflow, (str, type(None)))):
+            raise HTTPException(400, "run and workflow must be names")
+        done = await site.cancel_run(run, workflow, reason)
+    results = [{"id": each.job_id, "outcome": each.outcome, "text": each.text} for each in done]
+    return JSONResponse({"results": results})
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    try:
+        wanted = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        wanted = None
+    if not isinstance(wanted, dict):
+        raise HTTPException(400, "the body must be a JSON object")
+    return wanted
+
+
+def _job_ids(given: object) -> list[str]:
+    if not isinstance(given, list) or not 0 < len(given) <= _MOST_JOBS:
+        raise HTTPException(400, f"jobs must be a list of 1 to {_MOST_JOBS} job IDs")
+    for each in given:
+        if not isinstance(each, str) or not _JOB.fullmatch(each):
+            raise HTTPException(400, f"{str(each)[:80]!r} is not the ID of a job")
+    return list(dict.fromkeys(given))
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+def _site(request: Request) -> Site:
+    site: Site = request.app.state.site
+    return site
+
+
+def _job_id(request: Request) -> str:
+    job_id = str(request.path_params["job"])
+    if not _JOB.fullmatch(job_id):
+        raise HTTPException(400, f"{job_id[:80]!r} is not the ID of a job")
+    return job_id
+
+
+def _unknown(request: Request) -> HTTPException:
+    job_id = request.path_params["job"]
+    return HTTPException(404, f"Batch does not know job {job_id}, or farcall did not submit it")
+
+
+def _since(span: str) -> datetime:
+    found = _SPAN.fullmatch(span)
+    if found is None:
+        raise HTTPException(400, f"since is {span[:80]!r}: 30m, 12h and 7d are allowed")
+    return datetime.now(timezone.utc) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _number(given: Mapping[str, str], name: str, most: int) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise HTTPException(400, f"{name} is {text[:80]!r}: 1 to {most} are allowed")
+    return int(text)
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101  # says so to the type checker
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return answer(502, str(error))
+
+
+async def _impossible(_: Request, error: Exception) -> Response:
+    return answer(409, str(error))
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    return answer(500, f"an error of farcall's own: {error!r}; the server's output says more")

@@ -1,0 +1,163 @@
+"""Who may ask the page's server for anything: whoever has the token, from the page itself.
+
+The server acts with the AWS credentials of the person who started it, and every program on the
+machine and every website in a browser there can send it requests. So nothing below ``/api`` is
+answered without the token of this start, which only that person was told. Names other than the
+server's own are refused, because a website may let its own name lead here (DNS rebinding), and so
+is what a browser says other sites have sent. There are no cookies and no CORS headers: nothing a
+browser adds by itself opens a door.
+
+Sources:
+    https://fetch.spec.whatwg.org/#origin-header
+    https://www.w3.org/TR/fetch-metadata/
+    https://www.w3.org/TR/CSP3/
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BYTES = 1 << 20
+"""Size of a request's body: room for the IDs of 10,000 children."""
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+
+class Guard:
+    """Refuses what it must before the application behind it sees it, and sets the headers.
+
+    Args:
+        app: What it guards.
+        token: The secret of this start.
+        host: Where the server listens.
+        port: Its port.
+        read_only: Whether whatever changes something is refused.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, host: str, port: int, read_only: bool) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._url = url(host, port)
+        # Of 0.0.0.0, which browsers let websites send to, it is none.
+        own = self._url.removeprefix("http://").rpartition(":")[0].lower()
+        self._hosts = {f"{name}:{port}" for name in (*_LOOPBACK, own)}
+        if port == 80:  # which browsers leave out
+            self._hosts |= {name.rpartition(":")[0] for name in self._hosts}
+        self._read_only = read_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered."""
+        if scope["type"] != "http":
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                is_static = scope["path"].startswith("/static/")
+                headers["Cache-Control"] = "no-cache" if is_static else "no-store"
+            await send(message)
+
+        refused = self._refuse(scope)
+        await (refused or self._app)(scope, receive, guarded)
+
+    def _refuse(self, scope: Scope) -> JSONResponse | None:
+        """Return the answer to a request that goes no further."""
+        headers = Headers(scope=scope)
+        text = self._distrust(scope, headers)
+        if text:
+            return answer(403, text)
+        is_api = scope["path"] == "/api" or scope["path"].startswith("/api/")
+        if is_api and not self._knows_token(headers):
+            # Nothing about what is wrong with it.
+            response = answer(401, "the token is missing or wrong; farcall ui prints it at start")
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        return self._refuse_change(headers)
+
+    def _distrust(self, scope: Scope, headers: Headers) -> str:
+        """Say why a request may come from somebody else's page; empty if it does not."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return f"this server answers to no such name and port; open {self._url}"
+        origins = headers.getlist("origin")
+        if any(origin != f"http://{hosts[0]}" for origin in origins):
+            return "requests of other origins are refused"
+        site = headers.get("sec-fetch-site", "same-origin")
+        if site in ("same-origin", "none") or _is_visit(scope, headers):
+            return ""
+        return "requests of other sites are refused"
+
+    def _knows_token(self, headers: Headers) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.encode(errors="surrogateescape")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given, self._token)
+
+    def _refuse_change(self, headers: Headers) -> JSONResponse | None:
+        if self._read_only:
+            return answer(403, "this page was started with --read-only; nothing is cancelled here")
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            return answer(415, "the content type must be application/json")
+        size = headers.get("content-length", "")
+        if not (size.isascii() and size.isdecimal()):
+            return answer(411, "the request must say how long it is (Content-Length)")
+        if int(size[:20]) > MOST_BYTES:
+            return answer(413, f"the request is {size[:20]} bytes; {MOST_BYTES} are allowed")
+        return None
+
+
+def answer(status: int, text: str) -> JSONResponse:
+    """Return an answer that says what went wrong."""
+    return JSONResponse({"error": text}, status_code=status)
+
+
+def url(host: str, port: int) -> str:
+    """Return the address at which a browser on this machine reaches a server.
+
+    Args:
+        host: Where it listens.
+        port: Its port.
+    """
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
+    name = everywhere.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches what listens at an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_visit(scope: Scope, headers: Headers) -> bool:
+    """Tell whether somebody follows a link to the page, which holds nothing by itself."""
+    return (
+        scope["method"] == "GET"
+        and scope["path"] == "/"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )

@@ -1,0 +1,234 @@
+"""What the server knows and does, behind its HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import farcall
+from farcall import cancelling, overview, reading, records
+from farcall.cancelling import Cancelled
+from farcall.catalog import Catalog, Entry, Query
+from farcall.covalent_api import Covalent
+from farcall.errors import FarcallError
+from farcall.settings import Settings
+from farcall.ui.account import Account
+from farcall.ui.children import Arrays
+from farcall.ui.jobs import Jobs, user
+from farcall.ui.streams import HEARTBEAT_S, event
+from farcall.ui.watchers import Feed, K, Watcher
+
+_JOBS = 200
+_CHILDREN = 1000
+_LINES = 500
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the page is served, and what it shows.
+
+    Attributes:
+        host: Where it listens.
+        port: Its port; 0 takes a free one.
+        read_only: Whether nothing can be cancelled on it.
+        span: How long ago a job may have been submitted.
+        queues: Names or ARNs of the queues; without any the option ``batch_queue`` counts.
+        everybody: Whether the jobs of all users are shown, and not only one's own.
+        covalent: The Covalent server by which electrons are cancelled.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8750
+    read_only: bool = False
+    span: timedelta = field(default=timedelta(days=7))
+    queues: Sequence[str] = ()
+    everybody: bool = False
+    covalent: Covalent | None = None
+
+
+class Site:
+    """Everything the page is told and can do.
+
+    Args:
+        settings: The options of farcall.
+        options: Those of the page.
+
+    Attributes:
+        options: The same.
+        queues: The queues whose jobs are shown.
+        jobs: Their jobs.
+        arrays: The children of arrays.
+        stopping: Is set when the server stops.
+    """
+
+    def __init__(self, settings: Settings, options: Options) -> None:
+        self.options = options
+        self.queues = list(options.queues) or [settings.batch_queue]
+        self._settings = settings
+        self._account = Account(settings)
+        self.jobs = Jobs(self._account, self.queues, options.span, everybody=options.everybody)
+        self.arrays = Arrays(self._account)
+        self.jobs.on_change = self.arrays.hurry
+        self.stopping = asyncio.Event()
+
+    async def close(self) -> None:
+        """Close the clients."""
+        await self._account.close()
+
+    async def about(self) -> dict[str, Any]:
+        """Return what the page says of itself.
+
+        Raises:
+            FarcallError: There is no session.
+        """
+        session = await self._account.session()
+        covalent = self.options.covalent
+        return {
+            "version": farcall.__version__,
+            "region": session.aws.region,
+            "queues": self.queues,
+            "bucket": self._settings.s3_bucket_name,
+            "prefix": self._settings.prefix,
+            "user": "" if self.options.everybody else user(session),
+            "read_only": self.options.read_only,
+            "covalent": covalent.address if covalent is not None else "",
+            "console": session.aws.has_console,
+            "since": records.moment(self.jobs.since),
+        }
+
+    async def account_id(self) -> str:
+        """Return the account's ID.
+
+        Raises:
+            FarcallError: STS refused, or there is no session.
+        """
+        return await (await self._account.session()).aws.account()
+
+    # --- what is told -------------------------------------------------------------------------
+
+    async def job_events(self, since: datetime) -> AsyncGenerator[bytes, None]:
+        """Yield the jobs submitted since some moment, then those that change."""
+
+        def told(job_ids: list[str]) -> dict[str, Any]:
+            known = map(self.jobs.get, job_ids)
+            return {"jobs": [records.job(entry) for entry in known if entry is not None]}
+
+        with self.jobs.listen_since(since) as feed:
+            async for piece in _events(self.jobs, feed, "jobs", _JOBS, told):
+                yield piece
+
+    async def child_events(self, parent_id: str) -> AsyncGenerator[bytes, None]:
+        """Yield the children of an array, then those that change."""
+        with self.arrays.listen(parent_id) as (children, feed):
+
+            def told(indexes: list[int]) -> dict[str, Any]:
+                return {"children": [children.row(index) for index in indexes]}
+
+            async for piece in _events(children, feed, "children", _CHILDREN, told):
+                yield piece
+
+    async def line_events(
+        self, job_id: str, streams: Sequence[str], attempt: int | None, tail: int | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines that a job has written and writes, to its end."""
+        end = {}
+        try:
+            session = await self._account.session()
+            lines: Any = reading.lines(
+                session, job_id, follow=True, streams=streams, attempt=attempt, tail=tail
+            )
+            async with contextlib.aclosing(lines) as batches:
+                async for batch in batches:
+                    for start in range(0, len(batch), _LINES):
+                        told = [_line(line) for line in batch[start : start + _LINES]]
+                        yield event("lines", {"lines": told})
+        except FarcallError as error:
+            end = {"error": str(error)}
+        yield event("end", end)
+
+    async def entry(self, job_id: str) -> Entry | None:
+        """Return what Batch says of a job, or None if it is not known or not farcall's.
+
+        Raises:
+            FarcallError: Batch refused the call.
+        """
+        session = await self._account.session()
+        return (await Catalog(session.batch).describe([job_id])).get(job_id)
+
+    async def overview(self, entry: Entry) -> dict[str, Any]:
+        """Return all that is known of a job.
+
+        Raises:
+            FarcallError: AWS refused a call.
+        """
+        return await overview.of(await self._account.session(), entry)
+
+    # --- what is done -------------------------------------------------------------------------
+
+    async def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
+        """End jobs.
+
+        Raises:
+            FarcallError: AWS refused.
+        """
+        session = await self._account.session()
+        done = await cancelling.cancel(session, job_ids, reason, self.options.covalent)
+        self._look_again(job_ids)
+        return done
+
+    async def cancel_run(self, run: str, workflow: str | None, reason: str) -> list[Cancelled]:
+        """End all jobs of a run of a workflow that have not ended.
+
+        Args:
+            run: As `Entry.run`.
+            workflow: The workflow's name, or None for whatever the run did.
+            reason: Why.
+
+        Raises:
+            FarcallError: AWS refused.
+        """
+        session = await self._account.session()
+        with self.jobs.listen_since(self.jobs.since):
+            await self.jobs.refresh()  # what was submitted a moment ago
+        query = Query(run=run, workflow=workflow)
+        entries = [
+            entry
+            for entry in self.jobs.entries.values()
+            if query.fits(entry) and not entry.detail.status.is_final
+        ]
+        done = await cancelling.cancel_all(session, entries, reason, self.options.covalent)
+        self._look_again(entry.detail.job_id for entry in entries)
+        return done
+
+    def _look_again(self, job_ids: Iterable[str]) -> None:
+        self.jobs.hurry()
+        self.arrays.hurry(job_id.partition(":")[0] for job_id in job_ids)
+
+
+async def _events(
+    watcher: Watcher[K],
+    feed: Feed[K],
+    name: str,
+    most: int,
+    told: Callable[[list[K]], dict[str, Any]],
+) -> AsyncGenerator[bytes, None]:
+    """Yield what a feed brings, and how the watching goes after each look."""
+    while True:
+        keys = await feed.take(most, HEARTBEAT_S)
+        if keys:
+            yield event(name, told(keys))
+        if not feed.is_behind:
+            yield event("state", watcher.state())
+
+
+def _line(line: reading.Line) -> dict[str, Any]:
+    return {
+        "text": line.text,
+        "stream": line.stream,
+        "attempt": line.attempt,
+        "at": records.moment(line.at),
+    }

@@ -1,0 +1,209 @@
+// Begins the page: asks for the token, follows the jobs, and shows what the address names.
+
+import { follow, get, keepToken, onRefused, takeToken } from "./api.js";
+import { cancelRun, cancelTasks } from "./cancel.js";
+import { forgetChildren, onChildren, watch } from "./children.js";
+import { Detail } from "./detail.js";
+import { openHelp, themeButton, tokenForm } from "./dialogs.js";
+import { frame, h, icon, setAttr, setText } from "./dom.js";
+import { controls, wanted } from "./filters.js";
+import { count, ms } from "./format.js";
+import { MainView } from "./mainview.js";
+import { listenForKeys } from "./keys.js";
+import { jobHash } from "./rows.js";
+import { runHash, runsList } from "./runs.js";
+import { store } from "./store.js";
+
+const place = { scope: null, job: null, view: "runs" };
+const live = { loading: true, error: "", state: "Loading…", stream: null };
+let page = null;
+// How long a window may be out of sight before it lets go of its connections.
+const REST_MS = 3000;
+
+const token = tokenForm((said) => {
+  keepToken(said);
+  token.hide();
+  start();
+});
+document.body.append(token.element);
+
+onRefused(() => {
+  live.stream?.close();
+  forgetChildren();
+  page?.detail.output.show(null);
+  page?.element.remove();
+  document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
+  page = null;
+  keepToken("");
+  token.show("The token is refused: it is that of another session. Each start of farcall ui has one of its own.");
+});
+
+async function start() {
+  let about;
+  try {
+    about = await get("/api/about");
+  } catch (error) {
+    if (error.status === 401) return;
+    live.error = error.message;
+    const again = h("button.strong", { type: "button", on: { click: () => (failed.remove(), start()) } }, "Try again");
+    const failed = h("main.token", {}, h("div", { role: "alert" }, h("h1.brand", {}, "farcall"), h("p", { text: error.message }), h("div.buttons", {}, again)));
+    document.body.append(failed);
+    return;
+  }
+  page = build(about);
+  document.body.prepend(page.element);
+  route();
+  listen();
+}
+
+function build(about) {
+  const status = h("span.live", { role: "status", "aria-label": "Connection" });
+  const requests = h("span.requests", { data: { testid: "requests" } });
+  const alert = h("div.banner-error", { role: "alert", hidden: true, data: { testid: "banner-error" } });
+  const filters = controls({ change: () => frame(update), since: listen }, ms(about.since));
+  const runs = runsList();
+  const open = (task) => (location.hash = task.run?.jobs ? runHash(task.run) : jobHash(task.id));
+  const main = new MainView({ open, cancelRun, cancelTasks: (tasks) => cancelTasks(tasks, () => main.table.clear()), watch: () => frame(watchShown), readOnly: about.read_only });
+  const detail = new Detail({ open, close: closeTask, cancel: (task) => cancelTasks([task]), readOnly: () => about.read_only });
+  const where = [about.region, ...about.queues].filter(Boolean).join(" · ");
+  const element = h("div.page", {},
+    h("header.top-bar", { role: "banner" },
+      h("div.top-line", {}, h("h1.brand", {}, h("a", { href: "#/" }, "farcall")), h("bdi.where", { text: where, title: where }),
+        about.read_only ? h("span.badge", { data: { testid: "read-only" } }, "Read-only") : null,
+        h("span.gap"), requests, status, themeButton(), h("button.plain", { type: "button", "aria-label": "Help", title: "Help (?)", on: { click: openHelp } }, icon("help"))),
+      h("div.filter-line", {}, filters.states, filters.choices)),
+    alert, h("div.columns", {}, runs.element, main.element, detail.element));
+  return { element, about, status, requests, alert, filters, runs, main, detail };
+}
+
+// Follows the jobs from now on, as far back as is asked for.
+function listen() {
+  live.stream?.close();
+  live.loading = true;
+  let fresh = true;
+  live.stream = follow(`/api/events${wanted.since && `?since=${encodeURIComponent(wanted.since)}`}`, {
+    // Each stream tells everything anew; what was known stays in sight meanwhile.
+    open() {
+      fresh = true;
+      store.renew();
+    },
+    jobs: ({ jobs }) => store.upsert(jobs),
+    state({ loading, error, requests }) {
+      live.loading = loading;
+      live.error = error ?? "";
+      if (page && requests) setText(page.requests, `${count(requests.last_minute)} requests in the last minute`);
+      say(loading ? "Loading…" : error ? "Out of date" : "Live");
+      if (loading || !fresh) return;
+      fresh = false;
+      store.sweep();
+    },
+    broken(error) {
+      live.error = error.status ? error.message : "";
+      say(error.status >= 400 && error.status < 500 ? "Offline" : "Reconnecting…");
+    },
+  });
+  frame(update);
+}
+
+function rest(yes) {
+  if (!page) return;
+  live.rests = yes;
+  page.detail.output.rest(yes);
+  if (!yes) return listen();
+  live.stream?.close();
+  watch([]);
+}
+
+function say(state) {
+  live.state = state;
+  frame(update);
+}
+
+function update() {
+  if (!page) return;
+  if (place.address) resolve();
+  setText(page.status, live.state);
+  page.status.dataset.state = live.state;
+  page.alert.hidden = !live.error;
+  setText(page.alert, live.error);
+  document.body.classList.toggle("loading", live.loading);
+  page.filters.update();
+  const scope = place.scope ?? (place.job ? "all" : null);
+  page.runs.update(scope, live.loading);
+  page.main.show(scope);
+  page.main.update(live);
+  page.detail.update();
+  const { running, failed } = store.totals;
+  document.title = [running ? `${count(running)} running` : "", failed ? `${count(failed)} failed` : "", "farcall"].filter(Boolean).join(" · ");
+  watchShown();
+}
+
+function watchShown() {
+  if (!page) return;
+  if (live.rests) return;
+  const { detail, main } = page;
+  const [parent, index] = (place.job ?? "").split(":");
+  const first = index === undefined ? detail.array() : store.jobs.get(parent);
+  watch([...new Set([first, ...main.arrays()])].filter(Boolean));
+}
+
+// #/, #/all, #/run/<run>, #/run/<run>/<workflow>, #/job/<id>
+function route() {
+  if (!page) return;
+  const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decode);
+  place.job = kind === "job" && rest[0] ? rest[0] : null;
+  place.view = kind === "job" ? "job" : kind === "run" || kind === "all" ? "main" : "runs";
+  place.address = kind === "run" || kind === "job" ? { kind, rest } : null;
+  if (kind !== "run" && kind !== "job") place.scope = "all";
+  document.body.dataset.view = place.view;
+  page.detail.show(place.job);
+  page.main.table.mark(place.job);
+  frame(update);
+}
+
+// What an address names may not be known yet when the page opens.
+function resolve() {
+  const { kind, rest } = place.address;
+  if (kind === "run") place.scope = store.run(rest[0], rest[1] || undefined) ?? null;
+  else if (place.scope !== "all") place.scope = store.runs.get(store.jobs.get(rest[0].split(":")[0])?.key) ?? place.scope;
+}
+
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function closeTask() {
+  location.hash = place.scope && place.scope !== "all" ? runHash(place.scope) : "#/all";
+  page.main.table.element.focus({ preventScroll: true });
+}
+
+store.listen(() => frame(update));
+onChildren(() => frame(update));
+setInterval(() => {
+  if (!page || document.hidden) return;
+  page.runs.tick();
+  page.main.tick();
+  page.detail.update();
+}, 1000);
+// A window that nobody sees holds no connection: a browser has six for all that show this page.
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(live.resting);
+  if (document.hidden) live.resting = setTimeout(() => rest(true), REST_MS);
+  else if (live.rests) rest(false);
+  else frame(update);
+});
+addEventListener("hashchange", () => {
+  if (/^#\/?[?&]?token=/.test(location.hash)) {
+    takeToken();
+    location.reload();
+  } else route();
+});
+listenForKeys({ page: () => page, closeTask: () => place.job && closeTask(), help: openHelp });
+
+setAttr(document.body, "data-view", "runs");
+if (takeToken()) start();
+else token.show("");

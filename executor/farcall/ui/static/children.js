@@ -1,0 +1,96 @@
+// The children of arrays, which are followed only while somebody looks at them.
+
+import { follow, path } from "./api.js";
+import { frame } from "./dom.js";
+import { groupOf, isOver } from "./format.js";
+import { store } from "./store.js";
+
+const arrays = new Map();
+const listeners = new Set();
+const tell = () => listeners.forEach((f) => f());
+
+/** Calls a function after changes, at most once a picture. */
+export const onChildren = (f) => listeners.add(f);
+
+/** Returns what is known of an array's children: {list, error, loading}; by index, with holes. */
+export function childrenOf(id) {
+  return arrays.get(id) ?? { list: [], error: "", loading: true, version: 0 };
+}
+
+/**
+ * Follows the children of one of some arrays: a browser opens six connections to one server, in all
+ * its windows. One whose children are not known yet comes first, so that all are known in turn.
+ * @param {object[]} jobs the arrays, those looked at most closely first
+ */
+export function watch(jobs) {
+  const open = jobs.filter((job) => !arrays.get(job.id)?.done);
+  const chosen = open.find((job) => !isKnown(job)) ?? open[0];
+  for (const [id, array] of arrays) {
+    if (id === chosen?.id) continue;
+    array.stream?.close();
+    array.stream = null;
+  }
+  if (!chosen) return;
+  let array = arrays.get(chosen.id);
+  if (!array) arrays.set(chosen.id, (array = { list: [], error: "", loading: true, version: 0, stream: null, done: false }));
+  array.stream ??= start(array, chosen);
+}
+
+function isKnown(job) {
+  const array = arrays.get(job.id);
+  return Boolean(array && (array.error || array.list.length === job.array_size));
+}
+
+/** Forgets all, as after a change of the token. */
+export function forgetChildren() {
+  watch([]);
+  arrays.clear();
+}
+
+function start(array, job) {
+  const stream = follow(path("jobs", job.id, "children", "events"), {
+    open() {
+      array.error = "";
+    },
+    children({ children }) {
+      for (const said of children) array.list[said.i] = child(job, said, array.list[said.i]);
+      array.loading = false;
+      array.version += 1;
+      const all = array.list.length === job.array_size;
+      if (all) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
+      if (all && array.list.every((one) => isOver(one.group))) {
+        array.done = true; // Nothing changes any more, so its connection is of use to others.
+        stream.close();
+        array.stream = null;
+      }
+      frame(tell);
+    },
+    broken(error) {
+      array.error = error.message;
+      frame(tell);
+    },
+  });
+  return stream;
+}
+
+// A child as the table and the timeline want it: like a job, with what is its array's.
+function child(job, said, known) {
+  return Object.assign(known ?? {}, {
+    id: `${job.id}:${said.i}`,
+    index: said.i,
+    parent: job.id,
+    array: job,
+    function: job.function,
+    label: `${job.function}[${said.i}]`,
+    state: said.s,
+    group: groupOf(said.s),
+    created: said.c ?? job.created,
+    started: said.b,
+    stopped: said.e,
+    exit_code: said.x,
+    reason: said.r ?? "",
+    array_size: 0,
+    size: 1,
+    changed: (known?.changed ?? 0) + 1,
+  });
+}

@@ -1,0 +1,100 @@
+// What is known of one task, as sections of the panel: why, when, what it asked for and used.
+
+import { h, icon, outside } from "./dom.js";
+import { bytes, clock, count, many, moment, ms, span } from "./format.js";
+import { copyButton, meter, name } from "./parts.js";
+import { jobHash } from "./rows.js";
+
+/** Says why a task is as it is, and what to do. */
+export function whySection({ explanation, record, position }) {
+  const said = explanation ?? {};
+  const place = position ? `Number ${count(position)} in the queue ${record.queue}.` : "";
+  const calls = Object.entries(said.calls ?? {}).map(([word, n]) => `${count(n)} ${word.replaceAll("_", " ")}`);
+  const remedy = said.remedy || record.remedy;
+  return [
+    said.sentence || record.reason ? h("p.sentence", { data: { testid: "sentence" } }, said.error ? h("b.error-name", { text: said.error }) : null, name(sentence(said.sentence || record.reason))) : null,
+    place ? h("p.quiet", { text: place }) : null,
+    remedy ? h("div.remedy", { data: { testid: "remedy" } }, h("b", {}, "What to do"), h("div", {}, name(sentence(remedy)))) : null,
+    calls.length > 1 ? h("p.quiet", { text: `Its calls: ${calls.join(", ")}.` }) : null,
+    said.children?.length ? failedChildren(said.children) : null,
+    said.traceback ? h("section", {}, h("div.section-head", {}, h("h3", {}, "Traceback"), copyButton("Copy the traceback", said.traceback)),
+      h("pre.traceback", { tabindex: "0", data: { testid: "traceback" }, text: said.traceback.trimEnd() })) : null,
+  ];
+}
+
+function failedChildren(children) {
+  return h("section", {}, h("h3", {}, "The first that failed"), h("ul.failed-children", {}, ...children.map((child) =>
+    h("li", {}, icon("failed"), h("div", {}, h("a", { href: jobHash(child.job_id) }, `[${child.job_id.split(":")[1]}] ${child.error}`), h("div.quiet", {}, name(sentence(child.sentence))))))));
+}
+
+function sentence(text) {
+  const said = String(text).trim();
+  return said && !/[.?!]$/.test(said) ? `${said}.` : said;
+}
+
+/** Says what a task asked for, and how much of it it used. */
+export function usageSection({ record, usage }) {
+  const asked = record.memory_mib * 1048576;
+  const limit = usage?.memory_limit_bytes || asked;
+  const rows = [];
+  if (usage?.peak_memory_bytes && limit) rows.push(meter("Memory at most", usage.peak_memory_bytes / limit, `${bytes(usage.peak_memory_bytes)} of ${bytes(limit)}`));
+  if (usage?.wall_s && record.vcpu) {
+    const busy = usage.cpu_s / usage.wall_s;
+    rows.push(meter("Processors on average", busy / record.vcpu, `${busy.toFixed(2)} of ${record.vcpu} vCPU`));
+  }
+  const limits = pairs([
+    ["Asked for", [record.vcpu && `${record.vcpu} vCPU`, asked && bytes(asked), record.gpus && many(record.gpus, "GPU")].filter(Boolean).join(", ")],
+    ["Time limit", record.time_limit_s ? span(record.time_limit_s * 1000) : "none"],
+    usage ? ["Processor time", span(usage.cpu_s * 1000)] : null,
+  ]);
+  return [h("h3", {}, "Asked for and used"), ...rows, limits];
+}
+
+/** Says when things happened. */
+export function timesSection({ record }) {
+  const [created, started, stopped] = [record.created_at, record.started_at, record.stopped_at].map(ms);
+  const at = (moment_at) => h("time", { datetime: new Date(moment_at).toISOString(), title: moment(moment_at) }, clock(moment_at));
+  return [h("h3", {}, "Times"), pairs([
+    created ? ["Submitted", at(created)] : null,
+    started ? ["Started", [at(started), h("span.quiet", { text: ` after ${span(started - created)}` })]] : null,
+    stopped ? ["Ended", [at(stopped), started ? h("span.quiet", { text: ` after running ${span(stopped - started)}` }) : null]] : null,
+  ])];
+}
+
+/** Lists the attempts that have ended. */
+export function attemptsSection({ attempts, record, explanation }) {
+  if (!attempts?.length) return [];
+  const heads = ["#", "Started", "Ran", "Exit code", "Why it ended"];
+  const rows = attempts.map((one, n) => {
+    const [from, to] = [ms(one.started_at), ms(one.stopped_at)];
+    const why = one.reason || explanation?.earlier?.[n] || "";
+    return h("tr", {}, h("td", { text: one.attempt }), h("td", { text: from ? clock(from) : "never" }), h("td", { text: from && to ? span(to - from) : "" }),
+      h("td", { text: one.exit_code ?? "" }), h("td", {}, name(why)));
+  });
+  return [h("h3", {}, `Attempts, ${attempts.length} of ${record.attempts_allowed}`),
+    h("div.scrolls", { tabindex: "0", role: "group", "aria-label": "Table of attempts" }, h("table", { "aria-label": "Attempts" }, h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, ...rows)))];
+}
+
+/** Says what the job is in AWS's words, with links to its console. */
+export function jobSection({ record, links }) {
+  const shown = [["job", "Job in the AWS console"], ["log", "Log in CloudWatch"], ["queue", "Queue in the AWS console"]].filter(([key]) => links?.[key]);
+  const tags = Object.entries(record.tags ?? {});
+  return [h("h3", {}, "Job"), pairs([
+    ["ID", [h("span.mono", { text: record.id }), copyButton("Copy the job's ID", record.id)]],
+    ["Name", name(record.name)],
+    record.workflow ? ["Workflow", name(record.workflow)] : null,
+    record.dispatch ? ["Dispatch", h("span.mono", { text: record.dispatch })] : null,
+    ["User", name(record.user)],
+    ["Queue", name(record.queue)],
+    ["State", h("span.mono", { text: record.state })],
+    record.reason ? ["Batch says", name(record.reason)] : null,
+    record.image ? ["Image", h("span.mono", {}, name(record.image))] : null,
+    record.definition ? ["Definition", h("span.mono", {}, name(record.definition))] : null,
+    tags.length ? ["Tags", h("ul.tags", {}, ...tags.map(([key, value]) => h("li", {}, name(key), " = ", name(value))))] : null,
+  ]), shown.length ? h("p.links", {}, ...shown.map(([key, text]) => outside(links[key], text))) : null];
+}
+
+function pairs(rows) {
+  return h("dl", {}, ...rows.filter((row) => row && row[1]).flatMap(([term, said]) =>
+    [h("dt", { text: term }), h("dd", {}, ...[said].flat().map((one) => (one && typeof one !== "object" ? String(one) : one)))]));
+}

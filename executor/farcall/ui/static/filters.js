@@ -1,0 +1,85 @@
+// What is asked for: states, words, a person. Also the controls in the header that say so.
+
+import { fill, h, icon, setAttr, setText } from "./dom.js";
+import { GROUPS, clock, count } from "./format.js";
+import { remember, remembered } from "./parts.js";
+import { store } from "./store.js";
+
+/** What is asked for now. */
+export const wanted = { groups: new Set(), text: "", user: remembered("user"), since: remembered("since") || "1d" };
+
+const SPANS = [["1h", 1, "the last hour"], ["6h", 6, "the last 6 hours"], ["1d", 24, "the last day"], ["7d", 168, "the last 7 days"]];
+const HOUR_MS = 3600000;
+
+/** Tells whether a job, or a child of an array among its children, is asked for. */
+export function fitsJob(job) {
+  if (wanted.user && job.user !== wanted.user) return false;
+  if (wanted.text && !job.text.includes(wanted.text)) return false;
+  return !wanted.groups.size || [...wanted.groups].some((group) => job.by[group] > 0);
+}
+
+/** Tells whether a child is asked for, of an array that is. */
+export const fitsChild = (child) => !wanted.groups.size || wanted.groups.has(child.group);
+
+/** Tells whether a run has anything that is asked for. */
+export function fitsRun(run) {
+  if (wanted.user && run.user !== wanted.user) return false;
+  if (wanted.groups.size && ![...wanted.groups].some((group) => run.counts[group] > 0)) return false;
+  if (!wanted.text || run.text.includes(wanted.text)) return true;
+  for (const job of run.jobs.values()) if (job.text.includes(wanted.text)) return true;
+  return false;
+}
+
+/** Tells whether something is left out. */
+export const isFiltered = () => Boolean(wanted.groups.size || wanted.text || wanted.user);
+
+/**
+ * Makes the controls.
+ * @param {object} on `change()` after a choice; `since()` after another span of time
+ * @param {number} earliest the moment before which the server looks at nothing
+ */
+export function controls(on, earliest) {
+  const chips = GROUPS.map(({ key, word }) => {
+    const number = h("b", { text: "0" });
+    const chip = h("button.chip", { type: "button", "aria-pressed": "false", data: { group: key } }, icon(key), h("span", { text: word }), " ", number);
+    chip.addEventListener("click", () => {
+      if (!wanted.groups.delete(key)) wanted.groups.add(key);
+      setAttr(chip, "aria-pressed", String(wanted.groups.has(key)));
+      on.change();
+    });
+    return { key, chip, number };
+  });
+  const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter", "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false" });
+  search.addEventListener("input", () => {
+    wanted.text = search.value.trim().toLowerCase();
+    on.change();
+  });
+  const user = h("select", { "aria-label": "User", on: { change: () => (remember("user", (wanted.user = user.value)), on.change()) } });
+  const since = h("select", { "aria-label": "Submitted within", on: { change: () => (remember("since", (wanted.since = since.value)), on.since()) } },
+    ...SPANS.filter(([, hours]) => Date.now() - hours * HOUR_MS > earliest + HOUR_MS / 2).map(([value, , text]) => h("option", { value, text })),
+    h("option", { value: "", text: `since ${clock(earliest, Date.now(), false)}` }));
+  since.value = wanted.since;
+  if (since.value !== wanted.since) since.value = wanted.since = "";
+  let known = null;
+
+  function update() {
+    for (const { key, chip, number } of chips) {
+      setText(number, count(store.totals[key]));
+      chip.classList.toggle("none", !store.totals[key]);
+    }
+    const users = [...new Set([...store.users, ...(wanted.user ? [wanted.user] : [])])].sort();
+    const names = users.join("\n");
+    if (names === known) return;
+    known = names;
+    fill(user, h("option", { value: "", text: "Everyone" }), ...users.map((value) => h("option", { value, text: value })));
+    user.value = wanted.user;
+    user.hidden = users.length < 2;
+  }
+  update();
+  return {
+    search,
+    update,
+    states: h("div.chips", { role: "group", "aria-label": "States" }, ...chips.map(({ chip }) => chip)),
+    choices: h("div.choices", {}, h("label.search", {}, icon("search"), search, h("kbd", { text: "/", "aria-hidden": "true" })), user, since),
+  };
+}

@@ -1,0 +1,157 @@
+// The middle of the page: a run, or all of them, with its timeline and its tasks.
+
+import { childrenOf } from "./children.js";
+import { fill, h, icon, setAttr, setText } from "./dom.js";
+import { fitsJob, fitsRun, isFiltered } from "./filters.js";
+import { inWords, many } from "./format.js";
+import { bar, copyButton, remember, remembered } from "./parts.js";
+import { runName, runSentence } from "./runs.js";
+import { store } from "./store.js";
+import { TaskTable, selectionBar } from "./tasks.js";
+import { Timeline } from "./timeline.js";
+
+// So many children may stand in the timeline of a run beside its jobs.
+const MOST_DRAWN = 20000;
+
+export class MainView {
+  /** @param {object} on `open(task)`, `cancelRun(run)`, `cancelTasks(tasks)`, `watch()`; `readOnly` */
+  constructor(on) {
+    this.on = on;
+    this.scope = "all";
+    this.title = h("h2", { data: { testid: "run-title" } });
+    this.about = h("p.run-about");
+    this.bar = bar();
+    this.ids = h("span.run-ids");
+    this.cancel = on.readOnly ? null : h("button.danger", { type: "button", on: { click: () => on.cancelRun(this.scope) } }, "Cancel workflow…");
+    this.timeline = new Timeline({ open: on.open, tallest: () => Math.max(110, Math.min(260, this.element.clientHeight * 0.34)) });
+    this.fold = h("button.fold", { type: "button", "aria-expanded": "true" }, icon("chevron"), "Timeline");
+    this.fold.addEventListener("click", () => this._fold(this.fold.getAttribute("aria-expanded") === "true"));
+    this.note = h("div.empty", { hidden: true });
+    this.box = h("section.box", {}, this.fold, this.timeline.element);
+    const back = h("a.back", { href: "#/" }, icon("back"), "Workflows");
+    this.element = h("main.main", { tabindex: "-1" });
+    this.table = new TaskTable(this.element, { open: on.open, expand: on.watch, choose: () => this._chose() });
+    this.selection = selectionBar({ cancel: on.readOnly ? null : () => on.cancelTasks(this.table.chosenTasks()), clear: () => this.table.clear() });
+    this.head = h("header.main-head", {}, back, h("div.main-top", {}, h("div", {}, this.title, this.ids), this.cancel), this.about, this.bar.element);
+    this.element.append(this.head, this.box, this.note, this.table.element, this.selection.element);
+    this._fold(remembered("timeline") === "no");
+  }
+
+  /** Shows another run, or "all". */
+  show(scope) {
+    if (scope === this.scope) return;
+    this.scope = scope;
+    this.table.clear();
+    this.timeline.zoom = null;
+    this.timeline.back.hidden = true;
+    this.element.scrollTop = 0;
+  }
+
+  jobs() {
+    return this.scope === "all" ? [...store.jobs.values()] : [...(this.scope?.jobs.values() ?? [])];
+  }
+
+  /** Returns the arrays whose children are wanted: those opened, and those of a run that has few. */
+  arrays() {
+    const opened = this.table.expandedJobs();
+    if (this.scope === "all" || this.folded) return opened;
+    const arrays = this.jobs().filter((job) => job.array_size);
+    return arrays.length <= 2 ? [...new Set([...opened, ...arrays])] : opened;
+  }
+
+  /** Shows what there is by now. */
+  update({ loading, error }) {
+    const all = this.scope === "all";
+    const run = all ? null : this.scope;
+    const jobs = this.jobs();
+    setText(this.title, "");
+    fill(this.title, h("bdi", { text: all ? "All tasks" : run ? runName(run) : "Unknown run" }));
+    fill(this.ids, run ? h("bdi.mono", { text: run.run, title: run.run }) : null, run ? copyButton("Copy the run", run.run) : null);
+    if (this.cancel) {
+      this.cancel.hidden = all || !run;
+      this.cancel.disabled = !run?.left;
+    }
+    this.bar.element.hidden = !jobs.length;
+    this.bar.update(run?.counts ?? store.totals);
+    this.table.set(jobs);
+    this.tick();
+    this._empty(jobs, loading, error);
+    this._chose();
+  }
+
+  /** Shows what time alone changes. */
+  tick() {
+    const run = this.scope === "all" ? null : this.scope;
+    const total = Object.values(store.totals).reduce((a, b) => a + b, 0);
+    setText(this.about, run ? runSentence(run, Date.now()) : total ? `${many(total, "task")} of ${many(store.runs.size, "run")}: ${inWords(store.totals)}` : "");
+    this.table.tick();
+    if (!this.folded) this._draw();
+  }
+
+  _draw() {
+    const all = this.scope === "all";
+    const drawn = all ? drawnRuns() : drawnTasks(this.jobs().filter(fitsJob));
+    const version = all ? 0 : this.table.expandable.reduce((sum, job) => sum + childrenOf(job.id).version, 0);
+    this.timeline.set(drawn, `${store.version} ${this.scope?.key ?? "all"} ${version} ${drawn.length}`, all ? "run" : "task");
+    if (drawn.some((task) => !task.stopped)) this.timeline.refresh();
+  }
+
+  _empty(jobs, loading, error) {
+    const shown = jobs.filter(fitsJob).length;
+    this.note.hidden = shown > 0;
+    this.table.element.hidden = !shown;
+    this.box.hidden = !shown;
+    if (shown) return;
+    const said = loading ? ["Asking Batch…", ""]
+      : error && !jobs.length ? ["Nothing to show", "Batch could not be asked; the sentence at the top says why."]
+      : this.scope === null ? ["There is no such run here", "It may be older than what is listed: look further back with “Submitted within”, at the top."]
+      : jobs.length && isFiltered() ? ["No task fits the filter", "Take a filter away, at the top, to see more."]
+      : ["No jobs of farcall's yet", "Whatever you submit appears here by itself. Look further back with “Submitted within”, or try it: farcall demo."];
+    const state = said.join();
+    if (this.note.dataset.state === state) return;
+    this.note.dataset.state = state;
+    fill(this.note, loading ? h("span.spinner", { "aria-hidden": "true" }) : null, h("h3", { text: said[0] }), h("p", { text: said[1] }));
+  }
+
+  _chose() {
+    this.selection.update(this.table.chosenTasks());
+  }
+
+  _fold(yes) {
+    this.folded = yes;
+    setAttr(this.fold, "aria-expanded", String(!yes));
+    this.timeline.element.hidden = yes;
+    remember("timeline", yes ? "no" : "yes");
+    if (!yes && this.table) this._draw();
+    this.on.watch();
+  }
+}
+
+// Of all that was submitted the runs are drawn: its single tasks would be too small to see.
+function drawnRuns() {
+  return store.newest().filter(fitsRun).map((run) => ({
+    id: run.key,
+    run,
+    label: runName(run),
+    created: run.created,
+    started: Number.isFinite(run.started) ? run.started : null,
+    stopped: run.left ? null : run.stopped,
+    group: run.left ? "running" : run.counts.failed ? "failed" : run.counts.cancelled ? "cancelled" : "succeeded",
+    mark: run.counts.failed ? "failed" : undefined,
+  }));
+}
+
+// Children are drawn in the place of their array, where they are known.
+function drawnTasks(jobs) {
+  const drawn = [];
+  for (const job of jobs) {
+    const known = job.array_size ? childrenOf(job.id).list : [];
+    if (known.length && drawn.length + known.length < MOST_DRAWN) {
+      for (const child of known) if (child) drawn.push(child);
+    } else {
+      job.label = job.array_size ? `${job.function} × ${job.array_size}` : job.function;
+      drawn.push(job);
+    }
+  }
+  return drawn;
+}

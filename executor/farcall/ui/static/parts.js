@@ -1,0 +1,95 @@
+// Small pieces that several views share: a state's sign, a bar of counts, a copy button.
+
+import { clean, fill, h, icon, setAttr, setText } from "./dom.js";
+import { GROUPS, inWords, wordOf } from "./format.js";
+
+/** Makes a state's sign: an icon and a word; `update(group, title)` changes it. */
+export function stateSign() {
+  const word = h("span");
+  const element = h("span.state", {}, word);
+  let shown = "";
+  return {
+    element,
+    update(group, title = "") {
+      setAttr(element, "title", title || null);
+      if (group === shown) return;
+      shown = group;
+      element.dataset.group = group;
+      fill(element, icon(group), word);
+      setText(word, wordOf(group));
+    },
+  };
+}
+
+/** Makes a bar that shows counts by group; `update(counts)` changes it. */
+export function bar() {
+  const element = h("div.bar", { role: "img" });
+  const parts = new Map();
+  for (const { key } of [...GROUPS.slice(3), ...GROUPS.slice(0, 3).reverse()]) {
+    const part = h("span", { data: { group: key } });
+    parts.set(key, part);
+    element.append(part);
+  }
+  return {
+    element,
+    update(counts) {
+      for (const [key, part] of parts) {
+        part.hidden = !counts[key];
+        part.style.setProperty("flex-grow", String(counts[key] ?? 0));
+      }
+      setAttr(element, "aria-label", inWords(counts) || "nothing");
+    },
+  };
+}
+
+/** Makes a bar of how much of something was used, with words beside it. */
+export function meter(label, share, text) {
+  const filled = h("span");
+  filled.style.setProperty("width", `${Math.max(0.5, Math.min(100, share * 100))}%`);
+  const level = share >= 0.9 ? "high" : "fine";
+  return h("div.meter", { data: { level } }, h("div.meter-words", {}, h("span", { text: label }), h("span", { text })),
+    h("div.meter-bar", { role: "img", "aria-label": `${label}: ${text}` }, filled));
+}
+
+/** Makes a button that copies text and says so. */
+export function copyButton(label, text) {
+  const word = h("span.quiet", { role: "status" });
+  const button = h("button.plain", { type: "button", "aria-label": label, title: label }, icon("copy"), word);
+  button.addEventListener("click", async () => {
+    const said = (await copy(typeof text === "function" ? text() : text)) ? "Copied" : "Not allowed";
+    setText(word, said);
+    setTimeout(() => setText(word, ""), 1500);
+  });
+  return button;
+}
+
+/** Copies text; tells whether the browser allowed it. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Makes a name that others chose: apart from the direction of the text around it. */
+export const name = (text, props = {}) => h("bdi", { ...props, text });
+
+/** Remembers a choice in this browser. */
+export function remember(key, value) {
+  try {
+    localStorage.setItem(`farcall.${key}`, value);
+  } catch {
+    // It lasts as long as the page.
+  }
+}
+
+/** Returns a remembered choice, or "". */
+export function remembered(key) {
+  try {
+    return clean(localStorage.getItem(`farcall.${key}`) ?? "");
+  } catch {
+    return "";
+  }
+}

@@ -1,0 +1,124 @@
+// One row of the table of tasks, which stands for a job or for a child of an array.
+
+import { h, icon, setAttr, setText } from "./dom.js";
+import { asked, count, isOver, shortId, span } from "./format.js";
+import { bar, stateSign } from "./parts.js";
+
+/** Columns that can be sorted by: what they are called and what they compare. */
+export const COLUMNS = [
+  { key: "created", word: "Task", cell: "task", value: (job) => job.created ?? 0, first: -1 },
+  { key: "state", word: "State", cell: "status", value: (job) => ORDER.indexOf(job.group), first: 1 },
+  { key: "progress", word: "Progress", cell: "progress", value: (job) => done(job) / job.size, first: 1 },
+  { key: "attempts", word: "Attempts", cell: "attempts", value: (job) => job.attempts, first: -1 },
+  { key: "waited", word: "Waited", cell: "waited", value: (job, now) => waited(job, now) ?? 0, first: -1 },
+  { key: "ran", word: "Ran", cell: "ran", value: (job, now) => ran(job, now) ?? -1, first: -1 },
+  { key: "asked", word: "Asked for", cell: "asked", value: (job) => job.memory_mib + job.vcpu * 1e-3, first: -1 },
+];
+
+const ORDER = ["failed", "running", "starting", "waiting", "cancelled", "succeeded"];
+
+/** Returns how long a task waited, or waits. */
+export function waited(job, now) {
+  if (job.created === null) return null;
+  return (job.started ?? job.stopped ?? now) - job.created;
+}
+
+/** Returns how long its last attempt ran, or runs; null where it never began. */
+export function ran(job, now) {
+  return job.started ? Math.max(0, (job.stopped ?? now) - job.started) : null;
+}
+
+/** Returns the number of an array's children that are over. */
+export const done = (job) => job.by.succeeded + job.by.failed + job.by.cancelled;
+
+/** Returns how a job is called in a sentence. */
+export const taskName = (job) => (job.index === undefined || job.index === null ? job.function : `${job.function}[${job.index}]`);
+
+/** Returns the address of a job in this page. */
+export const jobHash = (id) => `#/job/${id.split(":").map(encodeURIComponent).join(":")}`;
+
+/** Makes an empty row. */
+export function makeRow() {
+  const parts = {
+    check: h("input", { type: "checkbox", tabindex: "-1" }),
+    more: h("button.more", { type: "button", tabindex: "-1" }, icon("chevron")),
+    name: h("a.task-name", { tabindex: "-1" }, h("bdi")),
+    id: h("span.task-id"),
+    state: stateSign(),
+    why: h("bdi.why"),
+    bar: bar(),
+    share: h("span.share"),
+    attempts: h("span"),
+    waited: h("span"),
+    ran: h("span"),
+    asked: h("span"),
+  };
+  const cell = (kind, ...inside) => h(`div.cell.${kind}`, { role: "gridcell" }, ...inside);
+  const row = h("div.row.task", { role: "row", data: { testid: "task" } },
+    cell("pick", parts.check),
+    cell("task", parts.more, h("div.two", {}, parts.name, parts.id)),
+    cell("status", h("div.two", {}, parts.state.element, parts.why)),
+    cell("progress", parts.bar.element, parts.share),
+    cell("attempts", parts.attempts), cell("waited", parts.waited), cell("ran", parts.ran), cell("asked", parts.asked));
+  row.parts = parts;
+  return row;
+}
+
+/**
+ * Fills a row.
+ * @param {HTMLElement} row
+ * @param {object} job a job of the store, or a child
+ * @param {object} how position, chosen, open, expanded, active
+ */
+export function updateRow(row, job, how) {
+  const { parts } = row;
+  const child = job.parent !== undefined && job.parent !== "";
+  const now = Date.now();
+  row.id = `row-${job.id}`;
+  Object.assign(row.dataset, { id: job.id, state: job.state });
+  setAttr(row, "aria-level", child ? 2 : 1);
+  setAttr(row, "aria-rowindex", how.position + 2);
+  setAttr(row, "aria-selected", String(how.chosen));
+  setAttr(row, "aria-expanded", job.array_size ? String(how.expanded) : null);
+  setAttr(row, "aria-current", how.open ? "true" : null);
+  row.classList.toggle("child", child);
+  row.classList.toggle("active", how.active);
+  const called = taskName(job);
+  parts.check.checked = how.chosen;
+  setAttr(parts.check, "aria-label", `Select ${called}`);
+  parts.more.classList.toggle("none", !job.array_size);
+  parts.more.disabled = !job.array_size;
+  setAttr(parts.more, "aria-label", how.expanded ? "Hide children" : "Show children");
+  setAttr(parts.more, "aria-expanded", String(how.expanded));
+  setText(parts.name.firstChild, child ? `[${job.index}]` : job.function || job.name);
+  setAttr(parts.name, "href", jobHash(job.id));
+  setAttr(parts.name, "title", child ? null : job.name);
+  setText(parts.id, job.array_size ? `${shortId(job.id)} · ${count(job.array_size)} children` : child ? "" : shortId(job.id));
+  parts.state.update(job.group, `Batch: ${job.state}`);
+  setText(parts.why, why(job));
+  setAttr(parts.why, "title", why(job) || null);
+  parts.why.classList.toggle("blocked", Boolean(job.remedy));
+  const progress = Boolean(job.array_size);
+  parts.bar.element.hidden = !progress;
+  if (progress) parts.bar.update(job.by);
+  setText(parts.share, progress ? `${count(done(job))} of ${count(job.array_size)}` : "");
+  setText(parts.attempts, child || job.array_size ? "" : `${tried(job)} of ${job.attempts_allowed}`);
+  setText(parts.waited, job.array_size ? "" : span(waited(job, now)));
+  setText(parts.ran, job.array_size && isOver(job.group) ? span(job.stopped - job.created) : span(ran(job, now)));
+  setText(parts.asked, child ? "" : asked(job));
+}
+
+// Batch counts an attempt when it is over; the one that runs counts for people.
+function tried(job) {
+  const running = job.group === "running" || job.group === "starting";
+  return Math.max(job.attempts + (running ? 1 : 0), 0);
+}
+
+function why(job) {
+  if (job.remedy || (!isOver(job.group) && job.group !== "running")) return job.reason || "";
+  if (job.group === "failed") {
+    const code = job.exit_code === null || job.exit_code === undefined ? "" : `exit code ${job.exit_code}`;
+    return [code, job.reason].filter(Boolean).join(": ");
+  }
+  return job.group === "cancelled" ? job.reason || "" : "";
+}

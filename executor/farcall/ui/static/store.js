@@ -1,0 +1,153 @@
+// What is known of jobs and the runs they belong to, and who wants to hear of changes.
+
+import { frame } from "./dom.js";
+import { GROUPS, groupOf, isOver, ms } from "./format.js";
+
+/** Returns counts of no tasks. */
+export const nothing = () => Object.fromEntries(GROUPS.map((group) => [group.key, 0]));
+
+/**
+ * Returns a job's tasks by group: itself, or the children of an array.
+ * @param {object} job a record
+ * @param {number} [cancelled] how many of the children were cancelled, where that is known: Batch
+ *   counts them among the failed
+ */
+export function countsOf(job, cancelled = job.state === "CANCELLED" ? Infinity : 0) {
+  const counts = nothing();
+  if (!job.array_size) {
+    counts[groupOf(job.state)] = 1;
+    return counts;
+  }
+  let told = 0;
+  for (const [state, n] of Object.entries(job.counts ?? {})) {
+    const ended = state === "FAILED" ? Math.min(n, cancelled) : 0;
+    counts[groupOf(state)] += n - ended;
+    counts.cancelled += ended;
+    told += n;
+  }
+  // Not every listing has counts.
+  counts[groupOf(job.state)] += Math.max(0, job.array_size - told);
+  return counts;
+}
+
+// An array waits for its children in Batch's eyes; people would say that it runs.
+function lookOf(job, counts) {
+  const own = groupOf(job.state);
+  if (!job.array_size || isOver(own)) return own;
+  return counts.running ? "running" : counts.starting ? "starting" : own;
+}
+
+class Store {
+  constructor() {
+    this.jobs = new Map();
+    this.runs = new Map();
+    this.users = new Set();
+    this.totals = nothing();
+    this.version = 0;
+    this._turn = 0;
+    this._cancelled = new Map();
+    this._heard = new Set();
+    this._stale = new Set();
+    this._tell = () => this._settle();
+  }
+
+  /** Calls a function after changes, at most once a picture. */
+  listen(f) {
+    this._heard.add(f);
+  }
+
+  /** Takes jobs as they are by now. */
+  upsert(jobs) {
+    for (const job of jobs) {
+      const counts = countsOf(job, this._cancelled.get(job.id));
+      const known = this.jobs.get(job.id);
+      const entry = Object.assign(known ?? {}, job, {
+        group: lookOf(job, counts),
+        by: counts,
+        size: job.array_size || 1,
+        created: ms(job.created_at),
+        started: ms(job.started_at),
+        stopped: ms(job.stopped_at),
+        key: `${job.run}/${job.workflow}`,
+        turn: this._turn,
+        text: `${job.function} ${job.name} ${job.id} ${job.workflow} ${job.run} ${job.user}`.toLowerCase(),
+      });
+      entry.changed = (known?.changed ?? 0) + 1;
+      this.jobs.set(job.id, entry);
+      this.users.add(job.user);
+      let run = this.runs.get(entry.key);
+      if (!run) {
+        run = { key: entry.key, run: job.run, workflow: job.workflow, dispatch: job.dispatch, user: job.user, jobs: new Map() };
+        summarize(run);
+        this.runs.set(entry.key, run);
+      }
+      run.jobs.set(job.id, entry);
+      this._stale.add(run);
+    }
+    frame(this._tell);
+  }
+
+  /** Learns how many of an array's children were cancelled. */
+  learnCancelled(job, n) {
+    if (this._cancelled.get(job.id) === n) return;
+    this._cancelled.set(job.id, n);
+    if (this.jobs.has(job.id)) this.upsert([job]);
+  }
+
+  /** Begins to take everything anew; what is known stays until `sweep`. */
+  renew() {
+    this._turn += 1;
+  }
+
+  /** Forgets what was not told of since `renew`. */
+  sweep() {
+    for (const [id, job] of this.jobs) {
+      if (job.turn === this._turn) continue;
+      const run = this.runs.get(job.key);
+      this.jobs.delete(id);
+      run.jobs.delete(id);
+      this._stale.add(run);
+      if (!run.jobs.size) this.runs.delete(run.key);
+    }
+    frame(this._tell);
+  }
+
+  /** Returns the run an address names; of several workflows in one process the newest. */
+  run(run, workflow) {
+    if (workflow !== undefined) return this.runs.get(`${run}/${workflow}`);
+    return this.newest().find((one) => one.run === run);
+  }
+
+  /** Returns all runs, the newest first. */
+  newest() {
+    return [...this.runs.values()].sort((a, b) => b.created - a.created);
+  }
+
+  _settle() {
+    for (const run of this._stale) summarize(run);
+    this._stale.clear();
+    this.totals = nothing();
+    for (const run of this.runs.values()) for (const key in run.counts) this.totals[key] += run.counts[key];
+    this.version += 1;
+    for (const f of this._heard) f();
+  }
+}
+
+function summarize(run) {
+  run.counts = nothing();
+  run.size = 0;
+  run.created = Infinity;
+  run.started = Infinity;
+  run.stopped = 0;
+  for (const job of run.jobs.values()) {
+    for (const key in job.by) run.counts[key] += job.by[key];
+    run.size += job.size;
+    if (job.created !== null) run.created = Math.min(run.created, job.created);
+    if (job.started) run.started = Math.min(run.started, job.started);
+    run.stopped = Math.max(run.stopped, job.stopped ?? 0);
+  }
+  run.left = run.counts.waiting + run.counts.starting + run.counts.running;
+  run.text = `${run.workflow} ${run.run} ${run.user}`.toLowerCase();
+}
+
+export const store = new Store();

@@ -1,0 +1,259 @@
+// Who ran when, as a picture on a canvas: a row per task, pale while it waits, solid while it runs.
+
+import { frame, h, setText } from "./dom.js";
+import { clock, isOver, span, wordOf } from "./format.js";
+import { layout, summary, ticks } from "./timescale.js";
+
+const AXIS = 22;
+const GUTTER = 148;
+
+export class Timeline {
+  /**
+   * @param {object} options `open(task)` is called for the task that is chosen; `tallest()` gives
+   *   the height in CSS pixels that the rows may take
+   */
+  constructor({ open, tallest }) {
+    this.open = open;
+    this.tallest = tallest;
+    this.tasks = [];
+    this.cursor = -1;
+    this.zoom = null;
+    this.canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Timeline", "aria-roledescription": "timeline" });
+    this.tip = h("div.tip", { hidden: true, role: "status", data: { testid: "timeline-tip" } });
+    this.band = h("div.band", { hidden: true });
+    this.back = h("button.small.unzoom", { type: "button", hidden: true, on: { click: () => this._zoomTo(null) } }, "Whole time");
+    this.summary = h("p.summary", { data: { testid: "timeline-summary" } });
+    this.probe = h("span", { hidden: true });
+    this.stage = h("div.stage", {}, this.probe, this.canvas, this.band, this.tip, this.back);
+    this.element = h("div.timeline", {}, this.summary, this.stage);
+    this._paint = () => this.paint();
+    this._listen();
+    new ResizeObserver(() => this.refresh()).observe(this.stage);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.refresh());
+    document.addEventListener("farcall:theme", () => this.refresh());
+  }
+
+  /** Shows these tasks (or runs: `noun`); each has id, label, created, started, stopped, group. */
+  set(tasks, version, noun = "task") {
+    if (this.version === version) return;
+    this.version = version;
+    this.noun = noun;
+    const chosen = this.tasks[this.cursor]?.id;
+    this.tasks = tasks.filter((task) => task.created !== null).sort((a, b) => a.created - b.created || (a.index ?? 0) - (b.index ?? 0));
+    this.cursor = chosen ? this.tasks.findIndex((task) => task.id === chosen) : -1;
+    this.refresh();
+  }
+
+  /** Draws again before the next picture. */
+  refresh() {
+    frame(this._paint);
+  }
+
+  paint() {
+    const width = this.stage.clientWidth;
+    if (!width) return;
+    const now = Date.now();
+    setText(this.summary, summary(this.tasks, now, this.noun));
+    const { tasks } = this;
+    const pitch = Math.min(16, this.tallest() / Math.max(1, tasks.length));
+    const gutter = pitch >= 12 && width >= 520 ? GUTTER : 0;
+    this.view = layout(tasks, { now, width, gutter, zoom: this.zoom });
+    this.pitch = pitch;
+    const height = Math.max(48, Math.ceil(pitch * tasks.length) + AXIS);
+    const scale = devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+      this.canvas.style.setProperty("height", `${height}px`);
+    }
+    const pen = this.canvas.getContext("2d");
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    const color = (name) => this._color(name);
+    this._axis(pen, color, height, now);
+    this._bars(pen, color, now);
+    if (gutter) this._labels(pen, color, gutter);
+    if (this.cursor >= 0) {
+      pen.strokeStyle = color("accent");
+      pen.lineWidth = 2;
+      pen.strokeRect(1, this.cursor * pitch, width - 2, Math.max(3, pitch));
+    }
+  }
+
+  // A canvas knows no light-dark(); an element's colour is what became of it.
+  _color(name) {
+    this.probe.style.setProperty("color", `var(--${name})`);
+    return getComputedStyle(this.probe).color;
+  }
+
+  _axis(pen, color, height, now) {
+    const { from, to, left, right, x } = this.view;
+    pen.font = `11px ${getComputedStyle(this.canvas).fontFamily}`;
+    pen.textBaseline = "middle";
+    pen.textAlign = "center";
+    for (const { at, text } of ticks(from, to, right - left)) {
+      const place = Math.round(x(at)) + 0.5;
+      pen.fillStyle = color("line");
+      pen.fillRect(place - 0.5, 0, 1, height - AXIS + 3);
+      const half = pen.measureText(text).width / 2;
+      if (place - half < left - 2 || place + half > right + 2) continue;
+      pen.fillStyle = color("muted");
+      pen.fillText(text, place, height - AXIS / 2 + 2);
+    }
+    if (now < from || now > to || !this.tasks.some((task) => !isOver(task.group))) return;
+    pen.fillStyle = color("accent");
+    pen.fillRect(Math.round(x(now)), 0, 1.5, height - AXIS + 3);
+  }
+
+  _bars(pen, color, now) {
+    const { pitch, view, tasks } = this;
+    const gap = pitch >= 5 ? Math.min(3, pitch * 0.25) : 0;
+    const tall = Math.max(1, pitch - gap);
+    const least = tasks.length > 200 ? 1.5 : 3;
+    const late = [];
+    pen.save();
+    pen.beginPath();
+    pen.rect(view.left, 0, view.right - view.left, pitch * tasks.length + 2);
+    pen.clip();
+    // One colour after the other: a change of colour costs more than a bar.
+    const paint = new Map();
+    const put = (name, x, y, wide) => (paint.get(name) ?? paint.set(name, []).get(name)).push(x, y, wide);
+    tasks.forEach((task, n) => {
+      const y = n * pitch + gap / 2;
+      const end = task.stopped ?? now;
+      const begun = task.started ?? end;
+      put("pale", view.x(task.created), y, Math.max(1, view.x(begun) - view.x(task.created)));
+      if (task.started) put(task.group, view.x(begun), y, Math.max(least, view.x(end) - view.x(begun)));
+      const mark = task.mark ?? task.group;
+      if (mark === "failed" || mark === "cancelled") late.push([mark, view.x(end), y]);
+    });
+    const order = ["pale", "waiting", "starting", "running", "succeeded", "cancelled", "failed"];
+    for (const name of order) {
+      pen.fillStyle = color(`bar-${name}`);
+      const bars = paint.get(name) ?? [];
+      // One failure among thousands is to be seen.
+      const high = name === "failed" ? Math.max(2, tall) : tall;
+      for (let i = 0; i < bars.length; i += 3) pen.fillRect(bars[i], bars[i + 1], bars[i + 2], high);
+    }
+    pen.restore();
+    this._marks(pen, color, late, tall);
+  }
+
+  // A cross for what failed and a stroke for what was cancelled, so that colour is not all.
+  _marks(pen, color, late, tall) {
+    if (tall < 6) return;
+    const size = Math.min(4, tall / 2 - 1);
+    pen.lineWidth = 1.75;
+    for (const [mark, end, top] of late) {
+      const x = Math.min(end + size + 4, this.view.right - size - 1);
+      if (x < this.view.left) continue;
+      const y = top + tall / 2;
+      pen.strokeStyle = color(mark);
+      pen.beginPath();
+      pen.moveTo(x - size, y - size);
+      pen.lineTo(x + size, y + size);
+      if (mark === "failed") {
+        pen.moveTo(x + size, y - size);
+        pen.lineTo(x - size, y + size);
+      }
+      pen.stroke();
+    }
+  }
+
+  _labels(pen, color, gutter) {
+    pen.textAlign = "left";
+    pen.fillStyle = color("muted");
+    this.tasks.forEach((task, n) => pen.fillText(cut(pen, task.label, gutter - 14), 2, (n + 0.5) * this.pitch + 0.5));
+  }
+
+  _listen() {
+    let from = null;
+    const at = (event) => event.clientX - this.canvas.getBoundingClientRect().left;
+    this.canvas.addEventListener("pointerdown", (event) => {
+      if (event.button || !this.tasks.length) return;
+      from = at(event);
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    this.canvas.addEventListener("pointermove", (event) => {
+      if (from !== null && Math.abs(at(event) - from) > 5) this._drag(from, at(event));
+      else this._point(event.offsetY, event.offsetX);
+    });
+    this.canvas.addEventListener("pointerup", (event) => {
+      const to = at(event);
+      const begun = from;
+      from = null;
+      this.band.hidden = true;
+      if (begun === null) return;
+      if (Math.abs(to - begun) > 5) this._zoomTo([this.view.t(Math.min(begun, to)), this.view.t(Math.max(begun, to))]);
+      else if (this.tasks[this._row(event.offsetY)]) this.open(this.tasks[this._row(event.offsetY)]);
+    });
+    this.canvas.addEventListener("pointercancel", () => ((from = null), (this.band.hidden = true)));
+    this.canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    this.canvas.addEventListener("dblclick", () => this._zoomTo(null));
+    this.canvas.addEventListener("blur", () => this._move(-1));
+    this.canvas.addEventListener("keydown", (event) => this._key(event));
+  }
+
+  _key(event) {
+    const last = this.tasks.length - 1;
+    const moves = { ArrowDown: 1, ArrowRight: 1, j: 1, ArrowUp: -1, ArrowLeft: -1, k: -1, PageDown: 20, PageUp: -20, Home: -1e9, End: 1e9 };
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key in moves) this._move(Math.max(0, Math.min(last, this.cursor + moves[event.key])));
+    else if (event.key === "Enter" && this.tasks[this.cursor]) this.open(this.tasks[this.cursor]);
+    else if (event.key === "Escape" && this.zoom) this._zoomTo(null);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  _move(n) {
+    this.cursor = Math.min(n, this.tasks.length - 1);
+    this.refresh();
+    if (this.cursor < 0) this.tip.hidden = true;
+    else this._tell(this.tasks[this.cursor], (this.cursor + 1) * this.pitch, this.view.left);
+  }
+
+  _row(y) {
+    return Math.floor(y / this.pitch);
+  }
+
+  _point(y, x) {
+    const task = this.tasks[this._row(y)];
+    this.canvas.classList.toggle("hot", Boolean(task));
+    if (!task) this.tip.hidden = true;
+    else this._tell(task, y + 14, x);
+  }
+
+  _tell(task, y, x) {
+    const now = Date.now();
+    const end = task.stopped ?? now;
+    const waited = `waited ${span((task.started ?? end) - task.created)}`;
+    const ran = task.started ? `, ran ${span(end - task.started)} from ${clock(task.started, now)}` : "";
+    setText(this.tip, `${task.label}: ${wordOf(task.group).toLowerCase()}, ${waited}${ran}`);
+    this.tip.hidden = false;
+    const width = this.stage.clientWidth;
+    this.tip.style.setProperty("top", `${y}px`);
+    this.tip.style.setProperty("left", `${Math.max(0, Math.min(x, width - this.tip.offsetWidth))}px`);
+  }
+
+  _drag(from, to) {
+    this.tip.hidden = true;
+    this.band.hidden = false;
+    this.band.style.setProperty("left", `${Math.min(from, to)}px`);
+    this.band.style.setProperty("width", `${Math.abs(to - from)}px`);
+  }
+
+  _zoomTo(zoom) {
+    this.zoom = zoom && zoom[1] - zoom[0] >= 20 ? zoom : null;
+    this.back.hidden = !this.zoom;
+    this.refresh();
+  }
+}
+
+function cut(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let most = text.length;
+  while (most > 1 && pen.measureText(`${text.slice(0, most)}…`).width > width) most -= 1;
+  return `${text.slice(0, most)}…`;
+}
+

@@ -1,0 +1,110 @@
+"""`farcall ui`, as it is installed, and what a browser reads of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+FARCALL = Path(sys.executable).with_name("farcall")
+_LINK = re.compile(r"\s*(http://\S+)/#token=(\S+)")
+
+
+class Page(NamedTuple):
+    """A page that is served.
+
+    Attributes:
+        url: Its address, without a slash at the end.
+        token: Its token.
+        process: Its server.
+        said: The lines that the server has printed up to now.
+    """
+
+    url: str
+    token: str
+    process: subprocess.Popen[str]
+    said: list[str]
+
+    @property
+    def link(self) -> str:
+        """The address with the token, as it was printed."""
+        return f"{self.url}/#token={self.token}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request needs that is to be answered."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+@contextlib.contextmanager
+def page(environment: Mapping[str, str], *options: str) -> Iterator[Page]:
+    """Serve the page; at the end it goes by Ctrl-C, and has nothing to complain of."""
+    process = subprocess.Popen(
+        [FARCALL, "ui", "--port", "0", *options],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    complaints: list[str] = []
+    said: list[str] = []
+    listening = threading.Thread(target=_read, args=(process.stderr, complaints), daemon=True)
+    listening.start()
+    try:
+        yield _begun(process, said, complaints)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        listening.join(30)
+        assert 0 == process.returncode
+        assert "Traceback" not in "".join(complaints)
+    finally:
+        process.kill()
+        process.wait()
+        listening.join(30)
+        process.stdout.close()
+        process.stderr.close()
+
+
+def _begun(process: subprocess.Popen[str], said: list[str], complaints: list[str]) -> Page:
+    link = None
+    for line in process.stdout:
+        said.append(line)
+        link = link or _LINK.match(line)
+        if link is not None and line.startswith("Ctrl-C"):
+            return Page(link[1], link[2], process, said)
+    raise AssertionError(f"the page did not begin: {''.join(said + complaints)}")
+
+
+def _read(stream: Any, into: list[str]) -> None:
+    with contextlib.suppress(ValueError):  # closed meanwhile
+        into.extend(stream)
+
+
+@contextlib.asynccontextmanager
+async def events(
+    session: aiohttp.ClientSession, path: str, **headers: str
+) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
+    """Listen to server-sent events: pairs of a name and what its data says."""
+    async with session.get(path, headers=headers) as answer:
+        assert 200 == answer.status, await answer.text()
+        assert "text/event-stream" == answer.content_type
+        yield _read_events(answer)
+
+
+async def _read_events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
+    name = ""
+    while line := await answer.content.readuntil(b"\n"):
+        if line.startswith(b"event: "):
+            name = line[7:].decode().strip()
+        elif line.startswith(b"data: "):
+            yield name, json.loads(line[6:])

@@ -1,0 +1,42 @@
+"""What the jobs of these tests do."""
+
+from __future__ import annotations
+
+
+def hold(gate: str, value: int = 0) -> int:
+    """Print to both streams, wait until a file is there, and print once more."""
+    import pathlib
+    import sys
+    import time
+
+    print(f"{value} has begun", flush=True)
+    print(f"{value} complains", file=sys.stderr, flush=True)
+    while not pathlib.Path(gate).exists():
+        time.sleep(0.05)
+    print(f"{value} is over", flush=True)
+    return value
+
+
+def diverge(step: int) -> None:
+    raise ArithmeticError(f"diverged at step {step}")
+
+
+def crash() -> None:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def write(*texts: str) -> None:
+    """Print texts as they are."""
+    import sys
+
+    for text in texts:
+        print(text, flush=True)
+        print(text, file=sys.stderr, flush=True)
+
+
+def fail_with(name: str, text: str) -> None:
+    """Raise an exception of a class of this name."""
+    raise type(name, (ValueError,), {})(text)

@@ -1,0 +1,23 @@
+"""What a browser of the page is told that listens slowly."""
+
+from __future__ import annotations
+
+from farcall.ui.watchers import Feed
+
+
+async def test_a_slow_listener_is_told_once_of_what_changed_often():
+    feed: Feed[int] = Feed(lambda key: key != 7)
+    for _ in range(1000):
+        feed.note(range(10))
+    assert [0, 1, 2, 3] == await feed.take(4, 60)
+    assert feed.is_behind
+    feed.note([1])
+    assert [4, 5, 6, 8, 9, 1] == await feed.take(100, 60)
+    assert not feed.is_behind
+
+
+async def test_news_without_a_key_wake_the_listener():
+    feed: Feed[int] = Feed(lambda key: True)
+    feed.note([])
+    assert [] == await feed.take(100, 60)
+    assert [] == await feed.take(100, 0.01)
