@@ -1,5 +1,10 @@
 """Run a Python function as an AWS Batch job and get its result back."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from farcall.details import JobDetail, JobStatus
 from farcall.errors import (
     ChildKilledError,
@@ -22,15 +27,18 @@ from farcall.errors import (
     TaskError,
     TaskNotPicklableError,
     TaskTooLargeError,
+    UnknownError,
     VersionMismatchError,
 )
-from farcall.executor import BatchExecutor
-from farcall.job import Job
-from farcall.recovery import Recovered, Run
-from farcall.results import CallResult
-from farcall.settings import Settings
-from farcall.sweep import Sweep
-from farcall.task import Task
+
+if TYPE_CHECKING:
+    from farcall.executor import BatchExecutor
+    from farcall.job import Job
+    from farcall.recovery import Recovered, Run
+    from farcall.results import CallResult
+    from farcall.settings import Settings
+    from farcall.sweep import Sweep
+    from farcall.task import Task
 
 __version__ = "0.1.0"
 
@@ -65,5 +73,29 @@ __all__ = [
     "TaskError",
     "TaskNotPicklableError",
     "TaskTooLargeError",
+    "UnknownError",
     "VersionMismatchError",
 ]
+
+_HOMES = {
+    "BatchExecutor": "executor",
+    "Job": "job",
+    "Recovered": "recovery",
+    "Run": "recovery",
+    "CallResult": "results",
+    "Settings": "settings",
+    "Sweep": "sweep",
+    "Task": "task",
+}
+"""The modules that are imported when a name of theirs is asked for: the libraries they need take
+a second, and a command line that shows its help needs none of them."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import the module of a public name."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'farcall' has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"farcall.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found

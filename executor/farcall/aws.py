@@ -124,21 +124,15 @@ class Aws:
         self.batch: Any = None
 
     @classmethod
-    async def open(cls, settings: Settings) -> Aws:
-        """Open the clients. What takes long, reading AWS's service models, happens in a thread.
+    async def configured(cls, settings: Settings) -> Aws:
+        """Read the configuration in a thread, and open nothing: nobody is asked for anything.
 
         Raises:
             SettingsError: The profile or the credentials file does not exist.
-            ServiceError: There are no credentials.
+            ServiceError: The configuration cannot be used.
         """
         try:
-            session = await asyncio.to_thread(_prepare, settings)
-            aws = cls(session, settings)
-            if await session.get_credentials() is None:
-                raise ServiceError(
-                    "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
-                    "a profile or a credentials file in farcall's options"
-                )
+            return cls(await asyncio.to_thread(_prepare, settings), settings)
         except botocore.exceptions.ProfileNotFound as error:
             raise SettingsError(
                 f"profile is {settings.profile!r}, and there is no such profile in the AWS "
@@ -147,6 +141,25 @@ class Aws:
             ) from error
         except botocore.exceptions.BotoCoreError as error:
             raise _unusable(error) from error
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Aws:
+        """Open the clients. What takes long, reading AWS's service models, happens in a thread.
+
+        Raises:
+            SettingsError: The profile or the credentials file does not exist.
+            ServiceError: There are no credentials.
+        """
+        aws = await cls.configured(settings)
+        try:
+            credentials = await aws._session.get_credentials()
+        except botocore.exceptions.BotoCoreError as error:
+            raise _unusable(error) from error
+        if credentials is None:
+            raise ServiceError(
+                "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
+                "a profile or a credentials file in farcall's options"
+            )
         aws.batch = await aws._enter(aws._stack, "batch", attempts=1)
         aws.has_console = ".amazonaws.com" in aws.batch.meta.endpoint_url
         return aws
@@ -204,6 +217,11 @@ class Aws:
                 identity = await call(client, "get_caller_identity")
             self._account = identity["Account"]
         return self._account
+
+    async def credentials(self) -> tuple[str, datetime | None]:
+        """Return how the credentials were found, in botocore's words, and when they expire."""
+        found = await self._session.get_credentials()
+        return str(found.method), getattr(found, "_expiry_time", None)
 
     async def _enter(
         self, stack: contextlib.AsyncExitStack, service: str, *, attempts: int

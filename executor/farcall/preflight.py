@@ -1,10 +1,11 @@
-"""What can be known to be missing before a job is paid for: queue, bucket, roles, log group."""
+"""What is known to be missing before a job is paid for: bucket, queue, roles, log group, image."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from farcall import aws, failures
 from farcall.aws import Aws
@@ -57,15 +58,15 @@ async def check(
     return Resources(job_role, execution_role)
 
 
-async def _check_queue(batch: Batch, settings: Settings, region: str) -> None:
+async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str, Any]:
+    """Return the job queue, as Batch describes it.
+
+    Raises:
+        SettingsError: There is none, or it takes no jobs.
+        ServiceError: Batch refused.
+    """
     name = settings.batch_queue
-    try:
-        queue = await batch.find_queue(name)
-    except ServiceError as error:
-        if "AccessDenied" not in error.code:
-            raise
-        _log.debug("batch_queue was not checked: %s", error)
-        return
+    queue = await batch.find_queue(name)
     if queue is None:
         raise SettingsError(
             f"batch_queue is {name!r}, and there is no such queue in {region}; set "
@@ -79,25 +80,97 @@ async def _check_queue(batch: Batch, settings: Settings, region: str) -> None:
             "enable it or set batch_queue to another",
             option="batch_queue",
         )
+    return queue
+
+
+async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
+    """Return the log group that ``batch_job_log_group_name`` names, as CloudWatch describes it.
+
+    Raises:
+        SettingsError: There is none.
+        ServiceError: CloudWatch refused.
+    """
+    name = settings.batch_job_log_group_name
+    async with access.client("logs") as client:
+        reply = await aws.call(client, "describe_log_groups", logGroupNamePrefix=name)
+    for group in reply.get("logGroups", []):
+        if group["logGroupName"] == name:
+            found: dict[str, Any] = group
+            return found
+    raise SettingsError(
+        f"batch_job_log_group_name is {name!r}, and there is no such log group in "
+        f"{access.region}; create it (`aws logs create-log-group --log-group-name {name}`), "
+        "or set batch_job_log_group_name, empty for /aws/batch/job",
+        option="batch_job_log_group_name",
+    )
+
+
+async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
+    """Return a role, as IAM describes it.
+
+    Args:
+        access: The open clients.
+        option: The option that names it.
+        name: Its name or ARN.
+
+    Raises:
+        SettingsError: There is none.
+        ServiceError: IAM refused.
+    """
+    try:
+        async with access.client("iam") as client:
+            reply = await aws.call(client, "get_role", RoleName=name.rpartition("/")[2])
+    except ServiceError as error:
+        if error.code != "NoSuchEntity":
+            raise
+        raise SettingsError(
+            f"{option} is {name!r}, and there is no such role in the account; create it with "
+            f"a trust policy for ecs-tasks.amazonaws.com, or set {option} to another role's "
+            "name or ARN, empty for none",
+            option=option,
+        ) from error
+    role: dict[str, Any] = reply["Role"]
+    return role
+
+
+async def find_image(batch: Batch, settings: Settings) -> str:
+    """Return the image of the jobs: the option's, or that of the definition it names.
+
+    Raises:
+        SettingsError: No option names an image.
+        ServiceError: Batch refused.
+    """
+    if settings.container_image_uri:
+        return settings.container_image_uri
+    name = settings.batch_job_definition_name
+    found = await batch.find_definition(name) if name else None
+    image = (found or {}).get("containerProperties", {}).get("image", "")
+    if not image:
+        raise SettingsError(
+            "container_image_uri is empty, and there is no job definition "
+            f"{name!r} (batch_job_definition_name) to take the image from; build an image "
+            "from farcall's Dockerfile, push it, and set container_image_uri to its URI",
+            option="container_image_uri",
+        )
+    return str(image)
+
+
+async def _check_queue(batch: Batch, settings: Settings, region: str) -> None:
+    try:
+        await find_queue(batch, settings, region)
+    except ServiceError as error:
+        if "AccessDenied" not in error.code:
+            raise
+        _log.debug("batch_queue was not checked: %s", error)
 
 
 async def _check_log_group(access: Aws, settings: Settings) -> None:
-    name = settings.batch_job_log_group_name
-    if not name:
+    if not settings.batch_job_log_group_name:
         return
     try:
-        async with access.client("logs") as client:
-            reply = await aws.call(client, "describe_log_groups", logGroupNamePrefix=name)
+        await find_log_group(access, settings)
     except ServiceError as error:
         _log.debug("batch_job_log_group_name was not checked: %s", error)
-        return
-    if not any(group["logGroupName"] == name for group in reply.get("logGroups", [])):
-        raise SettingsError(
-            f"batch_job_log_group_name is {name!r}, and there is no such log group in "
-            f"{access.region}; create it (`aws logs create-log-group --log-group-name {name}`), "
-            "or set batch_job_log_group_name, empty for /aws/batch/job",
-            option="batch_job_log_group_name",
-        )
 
 
 async def _find_role(access: Aws, settings: Settings, option: str) -> str:
@@ -105,24 +178,20 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
     if not name or name.startswith("arn:"):
         return name
     try:
-        async with access.client("iam") as client:
-            reply = await aws.call(client, "get_role", RoleName=name)
+        return str((await find_role(access, option, name))["Arn"])
     except ServiceError as error:
-        if error.code == "NoSuchEntity":
-            raise SettingsError(
-                f"{option} is {name!r}, and there is no such role in the account; create it with "
-                f"a trust policy for ecs-tasks.amazonaws.com, or set {option} to another role's "
-                "name or ARN, empty for none",
-                option=option,
-            ) from error
         _log.debug("%s was not checked: %s", option, error)
         try:
             account = await access.account()
         except ServiceError as failure:
             text = f"{failure}; {option} can be set to the role's ARN, then nobody is asked for it"
             raise failures.like(failure, text) from error
-        return f"arn:{_partition(access.region)}:iam::{account}:role/{name}"
-    return str(reply["Role"]["Arn"])
+        return role_arn(access.region, account, name)
+
+
+def role_arn(region: str, account: str, name: str) -> str:
+    """Return the ARN that a role without a path has."""
+    return f"arn:{_partition(region)}:iam::{account}:role/{name}"
 
 
 def _partition(region: str) -> str:

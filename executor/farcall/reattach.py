@@ -1,4 +1,4 @@
-"""The commands that join jobs again: ``farcall attach``, ``farcall result``, ``farcall recover``.
+"""Jobs joined on the command line: ``farcall attach``, ``result`` and ``recover``, and ``run``.
 
 Values are deleted from the bucket only when they lie in a file.
 """
@@ -10,17 +10,20 @@ import contextlib
 import os
 import secrets
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from farcall.errors import FarcallError
 from farcall.executor import BatchExecutor
 from farcall.job import Job
+from farcall.printing import Printer
 from farcall.recovery import Recovered
 from farcall.settings import Settings
 from farcall_runtime import pickles
+from farcall_runtime.contract import STDERR
 
 _PARALLEL = 16
 """Values that are fetched and saved at a time."""
@@ -34,9 +37,8 @@ async def follow(job_id: str) -> bool:
     Returns:
         Whether it gave a value.
     """
-    executor = _opened()
-    job = executor.attach(job_id)
-    await asyncio.gather(_print(job, "stdout"), _print(job, "stderr"))
+    job = _opened().attach(job_id)
+    await stream(job)
     error = await job.exception()
     if error is not None:
         _show(error)
@@ -45,9 +47,16 @@ async def follow(job_id: str) -> bool:
     return error is None
 
 
-async def _print(job: Job[Any], stream: Literal["stdout", "stderr"]) -> None:
-    async for line in job.logs(follow=True, stream=stream):
-        click.echo(line, err=stream == "stderr")
+async def stream(job: Job[Any], *, all_to_stderr: bool = False) -> None:
+    """Print what a job writes as it comes, up to its end.
+
+    Args:
+        job: The job.
+        all_to_stderr: Print what it writes to stdout there, too.
+    """
+    printer = Printer(only=STDERR if all_to_stderr else "")
+    async for batch in job.lines(follow=True):
+        printer.print(batch)
 
 
 async def get(job_id: str, output: Path | None) -> bool:
@@ -56,18 +65,39 @@ async def get(job_id: str, output: Path | None) -> bool:
     Returns:
         Whether it gave a value.
     """
-    executor = _opened()
-    job = executor.attach(job_id)
+    return await hand_over(_opened().attach(job_id), output, keeps=_keeps())
+
+
+async def hand_over(
+    job: Job[Any],
+    output: Path | None,
+    *,
+    keeps: bool,
+    show: Callable[[Any], str] = repr,
+) -> bool:
+    """Wait for a job's end, and print its value or save it, or show why there is none.
+
+    What is saved is deleted from the bucket; what is printed stays there.
+
+    Args:
+        job: The job, of an executor with ``keep_artifacts``.
+        output: File for the value as a pickle.
+        keeps: Whether it stays in the bucket all the same.
+        show: What to print of the value.
+
+    Returns:
+        Whether it gave a value.
+    """
     error = await job.exception()
     if error is not None:
         _show(error)
         return False
     value = await job.result()
     if output is None:
-        click.echo(repr(value))
+        click.echo(show(value))
     else:
         await _save(value, output)
-        if not _keeps():
+        if not keeps:
             await job.delete_outcome()
     return True
 

@@ -22,6 +22,7 @@ from farcall.calls import Calls
 from farcall.delivered import Delivered
 from farcall.delivery import Courier, Reader, Room, no_bound
 from farcall.details import JobDetail
+from farcall.errors import JobLostError
 from farcall.events import EventQueues
 from farcall.packing import Packer
 from farcall.settings import Settings
@@ -80,7 +81,7 @@ class Session:
         self.tracker = Tracker(self.batch, self.store)
         self.events = EventQueues(access, self.tracker.note, self.tracker.is_waiting)
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-        self.run = f"{_user()}-{moment}-{secrets.token_hex(3)}"
+        self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
         self.packer = Packer(self.in_thread)
         self._courier = Courier(access, self.tracker.detail, self._threads)
@@ -232,6 +233,22 @@ class Session:
         """
         return await self.tracker.detail(job_id)
 
+    async def describe(self, job_id: str) -> JobDetail:
+        """Return what Batch says of a job that there has to be.
+
+        Raises:
+            JobLostError: Batch does not know it.
+            ServiceError: Batch refused the call.
+        """
+        detail = await self.detail(job_id)
+        if detail is None:
+            raise JobLostError(
+                f"Batch does not know job {job_id} in {self.aws.region}; is it the right "
+                "region and account, and less than some days old?",
+                job_id=job_id,
+            )
+        return detail
+
     async def close(self) -> None:
         """Finish what is on its way, and close the clients. Jobs go on."""
         if not self._is_closing:  # a second time would cut the first one short
@@ -320,7 +337,8 @@ async def _give_way() -> None:
         await asyncio.sleep(0)
 
 
-def _user() -> str:
+def this_user() -> str:
+    """Return what the names of this user's runs begin with."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # no such user in a container with a bare uid

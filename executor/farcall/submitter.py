@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from farcall.batch import Batch
-from farcall.definitions import LARGEST_ARRAY, definition, job_request
-from farcall.errors import FarcallError, SettingsError
+from farcall.definitions import LARGEST_ARRAY
+from farcall.documents import Documents
+from farcall.errors import FarcallError
 from farcall.lanes import Ticket
 from farcall.payload import Origin, Packed
 from farcall.preflight import Resources
 from farcall.settings import Settings
 from farcall.store import Store
-from farcall.submission import Bundle, Submission
+from farcall.submission import Submission
 from farcall.terminations import Terminations
-from farcall.workflows import Workflow
+from farcall.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
@@ -52,6 +52,7 @@ class _Pending:
         function: The pickled function.
         arguments: The pickled arguments.
         planned: Is told where it lies, before it is submitted.
+        node: Which of Covalent's nodes it is.
         place: The submission it became part of, and its number there.
     """
 
@@ -59,6 +60,7 @@ class _Pending:
     function: Packed
     arguments: Packed
     planned: Planned | None
+    node: NodeOf | None
     place: asyncio.Future[tuple[Submission, int]]
 
 
@@ -84,6 +86,9 @@ class Submitter:
         resources: What the options name, found in the account.
         region: The region in force.
         endpoint: URL of S3 where it is not AWS's own, else empty.
+
+    Attributes:
+        documents: Writes what it sends.
     """
 
     def __init__(
@@ -100,10 +105,7 @@ class Submitter:
         self._batch = batch
         self._terminations = terminations
         self._store = store
-        self._root = root
-        self._resources = resources
-        self._region = region
-        self._endpoint = endpoint
+        self.documents = Documents(batch, root, resources, region=region, endpoint=endpoint)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
 
@@ -115,6 +117,7 @@ class Submitter:
         arguments: Packed,
         planned: Planned | None = None,
         workflow: Workflow | None = None,
+        node: NodeOf | None = None,
     ) -> tuple[Submission, int]:
         """Submit one task, together with others that come within ``linger_s``.
 
@@ -128,6 +131,7 @@ class Submitter:
             arguments: The pickled arguments.
             planned: Is told where the task lies in the bucket, before its job is submitted.
             workflow: What it belongs to; by default what the options say.
+            node: Which of Covalent's nodes it is. A job has its nodes in their order.
 
         Returns:
             The submission it became part of, and its number there.
@@ -147,7 +151,7 @@ class Submitter:
             )
         place: asyncio.Future[tuple[Submission, int]]
         place = asyncio.get_running_loop().create_future()
-        gathering.tasks.append(_Pending(name, function, arguments, planned, place))
+        gathering.tasks.append(_Pending(name, function, arguments, planned, node, place))
         gathering.size += function.size + arguments.size
         gathering.wanted += 1
         if len(gathering.tasks) >= LARGEST_ARRAY or gathering.size >= _LARGEST_GATHERED_BYTES:
@@ -184,6 +188,8 @@ class Submitter:
             told = (task.planned and task.planned(where, n) for n, task in enumerate(wanted))
             await asyncio.gather(*filter(None, told))
 
+        wanted.sort(key=lambda task: task.node or ())  # which also takes few words to list
+        nodes = [task.node for task in wanted if task.node]
         gathering.submitting = asyncio.ensure_future(
             self.submit_together(
                 gathering.settings,
@@ -192,6 +198,7 @@ class Submitter:
                 quick=len(wanted) < _QUICK and gathering.size < _QUICK_BYTES,
                 planned=tell_places,
                 workflow=gathering.workflow,
+                facts={NODES: list_nodes(nodes)} if len(nodes) == len(wanted) else {},
             )
         )
         try:
@@ -230,6 +237,7 @@ class Submitter:
         quick: bool = False,
         planned: Callable[[Location], Awaitable[None]] | None = None,
         workflow: Workflow | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> Submission:
         """Submit tasks as one job: a plain one, or an array of up to 10,000.
 
@@ -246,6 +254,7 @@ class Submitter:
             quick: Whether they come so quickly that they need no thread.
             planned: Is told where they lie in the bucket, before the job is submitted.
             workflow: What they belong to; by default what the options say.
+            facts: What the bundle says of them besides, JSON.
 
         Raises:
             SettingsError: Something the options name does not exist.
@@ -253,54 +262,23 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        workflow = workflow or Workflow.of(settings)
-        bundle = Bundle(settings, self._root, name, iter(tasks), workflow)
-        write = functools.partial(
-            job_request,
-            settings,
-            name=bundle.where.bundle,
-            definition_arn=await self._ensure_definition(settings),
-        )
-        place = {"endpoint": self._endpoint, "region": self._region}
+        bundle = self.documents.bundle(settings, name, tasks, workflow, facts)
+        definition = await self.documents.definition(settings)
+        arn = await self._batch.ensure_definition(definition)
         # A job that Batch cannot take is refused here, before its bundle is uploaded.
-        write(environment=bundle.environment(**place), size=LARGEST_ARRAY)
+        self.documents.request(settings, bundle, arn, size=LARGEST_ARRAY)
         where, ticket = bundle.where, Ticket()
         try:
             await self._store.put(where.bundle_key, bundle.pieces(), quick=quick)
             if planned is not None:
                 await planned(where)
-            request = write(environment=bundle.environment(**place), size=bundle.size)
+            request = self.documents.request(settings, bundle, arn, size=bundle.size)
             job_id = await self._batch.submit(request, ticket)
         except BaseException:
             if ticket.withdraw():  # no job will ask for it
                 self._store.delete_later([where.bundle_key])
             raise
         return Submission(job_id, where.bundle, where, bundle.key, bundle.size, bundle.digest)
-
-    async def _ensure_definition(self, settings: Settings) -> str:
-        image = settings.container_image_uri or await self._image_of_definition(settings)
-        return await self._batch.ensure_definition(
-            definition(
-                settings,
-                image=image,
-                region=self._region,
-                job_role=self._resources.job_role,
-                execution_role=self._resources.execution_role,
-            )
-        )
-
-    async def _image_of_definition(self, settings: Settings) -> str:
-        name = settings.batch_job_definition_name
-        found = await self._batch.find_definition(name) if name else None
-        image = (found or {}).get("containerProperties", {}).get("image", "")
-        if not image:
-            raise SettingsError(
-                "container_image_uri is empty, and there is no job definition "
-                f"{name!r} (batch_job_definition_name) to take the image from; build an image "
-                "from farcall's Dockerfile, push it, and set container_image_uri to its URI",
-                option="container_image_uri",
-            )
-        return str(image)
 
     async def close(self) -> None:
         """Wait until what is being submitted is."""

@@ -32,6 +32,7 @@ class Task(Generic[P, R]):
 
     Attributes:
         function: The function itself.
+        executor: Where it runs.
     """
 
     def __init__(self, function: Callable[P, R], executor: BatchExecutor) -> None:
@@ -39,7 +40,7 @@ class Task(Generic[P, R]):
         # Its attributes stay its own: of a class they would be methods called like ours.
         functools.update_wrapper(self, function, updated=())
         self.function = function
-        self._executor = executor
+        self.executor = executor
 
     def __repr__(self) -> str:
         return f"<Task {getattr(self.function, '__qualname__', self.function)}>"
@@ -54,7 +55,7 @@ class Task(Generic[P, R]):
             Exception: See `Job.result`.
         """
         self._bind(args, kwargs)
-        return self._executor._run(self.function, args, kwargs)
+        return self.executor._run(self.function, args, kwargs)
 
     async def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a call and return its job as soon as Batch has accepted it.
@@ -66,7 +67,7 @@ class Task(Generic[P, R]):
             ServiceError: AWS refused a call.
         """
         self._bind(args, kwargs)
-        return await self._executor._submit(self.function, args, kwargs)
+        return await self.executor._submit(self.function, args, kwargs)
 
     def map(
         self,
@@ -111,7 +112,7 @@ class Task(Generic[P, R]):
         for args, kwargs in calls[:1]:
             self._bind(args, kwargs)
         return Sweep(
-            self._executor.settings,
+            self.executor.settings,
             self.function,
             calls,
             chunksize=chunksize,
@@ -129,13 +130,13 @@ class Task(Generic[P, R]):
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
         """
-        return Task(self.function, self._executor.with_options(**options))
+        return Task(self.function, self.executor.with_options(**options))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Bind a method to its instance, as a function does."""
         if instance is None:
             return self
-        return Task(MethodType(self.function, instance), self._executor)
+        return Task(MethodType(self.function, instance), self.executor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pickles.itself, (self.function,)

@@ -16,9 +16,10 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, JobCancelledError, JobError, ServiceError, SettingsError
 from farcall.aws import Aws
+from farcall.session import session_for
 from farcall.settings import Settings
 from farcall.store import Store
-from farcall_runtime.storage import Storage, StorageError
+from farcall_runtime.storage import DeniedError, NotFoundError, Storage, StorageError
 from iam import JOB_ROLE, VALUES, Enforced, actions, policy, without
 
 OPTIONS = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
@@ -127,6 +128,25 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
         with pytest.raises(JobCancelledError):
             await job.result()
     assert not [r for r in caplog.records if "refused" in r.message or "stay in" in r.message]
+
+
+async def test_a_container_sees_that_its_output_is_followed(enforced, monkeypatch):
+    key = "farcall/v1/run/streams/bundle/0/followed"
+    access = await Aws.open(Settings())
+    client = Store(BUCKET, access.store(BUCKET))
+    await client.put(key, [b"followed"])
+    for name, value in assumed(enforced).items():
+        monkeypatch.setenv(name, value)
+    role = Storage(BUCKET)
+
+    await asyncio.to_thread(role.version, key)
+    with pytest.raises(DeniedError):
+        await asyncio.to_thread(role.version, key.replace("followed", "1/stdout/00000000"))
+    client.delete_later([key])
+    await client.flush()
+    with pytest.raises(NotFoundError):
+        await asyncio.to_thread(role.version, key)
+    await access.close()
 
 
 async def test_a_run_is_recovered_on_the_documented_policies(enforced):
@@ -281,6 +301,15 @@ async def test_without_get_log_events_last_words_are_lost(enforced):
     assert await words() == ""
 
 
+async def test_without_get_job_queue_snapshot_no_place_in_the_queue_is_known(enforced):
+    async with executor() as opened:
+        listing = (await session_for(opened.settings)).batch.listing
+        assert await listing.front(VALUES["QUEUE"]) == []
+        enforced.take_away("client", "batch:GetJobQueueSnapshot")
+        with pytest.raises(ServiceError, match="GetJobQueueSnapshot was refused"):
+            await listing.front(VALUES["QUEUE"])
+
+
 class Interrupted(list):
     """Pieces of an object; something happens while they are sent.
 
@@ -421,6 +450,7 @@ def test_every_action_is_proven_to_be_needed_or_named_as_unproven():
     """A new action needs a new test here."""
     client = {row[0] for row in (*REFUSED, *LOOKS)} | {
         "batch:DescribeJobDefinitions",
+        "batch:GetJobQueueSnapshot",
         "logs:GetLogEvents",
         "s3:AbortMultipartUpload",
         "s3:DeleteObject",
@@ -457,6 +487,7 @@ def test_the_job_role_may_not(enforced, operation, request_):
     [
         ("get_object", {"Key": "other/v1/run/bundles/b"}),
         ("put_object", {"Key": "farcall/v1/run/outcomes/b/0"}),
+        ("put_object", {"Key": "farcall/v1/run/streams/b/0/1/stdout/00000000"}),
         ("put_object", {"Key": "other/v1/run/bundles/b"}),
         ("list_objects_v2", {}),
         ("list_objects_v2", {"Prefix": "other/"}),

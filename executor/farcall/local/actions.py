@@ -238,6 +238,8 @@ def _batch(call: Call) -> list[Need]:
         name, jobs = name[:-1], document.get("jobs") or []
     elif name == "DeregisterJobDefinition":
         return [Need(f"batch:{name}", _batch_arn("job-definition", document.get("jobDefinition")))]
+    elif name == "GetJobQueueSnapshot":
+        return [Need(f"batch:{name}", _batch_arn("job-queue", document.get("jobQueue")))]
     else:
         return [Need(f"batch:{name}")]
     return [Need(f"batch:{name}", _batch_arn("job", job)) for job in jobs]

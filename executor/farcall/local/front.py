@@ -177,6 +177,7 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
     headers = [
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
+        ("Server", names.SERVER),
         ("x-amzn-RequestId", str(uuid.uuid4())),
     ]
     if response.error:

@@ -11,6 +11,8 @@ import time
 ACCOUNT_ID = "123456789012"
 REGION = "us-east-1"
 
+#: What Batch's answers call the server, by which `farcall doctor` knows it.
+SERVER = "farcall-local"
 BUCKET = "farcall-local"
 QUEUE = "farcall-local"
 COMPUTE_ENVIRONMENT = "farcall-local"

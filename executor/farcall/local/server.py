@@ -56,6 +56,18 @@ TRUST = {
     ],
 }
 
+# As AWS sets it for new buckets, and as docs/iam.md has it for those that farcall uses.
+_NOT_PUBLIC = (
+    "<PublicAccessBlockConfiguration><BlockPublicAcls>true</BlockPublicAcls>"
+    "<IgnorePublicAcls>true</IgnorePublicAcls><BlockPublicPolicy>true</BlockPublicPolicy>"
+    "<RestrictPublicBuckets>true</RestrictPublicBuckets></PublicAccessBlockConfiguration>"
+)
+_LIFECYCLE = (
+    "<LifecycleConfiguration><Rule><ID>old</ID><Filter><Prefix></Prefix></Filter>"
+    "<Status>Enabled</Status><Expiration><Days>30</Days></Expiration></Rule>"
+    "</LifecycleConfiguration>"
+)
+
 
 class LocalServer(Controls):
     """The embedded AWS in this process, all of its services on one port.
@@ -251,6 +263,8 @@ def _create_resources(front: Front) -> None:
             raise RuntimeError(f"moto's {service} answered {response.status}: {response.text}")
 
     post("s3", f"/{names.BUCKET}", method="PUT")
+    post("s3", f"/{names.BUCKET}?publicAccessBlock", method="PUT", data=_NOT_PUBLIC)
+    post("s3", f"/{names.BUCKET}?lifecycle", method="PUT", data=_LIFECYCLE)
     for group in (names.LOG_GROUP, names.DEFAULT_LOG_GROUP):
         target = {"X-Amz-Target": "Logs_20140328.CreateLogGroup"}
         body = json.dumps({"logGroupName": group})

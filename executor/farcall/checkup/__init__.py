@@ -1,0 +1,84 @@
+"""Looks whether everything is there that a job needs, before one is paid for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Iterable
+
+from farcall.aws import Aws
+from farcall.batch import Batch
+from farcall.checkup import account, bucket, jobs
+from farcall.checkup.findings import (
+    FAILED,
+    NOT_CHECKED,
+    OK,
+    WARNING,
+    Finding,
+    guarded,
+    told,
+)
+from farcall.errors import FarcallError
+from farcall.events import EventQueues
+from farcall.origins import summary
+from farcall.settings import Settings
+
+__all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]
+
+
+async def examine(time_limit_s: float = 30) -> list[Finding]:
+    """Look at everything, side by side, by the options in force.
+
+    Args:
+        time_limit_s: How long a check may take.
+
+    Returns:
+        What was found, in an order for reading; nothing is raised.
+    """
+    try:
+        settings = Settings()
+    except FarcallError as error:
+        return [told("options", error)]
+    findings = [Finding("options", OK, f"from {summary()}")]
+    try:
+        access = await Aws.open(settings)
+    except FarcallError as error:
+        return [*findings, told("credentials", error)]
+    try:
+        return findings + await _examine(access, settings, time_limit_s)
+    finally:
+        await access.close()
+
+
+async def _examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:
+    identity, region = await asyncio.gather(
+        account.identify(access, time_limit_s),
+        guarded("region", account.reach(access), time_limit_s),
+    )
+    if identity.is_refused:
+        return [
+            *identity.findings,
+            Finding("everything else", NOT_CHECKED, "AWS does not take the credentials"),
+        ]
+    batch = Batch(access)
+    checks: dict[str, Awaitable[Iterable[Finding]]] = {
+        "resources": jobs.resources(settings),
+        "job role": jobs.role(access, settings, "batch_job_role_name"),
+        "execution role": jobs.role(access, settings, "batch_execution_role_name"),
+        "log group": jobs.log_group(access, settings),
+    }
+    if region[0].verdict != FAILED:
+        checks["queue"] = jobs.queue(access, batch, settings)
+        checks["image"] = jobs.image(access, batch, settings)
+    if settings.event_queue:
+        checks["event queue"] = _events(access, settings)
+    limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
+    of_bucket = bucket.examine(access, settings, time_limit_s)  # which has limits of its own
+    found = await asyncio.gather(guarded("bucket", of_bucket, 3 * time_limit_s), *limited)
+    return [*identity.findings, *region, *itertools.chain.from_iterable(found)]
+
+
+async def _events(access: Aws, settings: Settings) -> list[Finding]:
+    queues = EventQueues(access, lambda *_: None, lambda *_: False)
+    await queues.check(settings.event_queue)
+    return [Finding("event queue", OK, f"{settings.event_queue} can be read")]

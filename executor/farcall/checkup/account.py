@@ -1,0 +1,89 @@
+"""Whose credentials are in use, and where calls go."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from farcall import aws
+from farcall.aws import Aws
+from farcall.checkup.findings import FAILED, OK, WARNING, Finding, told
+from farcall.errors import ServiceError
+
+_SKEW_S = 60
+"""AWS refuses what was signed five minutes ago, or will be in five minutes."""
+
+_SOON_S = 15 * 60
+_CLOCK = ("RequestTimeTooSkewed", "RequestExpired", "SignatureDoesNotMatch")
+_UNKNOWN = ("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch")
+
+
+class Identity(NamedTuple):
+    """What came of asking who is calling.
+
+    Attributes:
+        findings: What was found.
+        is_refused: Whether AWS does not take the credentials, hence nothing else can be asked.
+    """
+
+    findings: list[Finding]
+    is_refused: bool
+
+
+async def identify(access: Aws, time_limit_s: float) -> Identity:
+    """Ask STS whose credentials they are."""
+    name = "credentials"
+    try:
+        async with access.client("sts") as client:
+            asking = aws.call(client, "get_caller_identity")
+            reply = await asyncio.wait_for(asking, time_limit_s)
+    except asyncio.TimeoutError:
+        found = f"STS did not say whose they are within {time_limit_s:g} s"
+        return Identity([Finding(name, WARNING, found, "check the network")], False)
+    except ServiceError as error:
+        if not 400 <= error.status < 500:
+            finding = told(name, error)
+            return Identity([Finding(name, WARNING, finding.found, finding.remedy)], False)
+        remedy = "run `aws sts get-caller-identity`, which needs them too, and renew them"
+        if error.code in _CLOCK:
+            remedy += "; if they are right, set this machine's clock"
+        return Identity([Finding(name, FAILED, str(error).partition("; ")[0], remedy)], True)
+    source, expires = await access.credentials()
+    found = f"{reply['Arn']}, from {source}"
+    findings = [Finding(name, OK, found)]
+    if expires is not None:
+        left_s = (expires - datetime.now(timezone.utc)).total_seconds()
+        found += f", until {expires:%Y-%m-%d %H:%M} UTC"
+        findings = [Finding(name, OK, found)]
+        if left_s < _SOON_S:
+            remedy = "renew them before you submit what takes longer"
+            findings = [Finding(name, WARNING, found, remedy)]
+    return Identity([*findings, *_clock(reply)], False)
+
+
+def _clock(reply: dict[str, Any]) -> list[Finding]:
+    """Compare this machine's clock with AWS's."""
+    said = reply["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    try:
+        moment = email.utils.parsedate_to_datetime(said)
+    except (TypeError, ValueError):
+        return []
+    skew_s = (datetime.now(timezone.utc) - moment).total_seconds()
+    if abs(skew_s) <= _SKEW_S:
+        return []
+    found = f"this machine's is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
+    return [Finding("clock", WARNING, found, "set it; AWS refuses calls from five minutes on")]
+
+
+async def reach(access: Aws) -> list[Finding]:
+    """See that Batch answers in the region."""
+    reply = await aws.call(access.batch, "describe_job_queues", maxResults=1)
+    url = access.batch.meta.endpoint_url
+    found = f"{access.region}, by {url}"
+    if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
+        found += ", which is farcall's embedded AWS"
+    elif not access.has_console:
+        found += ", which is not AWS itself"
+    return [Finding("region", OK, found)]

@@ -1,0 +1,192 @@
+"""The bucket: where it is, who can see it, what becomes of its objects, and a round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from typing import Any
+
+import obstore
+
+from farcall import aws
+from farcall.aws import Aws
+from farcall.bucket import Bucket
+from farcall.checkup.findings import (
+    FAILED,
+    OK,
+    WARNING,
+    Finding,
+    guarded,
+    is_denied,
+)
+from farcall.errors import ServiceError, SettingsError
+from farcall.settings import Settings
+from farcall_runtime.contract import Location, run_root
+
+_BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+_EVERYBODY = ("/global/AllUsers", "/global/AuthenticatedUsers")
+_KEPT_DAYS = 7
+"""How long Batch tells of a job that has ended, and how long its objects are of use."""
+
+
+async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:
+    """Look at everything that concerns the bucket."""
+    name = settings.s3_bucket_name
+    async with access.client("s3") as client:
+        first = await guarded("bucket", _locate(client, access, name), time_limit_s)
+        if first[0].verdict == FAILED:
+            return first
+        checks = {
+            "bucket access": _round_trip(access, settings),
+            "public access": _public(client, name),
+            "lifecycle": _lifecycle(client, settings),
+            "versions": _versions(client, settings),
+        }
+        limited = (guarded(n, check, time_limit_s) for n, check in checks.items())
+        found = await asyncio.gather(*limited)
+    return [*first, *(finding for several in found for finding in several)]
+
+
+async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
+    try:
+        reply = await aws.call(client, "head_bucket", Bucket=name)
+    except ServiceError as error:
+        if error.status != 404:
+            raise
+        raise SettingsError(
+            f"s3_bucket_name is {name!r}, and there is no such bucket; create it, or set "
+            "s3_bucket_name to one that exists",
+            option="s3_bucket_name",
+        ) from error
+    region = reply["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", access.region)
+    if region != access.region:
+        raise SettingsError(
+            f"s3_bucket_name is {name!r}, which is in {region} and not in {access.region}; set "
+            "s3_bucket_name to a bucket of the jobs' region, or set region",
+            option="s3_bucket_name",
+        )
+    return [Finding("bucket", OK, f"{name}, in {region}")]
+
+
+async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
+    """Write, read and delete an object as submitting does it."""
+    name = settings.s3_bucket_name
+    root = run_root(settings.prefix, f"doctor-{secrets.token_hex(6)}")
+    key = Location(name, root, "doctor").bundle_key
+    reopen = functools.partial(access.store, name)
+    bucket = Bucket(name, reopen(), reopen)
+    data = secrets.token_bytes(16)
+
+    async def get(store: Any) -> bytes:
+        return bytes(await (await obstore.get_async(store, key)).bytes_async())
+
+    try:
+        await bucket.ask("PutObject", key, lambda s: obstore.put_async(s, key, data))
+        try:
+            if await bucket.ask("GetObject", key, get) != data:
+                return [Finding("bucket access", FAILED, f"s3://{name}/{key} came back changed")]
+        finally:
+            await bucket.ask("DeleteObject", key, lambda s: obstore.delete_async(s, [key]))
+    except ServiceError as error:
+        if not is_denied(error):
+            raise
+        # Whoever cannot do this cannot submit, other than with what is looked at elsewhere.
+        remedy = f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
+        return [Finding("bucket access", FAILED, str(error).partition("; ")[0], remedy)]
+    found = f"an object under {settings.prefix}/ was written, read and deleted"
+    return [Finding("bucket access", OK, found)]
+
+
+async def _public(client: Any, name: str) -> list[Finding]:
+    block = await _configured(
+        client, "get_public_access_block", name, "NoSuchPublicAccessBlockConfiguration"
+    )
+    rules = block.get("PublicAccessBlockConfiguration", {})
+    missing = [rule for rule in _BLOCKS if not rules.get(rule)]
+    if not missing:
+        return [Finding("public access", OK, "blocked")]
+    remedy = (
+        f"aws s3api put-public-access-block --bucket {name} --public-access-block-configuration "
+        + ",".join(f"{rule}=true" for rule in _BLOCKS)
+    )
+    grants = await aws.call(client, "get_bucket_acl", Bucket=name)
+    status = await _configured(client, "get_bucket_policy_status", name, "NoSuchBucketPolicy")
+    open_to = [g.get("Grantee", {}).get("URI", "") for g in grants.get("Grants", [])]
+    if "IgnorePublicAcls" in missing and any(uri.endswith(_EVERYBODY) for uri in open_to):
+        return [Finding("public access", FAILED, "its ACL lets everybody in", remedy)]
+    is_public = status.get("PolicyStatus", {}).get("IsPublic", False)
+    if "RestrictPublicBuckets" in missing and is_public:
+        return [Finding("public access", FAILED, "its policy lets everybody in", remedy)]
+    found = f"the bucket is not public, and nothing keeps it so: {', '.join(missing)} is off"
+    return [Finding("public access", WARNING, found, remedy)]
+
+
+async def _lifecycle(client: Any, settings: Settings) -> list[Finding]:
+    where = f"{settings.prefix}/" if settings.prefix else ""
+    rules = await _rules(client, settings)
+    days = [rule["Expiration"]["Days"] for rule in rules if "Days" in rule.get("Expiration", {})]
+    remedy = (
+        f"add a rule that deletes what is older than 30 days under {where or 'the whole bucket'}: "
+        "aws s3api put-bucket-lifecycle-configuration (it replaces the rules there are)"
+    )
+    if not days:
+        found = f"no rule deletes what stays under {where or 'the bucket'}, such as failed tasks"
+        return [Finding("lifecycle", WARNING, found, remedy)]
+    found = f"objects are deleted after {min(days)} days"
+    if min(days) < _KEPT_DAYS:
+        found += ", also those of jobs that wait or run longer"
+        return [Finding("lifecycle", WARNING, found, f"let them stay for {_KEPT_DAYS} days")]
+    return [Finding("lifecycle", OK, found)]
+
+
+async def _versions(client: Any, settings: Settings) -> list[Finding]:
+    reply = await aws.call(client, "get_bucket_versioning", Bucket=settings.s3_bucket_name)
+    if reply.get("Status") != "Enabled":
+        return [Finding("versions", OK, "not kept: what is deleted is gone")]
+    try:
+        rules = await _rules(client, settings)
+    except ServiceError as error:
+        if not is_denied(error):
+            raise
+        rules = []
+    if any("NoncurrentVersionExpiration" in rule for rule in rules):
+        return [Finding("versions", OK, "kept, and deleted by a lifecycle rule")]
+    return [
+        Finding(
+            "versions",
+            WARNING,
+            "kept for ever: what farcall deletes goes on to cost storage",
+            "add NoncurrentVersionExpiration to the bucket's lifecycle rule",
+        )
+    ]
+
+
+async def _rules(client: Any, settings: Settings) -> list[dict[str, Any]]:
+    """Return the rules in force that cover everything of farcall's."""
+    reply = await _configured(
+        client,
+        "get_bucket_lifecycle_configuration",
+        settings.s3_bucket_name,
+        "NoSuchLifecycleConfiguration",
+    )
+    root = run_root(settings.prefix, "")
+    return [rule for rule in reply.get("Rules", []) if _covers(rule, f"{root}/")]
+
+
+def _covers(rule: dict[str, Any], root: str) -> bool:
+    """Tell whether a rule is for every object below a prefix."""
+    conditions = {**rule.get("Filter", {}), **rule.get("Filter", {}).get("And", {})}
+    conditions.pop("And", None)
+    prefix = conditions.pop("Prefix", rule.get("Prefix", ""))
+    return rule.get("Status") == "Enabled" and not conditions and root.startswith(prefix)
+
+
+async def _configured(client: Any, operation: str, name: str, absent: str) -> dict[str, Any]:
+    """Ask for a part of the bucket's configuration; nothing where it has none."""
+    try:
+        return await aws.call(client, operation, Bucket=name)
+    except ServiceError as error:
+        if error.code != absent:
+            raise
+        return {}

@@ -1,0 +1,94 @@
+"""What a check found, and how checks that cannot be made are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+
+from farcall.errors import FarcallError, ServiceError, SettingsError
+from farcall.origins import origin
+
+OK = "ok"
+WARNING = "warning"
+FAILED = "failed"
+NOT_CHECKED = "not checked"
+
+_ACTIONS = {
+    "DeleteObject": "s3:DeleteObject",
+    "DescribeImages": "ecr:DescribeImages",
+    "DescribeLogGroups": "logs:DescribeLogGroups",
+    "GetBucketAcl": "s3:GetBucketAcl",
+    "GetBucketLifecycleConfiguration": "s3:GetLifecycleConfiguration",
+    "GetBucketPolicyStatus": "s3:GetBucketPolicyStatus",
+    "GetBucketVersioning": "s3:GetBucketVersioning",
+    "GetObject": "s3:GetObject",
+    "GetPublicAccessBlock": "s3:GetBucketPublicAccessBlock",
+    "GetRole": "iam:GetRole",
+    "HeadBucket": "s3:ListBucket",
+    "PutObject": "s3:PutObject",
+}
+"""The permission of an operation, where that is not ``batch:`` and its name."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one check.
+
+    Attributes:
+        check: What was looked at, in a word or two.
+        verdict: ``ok``, ``warning``, ``failed`` or ``not checked``.
+        found: What was found.
+        remedy: What to do; empty where nothing is to be done.
+    """
+
+    check: str
+    verdict: str
+    found: str
+    remedy: str = ""
+
+
+def is_denied(error: ServiceError) -> bool:
+    """Tell whether a permission was missing for the call."""
+    return "AccessDenied" in error.code or error.code in ("403", "Forbidden")
+
+
+def told(check: str, error: Exception) -> Finding:
+    """Return the finding of a check that ended with an error."""
+    text, _, remedy = str(error).partition("; ")
+    if isinstance(error, SettingsError):
+        if error.option:
+            remedy += f" ({error.option} comes from {origin(error.option)})"
+        return Finding(check, FAILED, text, remedy)
+    if isinstance(error, ServiceError) and is_denied(error):
+        action = _ACTIONS.get(error.operation, f"batch:{error.operation}")
+        remedy = f"to have it checked, allow {action} to the credentials in use"
+        return Finding(check, NOT_CHECKED, f"{action} is not allowed", remedy)
+    if isinstance(error, FarcallError):
+        return Finding(check, FAILED, text, remedy)
+    return Finding(check, FAILED, f"{type(error).__name__}: {error}", "this is a fault of farcall")
+
+
+async def guarded(
+    check: str, findings: Awaitable[Iterable[Finding]], time_limit_s: float
+) -> list[Finding]:
+    """Return what a check finds; an error of it is a finding, too.
+
+    Args:
+        check: What it is called where it fails as a whole.
+        findings: The check.
+        time_limit_s: How long it may take.
+    """
+    try:
+        return list(await asyncio.wait_for(findings, time_limit_s))
+    except asyncio.TimeoutError:
+        return [
+            Finding(
+                check,
+                FAILED,
+                f"no answer within {time_limit_s:g} s",
+                "check the network, and the options region and endpoint_url",
+            )
+        ]
+    except Exception as error:  # the other checks are to be heard all the same
+        return [told(check, error)]

@@ -1,0 +1,219 @@
+"""What jobs run on and as: queue, compute environments, roles, log group, image."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from farcall import aws
+from farcall.aws import Aws
+from farcall.batch import Batch
+from farcall.checkup.findings import FAILED, OK, WARNING, Finding, told
+from farcall.definitions import resource_requirements
+from farcall.errors import ServiceError, SettingsError
+from farcall.preflight import find_image, find_log_group, find_queue, find_role
+from farcall.settings import Settings
+from farcall_runtime.contract import PROTOCOL_VERSION
+
+_ECS = "ecs-tasks.amazonaws.com"
+_ASSUMES = ("sts:AssumeRole", "sts:*", "*")
+_ECR = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/"
+    r"(?P<name>[^:@]+)(:(?P<tag>[^@]+))?(@(?P<digest>.+))?"
+)
+_DOCKER_S = 10
+
+
+async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
+    """Look at the queue and at what stands behind it."""
+    found = await find_queue(batch, settings, access.region)
+    text = f"{found['jobQueueName']}, {found['state']} and {found['status']}"
+    first = Finding("queue", OK, text)
+    names = [each["computeEnvironment"] for each in found.get("computeEnvironmentOrder", [])]
+    name = "compute environment"
+    try:
+        reply = await aws.call(
+            access.batch, "describe_compute_environments", computeEnvironments=names
+        )
+    except ServiceError as error:
+        return [first, told(name, error)]
+    all_of = [_environment(each, settings) for each in reply.get("computeEnvironments", [])]
+    if any(finding.verdict == OK for finding in all_of):  # jobs find a place
+        all_of = [
+            Finding(f.check, WARNING, f.found, f.remedy) if f.verdict == FAILED else f
+            for f in all_of
+        ]
+    nothing = Finding(name, FAILED, "the queue has none", "add one to its computeEnvironmentOrder")
+    return [first, *(all_of or [nothing])]
+
+
+def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
+    resources = found.get("computeResources") or {}
+    kind = resources.get("type") or found.get("type", "")
+    most = resources.get("maxvCpus", found.get("unmanagedvCpus"))
+    name = found["computeEnvironmentName"]
+    text = f"{name}, {kind}, {found['state']} and {found['status']}"
+    text += f", at most {most} vCPUs" if most is not None else ""
+
+    def failed(why: str, remedy: str) -> Finding:
+        return Finding("compute environment", FAILED, f"{text}: {why}", remedy)
+
+    if found["state"] != "ENABLED":
+        return failed("it takes no jobs", f"enable {name}")
+    if found["status"] != "VALID":
+        reason = found.get("statusReason") or "Batch gives no reason"
+        return failed(
+            reason,
+            "https://docs.aws.amazon.com/batch/latest/userguide/invalid_compute_environment.html",
+        )
+    if bool(resources) and kind.startswith("FARGATE") != _wants_fargate(settings):
+        wanted = "Fargate" if kind.startswith("FARGATE") else "EC2"
+        return failed(
+            f"it runs jobs of {wanted} alone",
+            f"set platformCapabilities to {[wanted.upper()]} in job_definition_extra, or "
+            "batch_queue to another queue",
+        )
+    if most is not None and most < settings.vcpu:
+        return failed(
+            f"a task of {settings.vcpu:g} never has a place",
+            "raise maxvCpus, or set vcpu to less",
+        )
+    return Finding("compute environment", OK, text)
+
+
+def _wants_fargate(settings: Settings) -> bool:
+    return "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
+
+
+async def resources(settings: Settings) -> list[Finding]:
+    """See whether what a task asks for is what the platform has."""
+    asked = {each["type"]: each["value"] for each in resource_requirements(settings)}
+    text = f"{asked['VCPU']} vCPU and {asked['MEMORY']} MiB"
+    text += f", {asked['GPU']} GPU" if "GPU" in asked else ""
+    if _wants_fargate(settings) and not settings.batch_execution_role_name:
+        raise SettingsError(
+            "batch_execution_role_name is '', and on Fargate a job needs one; set it to a role "
+            "that may pull the image and write the log",
+            option="batch_execution_role_name",
+        )
+    return [
+        Finding("resources", OK, f"{text} on {'Fargate' if _wants_fargate(settings) else 'EC2'}")
+    ]
+
+
+async def role(access: Aws, settings: Settings, option: str) -> list[Finding]:
+    """Look at a role, and at who may take it."""
+    check = option.removeprefix("batch_").removesuffix("_name").replace("_", " ")
+    name: str = getattr(settings, option)
+    if not name:
+        return [Finding(check, OK, "none: a job has the rights of its instance")]
+    found = await find_role(access, option, name)
+    arn = str(found["Arn"])
+    if _trusts_ecs(found.get("AssumeRolePolicyDocument") or {}):
+        return [Finding(check, OK, arn)]
+    short = name.rpartition("/")[2]
+    return [
+        Finding(
+            check,
+            FAILED,
+            f"{arn} does not trust {_ECS}, so no job starts",
+            f"aws iam update-assume-role-policy --role-name {short} --policy-document "
+            "file://trust.json, which is docs/iam/trust.json",
+        )
+    ]
+
+
+def _trusts_ecs(policy: Mapping[str, Any]) -> bool:
+    for statement in _many(policy.get("Statement")):
+        principal = statement.get("Principal", {})
+        services = _many(principal.get("Service")) if isinstance(principal, dict) else []
+        actions = _many(statement.get("Action"))
+        allows = statement.get("Effect") == "Allow" and not set(_ASSUMES).isdisjoint(actions)
+        if allows and _ECS in services:
+            return True
+    return False
+
+
+def _many(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+async def log_group(access: Aws, settings: Settings) -> list[Finding]:
+    """Look at the log group."""
+    if not settings.batch_job_log_group_name:
+        return [Finding("log group", OK, "AWS's own, /aws/batch/job")]
+    found = await find_log_group(access, settings)
+    days = found.get("retentionInDays")
+    text = f"{found['logGroupName']}, whose lines stay {f'{days} days' if days else 'for ever'}"
+    return [Finding("log group", OK, text)]
+
+
+async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
+    """Look at the image, and at its Python where that is known here."""
+    uri = await find_image(batch, settings)
+    place = _ECR.fullmatch(uri)
+    if place and place["region"] == access.region:
+        await _see_in_ecr(access, uri, place)
+    here = ".".join(platform.python_version_tuple()[:2])
+    config = await _in_docker(uri)
+    variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
+    python = variables.get("PYTHON_VERSION", "")
+    protocol = (config.get("Labels") or {}).get("farcall.protocol-version", "")
+    if config and protocol != str(PROTOCOL_VERSION):
+        text = f"{uri} says protocol {protocol or 'of none'}, and this farcall {PROTOCOL_VERSION}"
+        return [Finding("image", FAILED, text, "build it from this farcall's Dockerfile")]
+    if python and python.rpartition(".")[0] != here:
+        remedy = f"build it with BASE_IMAGE=python:{here}-slim, or run Python {python} here"
+        return [Finding("image", FAILED, f"{uri} has Python {python}, and here is {here}", remedy)]
+    told_python = f"with Python {python}" if python else f"whose Python has to be {here}"
+    return [Finding("image", OK, f"{uri}, {told_python}")]
+
+
+async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:
+    wanted = {"imageTag": place["tag"] or "latest"}
+    if place["digest"]:
+        wanted = {"imageDigest": place["digest"]}
+    async with access.client("ecr") as client:
+        try:
+            await aws.call(
+                client,
+                "describe_images",
+                registryId=place["account"],
+                repositoryName=place["name"],
+                imageIds=[wanted],
+            )
+        except ServiceError as error:
+            if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
+                raise
+            raise SettingsError(
+                f"container_image_uri is {uri!r}, and there is no such image; push it, or set "
+                "container_image_uri to one that `aws ecr describe-images` lists",
+                option="container_image_uri",
+            ) from error
+
+
+async def _in_docker(uri: str) -> dict[str, Any]:
+    """Return the configuration of an image that a docker engine here has; else nothing."""
+    program = shutil.which("docker")
+    if program is None:
+        return {}
+    process = await asyncio.create_subprocess_exec(
+        *(program, "image", "inspect", "--format", "{{json .Config}}", uri),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), _DOCKER_S)
+        found = json.loads(out)
+    except (asyncio.TimeoutError, ValueError):
+        return {}
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return found if isinstance(found, dict) else {}

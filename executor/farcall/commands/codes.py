@@ -1,0 +1,28 @@
+"""What exit codes of ``farcall`` say."""
+
+from __future__ import annotations
+
+from farcall.errors import JobLostError, ServiceError, UnknownError
+
+FAILED = 1
+UNKNOWN = 3
+REFUSED = 4
+INTERRUPTED = 130
+"""A shell's way to tell of Ctrl-C: 128 and the number of SIGINT."""
+
+TABLE = """\b
+Exit codes:
+    0  done, and well
+    1  a task failed, or something could not be done
+    2  wrong usage
+    3  a job, workflow or run is unknown, or not farcall's
+    4  AWS refused, or cannot be reached
+  130  Ctrl-C
+"""
+
+
+def code_of(error: BaseException) -> int:
+    """Return the exit code that tells of an error."""
+    if isinstance(error, (UnknownError, JobLostError)):
+        return UNKNOWN
+    return REFUSED if isinstance(error, ServiceError) else FAILED

@@ -1,0 +1,210 @@
+"""``farcall configure``: the options, in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import secrets
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from farcall.commands.options import check, parse, read
+from farcall.descriptions import Description, describe
+from farcall.errors import FarcallError, SettingsError
+from farcall.settings import ENVIRONMENT_PREFIX, SECTION, Settings, files, from_environment
+
+_HOME = Path("~/.config/farcall/farcall.toml")
+_TITLE = f"[{'.'.join(SECTION)}]"
+_WIDTH = 88
+_ASKED = (
+    "region",
+    "s3_bucket_name",
+    "batch_queue",
+    "batch_job_role_name",
+    "batch_execution_role_name",
+    "batch_job_log_group_name",
+    "container_image_uri",
+)
+
+
+@click.command("configure")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="By default the file in force, else ~/.config/farcall/farcall.toml.",
+)
+@click.option(
+    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set an option; repeatable."
+)
+@click.option("--print", "is_printed", is_flag=True, help="Print the file instead of writing it.")
+def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bool) -> None:
+    """Write farcall's options into a file.
+
+    \b
+    farcall configure                                    asks for the most important ones
+    farcall configure --set batch_queue=my-queue         sets one, and leaves the rest
+    farcall configure --print                            shows every option there is
+
+    Each option is there with what it is; those that are not set are comments. What else the file
+    holds stays as it is, and the file as it was is kept beside it as .bak. Nothing is written
+    unless every option has a value that is allowed.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    path = path or next(iter(files()), _HOME.expanduser())
+    values = parse(assignments)
+    check(values)
+    if not values and not is_printed and sys.stdin.isatty():
+        values = dict(_ask())
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    after = _updated(before, values, path)
+    if is_printed:
+        click.echo(after, nl=False)
+        return
+    kept = _write(path, before, after)
+    click.echo(f"{path} {'is as it was' if after == before else 'was written'}")
+    if kept is not None:
+        click.echo(f"as it was before: {kept}")
+    for name in sorted(values.keys() & from_environment().keys()):
+        variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        click.echo(f"{variable} is set, and comes before the file", err=True)
+    click.echo("next: farcall doctor", err=True)
+
+
+def _ask() -> Iterator[tuple[str, Any]]:
+    """Ask for the options without which nothing runs."""
+    today = Settings()
+    words = {description.name: description for description in describe()}
+    for name in _ASKED:
+        click.echo(f"\n{words[name].text}")
+        while True:
+            text = click.prompt(name, default=str(getattr(today, name)))
+            try:
+                Settings(**{name: read(name, text)})
+            except SettingsError as error:
+                click.echo(str(error), err=True)
+                continue
+            yield name, read(name, text)
+            break
+
+
+def _updated(text: str, values: Mapping[str, Any], path: Path) -> str:
+    """Return a file's text with options set, all else as it was.
+
+    Raises:
+        FarcallError: The file is not valid TOML.
+        SettingsError: An option in it is wrong.
+    """
+    try:
+        found: Any = tomlkit.parse(text)
+        for part in SECTION:
+            found = found.get(part, {})
+        if found:
+            text = _changed(text, values, set(found))
+        else:
+            text = "\n".join(filter(None, [text.rstrip("\n"), _section(values)]))
+        section: Any = tomlkit.parse(text).unwrap()
+    except (TOMLKitError, AttributeError) as error:
+        raise FarcallError(f"{path} is not valid TOML ({error}); nothing was written") from error
+    for part in SECTION:
+        section = section.get(part, {})
+    Settings(**section)
+    return text
+
+
+def _changed(text: str, values: Mapping[str, Any], there: set[str]) -> str:
+    """Set options in a section that is there."""
+    left = dict(values)
+    for name, value in values.items():
+        # Where it stands as a comment, as we write those that are not set, it takes its place.
+        start = text.find(_TITLE)
+        end = re.compile(r"^\[", re.MULTILINE).search(text, start + 1) if start >= 0 else None
+        line = re.compile(rf"^# ?{name} =.*$", re.MULTILINE)
+        place = line.search(text, start, end.start() if end else len(text)) if start >= 0 else None
+        if name not in there and place:
+            text = f"{text[: place.start()]}{_assignment(name, value)}{text[place.end() :]}"
+            del left[name]
+    document: Any = tomlkit.parse(text)
+    section = document
+    for part in SECTION:
+        section = section[part]
+    for name, value in left.items():
+        section[name] = _item(value)
+    return tomlkit.dumps(document)
+
+
+def _section(values: Mapping[str, Any]) -> str:
+    """Write the section with every option; those that are not set are comments."""
+    blocks = [_TITLE]
+    for description in describe():
+        name = description.name
+        if name in values:
+            line = _assignment(name, values[name])
+        else:
+            line = f"# {_assignment(name, description.default)}"
+        blocks.append("\n".join([*_comment(description), line]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _comment(description: Description) -> list[str]:
+    text = description.text
+    if description.allowed:
+        text += f" Allowed: {description.allowed}."
+    return [f"# {line}" for line in textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
+
+
+def _assignment(name: str, value: Any) -> str:
+    return f"{name} = {_item(value).as_string()}" if value is not None else f"{name} ="
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, dict):
+        table = tomlkit.inline_table()
+        table.update(value)
+        return table
+    return tomlkit.item(value)
+
+
+def _write(path: Path, before: str, after: str) -> Path | None:
+    """Replace a file as a whole; return where the former one is kept, if there was one."""
+    if before == after:
+        return None
+    path = path.resolve()  # through a link
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    kept = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("x", encoding="utf-8") as file:
+            file.write(after)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, part)
+            kept = _keep(path)
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise FarcallError(f"{path} was not written: {error}") from error
+    return kept
+
+
+def _keep(path: Path) -> Path:
+    """Copy a file beside itself, under a name that no other has."""
+    for number in itertools.count():
+        kept = path.with_name(f"{path.name}.bak{number or ''}")
+        with contextlib.suppress(FileExistsError), kept.open("xb") as file:
+            file.write(path.read_bytes())
+            shutil.copymode(path, kept)
+            return kept
+    raise AssertionError

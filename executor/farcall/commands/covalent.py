@@ -1,0 +1,41 @@
+"""For Covalent: ``farcall covalent resume``, ``farcall covalent demo``."""
+
+from __future__ import annotations
+
+import click
+
+from farcall import covalent_resume
+
+
+@click.group("covalent")
+def covalent() -> None:
+    """For workflows on a Covalent server."""
+
+
+@covalent.command("resume")
+@click.argument("dispatch_ids", nargs=-1, metavar="[DISPATCH...]")
+@click.option("--server", help="URL of Covalent's server; by default the configured one.")
+def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None:
+    """Bring dispatches to their end after Covalent's server was ended and started again.
+
+    Jobs that went on meanwhile are received, and what had no job yet is started. It may be called
+    at any time: what is under way is left alone.
+    """
+    count = 0
+    for found in covalent_resume.resume(dispatch_ids, server):
+        count += 1
+        click.echo(f"{found.dispatch_id} ({found.name}): {len(found.asked)} unfinished tasks")
+        if found.foreign:
+            nodes = ", ".join(map(str, found.foreign))
+            click.echo(f"  nodes {nodes} ran on other executors, which do not bring them back")
+    if not count:
+        click.echo("no dispatch is running there")
+
+
+@covalent.command("demo")
+@click.option("--keep", is_flag=True, help="Serve Covalent's page until Ctrl-C.")
+def run_covalent_demo(*, keep: bool) -> None:
+    """Run the SVM experiment on a real Covalent server of its own, without an AWS account."""
+    from farcall import covalent_demo
+
+    covalent_demo.run(keep=keep)

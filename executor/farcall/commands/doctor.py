@@ -1,0 +1,54 @@
+"""``farcall doctor``: is everything there that a job needs?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from farcall import checkup
+from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from farcall.commands.common import plain, print_json
+
+_COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def doctor(*, as_json: bool) -> None:
+    """Look whether everything is there that a job needs.
+
+    Options, credentials, region, bucket, queue, compute environments, roles, log group and image
+    are looked at, and what is wrong comes with what to do. No job is run; one small object is
+    written into the bucket, read, and deleted. What the credentials may not look at is "not
+    checked", and names the permission.
+
+    Exits with 0 if nothing failed, and with 1 otherwise.
+    """
+    with contextlib.ExitStack() as shown:
+        if sys.stderr.isatty():
+            shown.enter_context(Console(stderr=True).status("looking"))
+        findings = asyncio.run(checkup.examine())
+    is_well = all(finding.verdict != FAILED for finding in findings)
+    if as_json:
+        print_json({"ok": is_well, "checks": [asdict(finding) for finding in findings]})
+    else:
+        _show(findings)
+    sys.exit(not is_well)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        verdict = click.style(f"{finding.verdict:<11}", fg=_COLOURS[finding.verdict])
+        click.echo(f"{verdict}  {finding.check:<{width}}  {plain(finding.found)}")
+        if finding.remedy:
+            click.echo(f"{'':<11}  {'':<{width}}  -> {plain(finding.remedy)}")
+    counts = {v: sum(f.verdict == v for f in findings) for v in _COLOURS}
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    click.echo(said, err=True)

@@ -1,0 +1,173 @@
+"""Ending jobs: ``farcall cancel``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+import click
+
+from farcall import cancelling
+from farcall.cancelling import Cancelled
+from farcall.catalog import Catalog, Entry, Query
+from farcall.commands import codes, tables
+from farcall.commands.common import opened, plain, print_json
+from farcall.commands.looking import chosen_user
+from farcall.covalent_api import Covalent
+from farcall.errors import FarcallError, UnknownError
+
+_OTHERS = "other user"
+"""Outcome of a job that is left alone because it is somebody else's."""
+
+_CODES = {
+    "ending": 0,
+    "ended": 0,
+    "unknown": codes.UNKNOWN,
+    "foreign": codes.UNKNOWN,
+    "refused": codes.REFUSED,
+    _OTHERS: codes.FAILED,
+}
+
+
+@click.command("cancel")
+@click.argument("job_ids", nargs=-1, metavar="[JOB...]")
+@click.option("--workflow", metavar="NAME", help="All jobs of this workflow.")
+@click.option("--run", metavar="RUN", help="All jobs of this run or dispatch.")
+@click.option("--user", metavar="NAME", help="Whose; by default only yours.")
+@click.option("--all-users", is_flag=True, help="Everybody's.")
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Where a workflow's jobs are, in place of batch_queue; may be repeated.",
+)
+@click.option(
+    "--reason", default="cancelled by farcall cancel", show_default=True, help="Kept by Batch."
+)
+@click.option("--yes", is_flag=True, help="Do not ask before all jobs of a workflow are ended.")
+@click.option(
+    "--covalent",
+    "address",
+    metavar="URL",
+    help="Covalent's server, by which electrons are cancelled; by default the configured one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="What came of each, as JSON.")
+def cancel_jobs(
+    job_ids: tuple[str, ...],
+    workflow: str | None,
+    run: str | None,
+    user: str | None,
+    queues: tuple[str, ...],
+    reason: str,
+    address: str | None,
+    *,
+    all_users: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """End jobs, or all jobs of a workflow or a run.
+
+    An array's child is <parent>:<index>. A task has 20 seconds to clean up after it was told to
+    stop. Of a workflow or a run it is shown what will be ended, and asked whether it shall.
+    """
+    whole = bool(workflow or run)
+    if whole == bool(job_ids):
+        raise click.UsageError("name either jobs (JOB...), or --workflow or --run")
+    whose = chosen_user(user, all_users=all_users, run=None)
+    server = _server(address)
+    if whole:
+        entries = asyncio.run(_find(queues, Query(whose, workflow, run)))
+        if entries and not yes:
+            _ask(entries)  # with no event loop around it, which would take Ctrl-C for itself
+        found = asyncio.run(_cancel_all(entries, reason, server))
+    else:
+        found = asyncio.run(_cancel(list(dict.fromkeys(job_ids)), whose, reason, server))
+    if as_json:
+        print_json([{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in found])
+    else:
+        for one in found:
+            click.echo(plain(one.text), err=_CODES[one.outcome] != 0)
+    sys.exit(max((_CODES[one.outcome] for one in found), default=0))
+
+
+def _server(address: str | None) -> Covalent | None:
+    """Return Covalent's server; jobs are ended without it where its configuration is broken."""
+    if address:
+        return Covalent.configured(address)
+    try:
+        return Covalent.configured()
+    except FarcallError as error:
+        click.echo(f"Covalent is not told: {error}", err=True)
+        return None
+
+
+async def _cancel(
+    job_ids: Sequence[str], user: str | None, reason: str, covalent: Covalent | None
+) -> list[Cancelled]:
+    """End jobs, of one user's where not everybody's may be ended."""
+    _, session = await opened()
+    others: dict[str, Cancelled] = {}
+    if user is not None:
+        known = await Catalog(session.batch).describe(job_ids)
+        for job_id, entry in known.items():
+            if entry is not None and entry.user != user:
+                others[job_id] = _left_alone(entry)
+    mine = [job_id for job_id in job_ids if job_id not in others]
+    done = await cancelling.cancel(session, mine, reason, covalent)
+    by_id = {one.job_id: one for one in done} | others
+    return [by_id[job_id] for job_id in job_ids]
+
+
+def _left_alone(entry: Entry) -> Cancelled:
+    job_id, user = entry.detail.job_id, entry.user
+    text = f"{job_id} is a job of {user} and is left alone; --user {user} ends it"
+    return Cancelled(job_id, _OTHERS, text)
+
+
+async def _find(queues: Sequence[str], query: Query) -> list[Entry]:
+    """Return the jobs that are asked for and have not ended."""
+    settings, session = await opened()
+    where = list(dict.fromkeys(queues)) or [settings.batch_queue]
+    catalog = Catalog(session.batch)
+    entries = await cancelling.find(catalog, where, query)
+    if not entries:
+        ended = [entry async for entry in catalog.find(where, query)]
+        if not ended:
+            raise _unknown(query, where)
+        click.echo(f"nothing to end: each of its {len(ended)} jobs has ended", err=True)
+    return entries
+
+
+async def _cancel_all(
+    entries: Sequence[Entry], reason: str, covalent: Covalent | None
+) -> list[Cancelled]:
+    if not entries:
+        return []
+    _, session = await opened()
+    return await cancelling.cancel_all(session, entries, reason, covalent)
+
+
+def _ask(entries: Sequence[Entry]) -> None:
+    """Show what will be ended, and go on only if that is wanted."""
+    tables.show(entries, err=True)
+    many = f"{len(entries)} job{'s' * (len(entries) != 1)}"
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"nothing was ended: {many} would have been, and nobody can be asked here; --yes ends "
+            "them"
+        )
+    if not click.confirm(f"End {many}?", err=True):
+        raise FarcallError("nothing was ended")
+
+
+def _unknown(query: Query, queues: Sequence[str]) -> UnknownError:
+    asked = (("workflow", query.workflow), ("run", query.run))
+    named = " and ".join(f"{what} {name}" for what, name in asked if name)
+    whose = f" of {query.user}" if query.user else ""
+    hint = "" if query.user is None else ", --all-users looks at other people's"
+    return UnknownError(
+        f"there is no job{whose} in {named} in queue {', '.join(queues)}; --queue names another"
+        f"{hint}"
+    )

@@ -1,0 +1,71 @@
+"""Jobs joined again: ``farcall attach``, ``farcall result``, ``farcall recover``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from farcall import reattach
+
+
+@click.command("attach")
+@click.argument("job_id", metavar="JOB")
+def attach_job(job_id: str) -> None:
+    """Follow a job: print what it writes as it comes, and how it ends.
+
+    What it writes to stderr goes to stderr. An array job's child is <parent>:<index>. Ctrl-C
+    leaves the job running, and its value stays in the bucket.
+
+    Exits with 0 if the function returned, and with 1 otherwise.
+    """
+    sys.exit(not asyncio.run(reattach.follow(job_id)))
+
+
+@click.command("result")
+@click.argument("job_id", metavar="JOB")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Save the value as a pickle, and delete it from the bucket.",
+)
+def get_result(job_id: str, output: Path | None) -> None:
+    """Wait for a job's end and print its value.
+
+    An array job's child is <parent>:<index>. What is printed stays in the bucket.
+
+    Exits with 0 if there is a value, and with 1 if there is an error.
+    """
+    sys.exit(not asyncio.run(reattach.get(job_id, output)))
+
+
+@click.command("recover")
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Save each value as <job>.pickle, and delete it from the bucket.",
+)
+def recover_run(run: str | None, output: Path | None) -> None:
+    """Bring back the tasks of a run whose client was killed.
+
+    \b
+    farcall recover                          runs that have left something in the bucket
+    farcall recover RUN                      waits for each task: job, function, what came of it
+    farcall recover RUN --output FOLDER      saves the values, too
+
+    In a file's name the colon of a child's ID is a dash. Nothing is run again, and Ctrl-C leaves
+    running tasks alone.
+
+    Exits with 0 if each task has given a value, now or before, and with 1 otherwise.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    if run is None:
+        if output is not None:
+            raise click.UsageError("--output needs a RUN")
+        asyncio.run(reattach.list_runs())
+    else:
+        sys.exit(not asyncio.run(reattach.recover(run, output)))

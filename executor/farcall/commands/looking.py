@@ -1,0 +1,301 @@
+"""What there is: ``farcall list``, ``farcall status``, ``farcall describe``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import click
+
+from farcall import overview, records
+from farcall.catalog import Catalog, Entry, Query
+from farcall.commands import codes, sheets, tables
+from farcall.commands.common import moment, opened, print_json
+from farcall.details import JobDetail, JobStatus
+from farcall.errors import FarcallError, UnknownError
+from farcall.session import Session, this_user
+from farcall.states import is_explained
+
+_ACTIVE = "active"
+_STATES = (*(state.lower() for state in records.STATES), _ACTIVE)
+_UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
+
+
+# --- farcall list -----------------------------------------------------------------------------
+
+
+@click.command("list")
+@click.argument("arrays", nargs=-1, metavar="[JOB...]")
+@click.option("--user", metavar="NAME", help="Whose; by default yours.")
+@click.option("--all-users", is_flag=True, help="Everybody's.")
+@click.option("--workflow", metavar="NAME", help="Only of this workflow.")
+@click.option("--run", metavar="RUN", help="Only of this run or dispatch.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(_STATES, case_sensitive=False),
+    help="Only in this state; may be repeated.",
+)
+@click.option(
+    "--since",
+    type=moment,
+    metavar="WHEN",
+    default="1d",
+    show_default=True,
+    help="Submitted since: 12h, 2d, 2026-11-20.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="In this queue in place of batch_queue; may be repeated.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How many; of an array its children count, too.",
+)
+@click.option("--children", is_flag=True, help="The children of arrays, too.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def list_jobs(
+    arrays: tuple[str, ...],
+    user: str | None,
+    workflow: str | None,
+    run: str | None,
+    states: tuple[str, ...],
+    since: datetime,
+    queues: tuple[str, ...],
+    limit: int,
+    *,
+    all_users: bool,
+    children: bool,
+    as_json: bool,
+) -> None:
+    """Show the jobs there are, the newest first.
+
+    JOB is an array, whose children are shown. An array as a whole is in a state, too, if one of
+    its children is; it is PENDING until all of them have ended.
+    """
+    whose = chosen_user(user, all_users=all_users, run=run)
+    query = Query(whose, workflow, run, _statuses(states), since)
+    wanted = _wanted(states)
+    if arrays:
+        entries = asyncio.run(_children_of(arrays, wanted, limit))
+    else:
+        entries = asyncio.run(_find(queues, query, wanted, limit, children=children))
+    if as_json:
+        print_json([records.job(entry) for entry in entries])
+        return
+    tables.show(entries)
+    click.echo(_footer(len(entries), limit, None if arrays else query), err=True)
+
+
+def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:
+    """Return whose jobs are asked for; None for everybody's. A run is somebody's by itself."""
+    if user and all_users:
+        raise click.UsageError("--user and --all-users exclude each other")
+    return user or (None if all_users or run else this_user())
+
+
+def _wanted(states: Iterable[str]) -> frozenset[str]:
+    """Return the states that are asked for, in Batch's words; none at all for any."""
+    found = {state.upper() for state in states if state != _ACTIVE}
+    if _ACTIVE in states:
+        found |= {status.value for status in _UNFINISHED}
+    return frozenset(found)
+
+
+def _statuses(states: Iterable[str]) -> frozenset[JobStatus]:
+    """Return Batch's statuses of the jobs that are in such a state."""
+    batchs = {"FAILED" if state == records.CANCELLED else state for state in _wanted(states)}
+    return frozenset(map(JobStatus, batchs))
+
+
+def _is_in(entry: Entry, wanted: Collection[str]) -> bool:
+    if not wanted:
+        return True
+    own = records.state(entry.detail)
+    counts = entry.detail.status_summary
+    ended_together = own == records.CANCELLED
+    return own in wanted or (not ended_together and any(counts.get(state) for state in wanted))
+
+
+async def _find(
+    queues: Sequence[str], query: Query, wanted: Collection[str], limit: int, *, children: bool
+) -> list[Entry]:
+    settings, session = await opened()
+    catalog = Catalog(session.batch)
+    found: list[Entry] = []
+    for queue in dict.fromkeys(queues or [settings.batch_queue]):
+        found += await _first(catalog.find([queue], query), wanted, limit)
+    found.sort(key=lambda entry: entry.detail.created_at or _NEVER, reverse=True)
+    if not children:
+        return found[:limit]
+    shown: list[Entry] = []
+    for entry in found:
+        shown.append(entry)
+        if entry.detail.array_size and len(shown) < limit:
+            shown += await _children(session, entry, wanted, limit - len(shown))
+    return shown[:limit]
+
+
+_NEVER = datetime.min.replace(tzinfo=timezone.utc)
+
+
+async def _first(
+    entries: AsyncIterator[Entry], wanted: Collection[str], limit: int
+) -> list[Entry]:
+    found: list[Entry] = []
+    async for entry in entries:
+        if _is_in(entry, wanted):
+            found.append(entry)
+        if len(found) == limit:
+            break
+    return found
+
+
+async def _children_of(arrays: Sequence[str], wanted: Collection[str], limit: int) -> list[Entry]:
+    _, session = await opened()
+    known = await Catalog(session.batch).describe(arrays)
+    found: list[Entry] = []
+    for job_id in arrays:
+        parent = recognized(known, job_id, session)
+        if not parent.detail.array_size:
+            raise FarcallError(f"job {job_id} is no array; `farcall describe {job_id}` shows it")
+        found += await _children(session, parent, wanted, limit)
+    return found[:limit]
+
+
+async def _children(
+    session: Session, parent: Entry, wanted: Collection[str], limit: int
+) -> list[Entry]:
+    """Return an array's children in their order: a request for each status and 1000 of them."""
+    counts = parent.detail.status_summary
+    found: list[Entry] = []
+    for status in JobStatus:
+        asked = not wanted or not {status.value, _cancelled(status)}.isdisjoint(wanted)
+        if asked and (counts.get(status.value) or not counts):
+            async for page in session.batch.listing.children(parent.detail.job_id, status):
+                for listed in page:
+                    whole = parent.detail.with_status_of(listed)
+                    child = replace(
+                        whole,
+                        job_id=listed.job_id,
+                        created_at=listed.created_at or whole.created_at,
+                        is_cancelled=listed.is_cancelled,
+                        is_terminated=listed.is_terminated or _was_ended(listed),
+                        array_size=0,
+                        status_summary={},
+                    )
+                    found.append(replace(parent, detail=child))
+    found = [child for child in found if _is_in(child, wanted)]
+    return sorted(found, key=lambda child: child.detail.index)[:limit]
+
+
+def _was_ended(listed: JobDetail) -> bool:
+    """Tell whether a person ended a child: a listing only has that person's words."""
+    return listed.status is JobStatus.FAILED and bool(
+        listed.status_reason and not is_explained(listed)
+    )
+
+
+def _cancelled(status: JobStatus) -> str:
+    return records.CANCELLED if status is JobStatus.FAILED else status.value
+
+
+def _footer(count: int, limit: int, query: Query | None) -> str:
+    told = f"{count} job{'s' * (count != 1)}"
+    if count == limit:
+        told = f"the first {limit} jobs (--limit shows more)"
+    if query is None:
+        return told
+    hints = []
+    if query.user:
+        told += f" of {query.user}"
+        hints.append("--all-users shows other people's")
+    if query.since is not None:
+        told += f" since {tables.clock(query.since)}"
+        week = datetime.now(timezone.utc) - timedelta(days=7) < query.since
+        hints.append(f"--since {'7d' if week else '30d'} shows older ones")
+    return f"{told}; {', '.join(hints)}" if hints else told
+
+
+# --- farcall status and describe --------------------------------------------------------------
+
+
+@click.command("status")
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB...")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def show_status(job_ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Show the state of jobs, each in a line.
+
+    An array's child is <parent>:<index>. Exits with 3 if one is unknown or not farcall's.
+    """
+    found, missing = asyncio.run(_describe(list(dict.fromkeys(job_ids))))
+    if as_json:
+        print_json([records.job(entry) for entry in found])
+    else:
+        tables.show_lines(found)
+    for text in missing:
+        click.echo(text, err=True)
+    if missing:
+        sys.exit(codes.UNKNOWN)
+
+
+async def _describe(job_ids: list[str]) -> tuple[list[Entry], list[str]]:
+    _, session = await opened()
+    known = await Catalog(session.batch).describe(job_ids)
+    found, missing = [], []
+    for job_id in job_ids:
+        try:
+            found.append(recognized(known, job_id, session))
+        except UnknownError as error:
+            missing.append(str(error))
+    return found, missing
+
+
+def recognized(known: dict[str, Entry | None], job_id: str, session: Session) -> Entry:
+    """Return one of the jobs that `Catalog.describe` found.
+
+    Raises:
+        UnknownError: Batch does not know it, or farcall did not submit it.
+    """
+    if job_id not in known:
+        raise UnknownError(
+            f"Batch does not know job {job_id} in {session.aws.region}; is it the right region "
+            "and account, and less than some days old?"
+        )
+    entry = known[job_id]
+    if entry is None:
+        raise UnknownError(f"job {job_id} was not submitted by farcall")
+    return entry
+
+
+@click.command("describe")
+@click.argument("job_id", metavar="JOB")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def describe_job(job_id: str, *, as_json: bool) -> None:
+    """Show all there is to know of a job.
+
+    That is what it asked for and used, how its attempts went, and why it ended as it did, or what
+    it waits for, with what to do about it. An array's child is <parent>:<index>.
+    """
+    entry, said = asyncio.run(_overview(job_id))
+    if as_json:
+        print_json(said)
+    else:
+        sheets.show(entry, said)
+
+
+async def _overview(job_id: str) -> tuple[Entry, dict[str, object]]:
+    _, session = await opened()
+    known = await Catalog(session.batch).describe([job_id])
+    entry = recognized(known, job_id, session)
+    return entry, await overview.of(session, entry)

@@ -1,0 +1,95 @@
+"""Options of a job on a command line, by which `run` and `plan` are given what Settings has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+from pydantic_core import from_json
+
+from farcall.errors import SettingsError
+from farcall.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHORT = ("vcpu", "memory", "time_limit", "workflow")
+
+
+def job_options(command: F) -> F:
+    """Add the options that say how a job is to be; `given` puts their values together."""
+    for decorate in (
+        click.option("--workflow", metavar="NAME", help="Under which the job is listed."),
+        click.option("--time-limit", metavar="SECONDS", help="How long an attempt may run."),
+        click.option("--memory", metavar="GB", help="Memory of the job."),
+        click.option("--vcpu", metavar="N", help="vCPUs of the job."),
+        click.option(
+            "-o",
+            "--option",
+            "assignments",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Any option, such as retry_attempts=1; `farcall configure --print` lists them.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def given(assignments: Iterable[str], short: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a command line gives, checked.
+
+    Args:
+        assignments: Values of ``--option``.
+        short: Values of the options that have a name of their own, None where they are not given.
+
+    Raises:
+        click.UsageError: One is unknown, or its value is wrong.
+    """
+    options = parse(assignments)
+    for name in _SHORT:
+        if short.get(name) is not None:
+            options[name] = read(name, short[name])
+    check(options)
+    return options
+
+
+def parse(assignments: Iterable[str]) -> dict[str, Any]:
+    """Read assignments such as ``vcpu=2``.
+
+    Raises:
+        click.UsageError: One is no assignment.
+    """
+    options = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise click.UsageError(f"{assignment!r} is no option; write NAME=VALUE, as in vcpu=2")
+        options[name] = read(name, text)
+    return options
+
+
+def read(name: str, text: str) -> Any:
+    """Read an option's value: text as it is, everything else as JSON where it is."""
+    field = Settings.model_fields.get(name)
+    if field is None or field.annotation is str:
+        return text
+    try:
+        return from_json(text)
+    except ValueError:
+        return text  # which Settings reads, or refuses by the option's name
+
+
+def check(options: dict[str, Any]) -> None:
+    """Refuse what Settings refuses of these options.
+
+    Raises:
+        click.UsageError: One is unknown, or its value is wrong.
+    """
+    try:
+        Settings(**options)
+    except SettingsError as error:
+        if error.option in options:
+            raise click.UsageError(str(error)) from error
+        raise

@@ -1,0 +1,157 @@
+"""The page: ``farcall ui``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import webbrowser
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from farcall import ui
+from farcall.commands.common import moment
+from farcall.covalent_api import Covalent
+from farcall.settings import Settings
+from farcall.ui.guard import is_loopback
+
+_PORT = 8750
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@click.command("ui")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="0 takes a free one; by default the port of the option page_url.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--read-only", is_flag=True, help="Nothing can be cancelled on the page.")
+@click.option(
+    "--since",
+    type=moment,
+    metavar="WHEN",
+    default="7d",
+    show_default=True,
+    help="Jobs submitted since then.",
+)
+@click.option("--queue", "queues", multiple=True, help="By default the option batch_queue.")
+@click.option("--all-users", is_flag=True, help="Everybody's jobs, and not only yours.")
+@click.option(
+    "--covalent",
+    metavar="URL",
+    help="Covalent's server, by which electrons are cancelled; by default the configured one.",
+)
+@click.option("--no-covalent", is_flag=True, help="Leave Covalent out of it.")
+@click.option(
+    "--open",
+    "opens",
+    is_flag=True,
+    help="Open it in a browser. Its address, with the token, is then an argument of a process.",
+)
+def serve_page(
+    port: int | None,
+    host: str,
+    since: datetime,
+    queues: tuple[str, ...],
+    covalent: str | None,
+    *,
+    read_only: bool,
+    all_users: bool,
+    no_covalent: bool,
+    opens: bool,
+) -> None:
+    """Serve a page on which jobs are seen and cancelled, until Ctrl-C.
+
+    It shows what Batch and S3 say, so it can be started on any machine, at any time. Whoever has
+    its token can cancel your jobs: it is printed at the start, in the address, and new each time.
+
+    \b
+    farcall ui
+    farcall local -- farcall ui                    the page of an embedded AWS
+    ssh -tL 8750:127.0.0.1:8750 HOST farcall ui    the page of another machine
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    if covalent and no_covalent:
+        raise click.UsageError("--covalent and --no-covalent exclude each other")
+    settings = Settings()
+    options = ui.Options(
+        host=host,
+        port=_configured(settings) if port is None else port,
+        read_only=read_only,
+        span=max(timedelta(), datetime.now(timezone.utc) - since),
+        queues=queues,
+        everybody=all_users,
+        covalent=None if no_covalent else Covalent.configured(covalent),
+    )
+    asyncio.run(_serve(settings, options, opens=opens))
+    click.echo("The page has ended. Jobs go on.")
+
+
+async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> None:
+    """Serve until a signal asks for the end."""
+    loop = asyncio.get_running_loop()
+    site = ui.Site(settings, options)
+    about = await site.about()  # credentials that do not work are told of at once
+    account = await site.account_id()
+
+    def started(served: ui.Served) -> None:
+        _warn(options.host)
+        _tell(served, about, account)
+        if opens:
+            webbrowser.open(served.link)
+
+    serving = asyncio.ensure_future(ui.serve(site, started))
+    for number in _ENDS:
+        loop.add_signal_handler(number, serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    await site.close()
+
+
+def _warn(host: str) -> None:
+    """Say what it means that other machines can reach the page."""
+    if is_loopback(host):
+        return
+    text = (
+        f"Other machines can reach this page, because it listens on {host}. Its address, its "
+        "token and what it shows cross the network unencrypted; --host 127.0.0.1 and an SSH "
+        "tunnel keep them private."
+    )
+    click.secho(f"Warning: {text}", fg="yellow", err=True)
+
+
+def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
+    """Print the address, and what is to be seen there."""
+    queues = about["queues"]
+    rows = [
+        ("jobs", f"of {about['user'] or 'all users'}, since {_short(about['since'])}"),
+        ("queue" if len(queues) == 1 else "queues", ", ".join(queues)),
+        ("account", f"{account} in {about['region']}"),
+        ("bucket", f"s3://{about['bucket']}/{about['prefix']}"),
+    ]
+    if about["covalent"]:
+        rows.append(("Covalent", f"{about['covalent']}, where electrons are cancelled too"))
+    if about["read_only"]:
+        rows.append(("read-only", "nothing can be cancelled on it"))
+    click.echo("The page is at\n")
+    click.echo(f"  {served.link}\n")
+    for name, value in rows:
+        click.echo(f"  {name:<10}{value}")
+    click.echo("\nCtrl-C ends it. Jobs go on. Whoever has the address can act for you.")
+    sys.stdout.flush()
+
+
+def _short(at: str) -> str:
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _configured(settings: Settings) -> int:
+    """Return the port of the option ``page_url``."""
+    try:
+        return urlsplit(settings.page_url).port or _PORT
+    except ValueError:
+        return _PORT

@@ -1,0 +1,132 @@
+"""``farcall plan``: what `farcall run` would send to Batch, as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import json
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+
+from farcall import payload
+from farcall.aws import Aws
+from farcall.batch import Batch
+from farcall.commands.options import given, job_options
+from farcall.commands.running import prepare
+from farcall.definitions import LARGEST_ARRAY
+from farcall.documents import Documents
+from farcall.preflight import Resources, role_arn
+from farcall.session import session_for
+from farcall.settings import Settings
+from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
+
+_SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its place
+_ACCOUNT = "ACCOUNT"
+_RUN = "RUN"
+
+
+@click.command("plan", context_settings={"allow_interspersed_args": False})
+@job_options
+@click.option(
+    "--array",
+    "size",
+    type=click.IntRange(1, LARGEST_ARRAY),
+    default=1,
+    metavar="N",
+    help="Plan an array of N such tasks.",
+)
+@click.option("--offline", is_flag=True, help="Ask AWS for nothing; ARNs have ACCOUNT in them.")
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.pass_context
+def plan(
+    ctx: click.Context,
+    /,
+    target: str,
+    args: tuple[str, ...],
+    assignments: tuple[str, ...],
+    size: int,
+    *,
+    offline: bool,
+    **short: str | None,
+) -> None:
+    """Show what run would send to Batch, and send nothing.
+
+    \b
+    farcall plan train:fit data.csv --epochs 3
+    farcall plan --array 100 --vcpu 8 train:fit data.csv
+
+    The JSON holds the very requests, RegisterJobDefinition and SubmitJob, and the size of what
+    would be uploaded. Two things differ each time: the end of the job's name, and the key that
+    outcomes are signed with, which is not shown. AWS is asked whether what the options name is
+    there, and whether the definition is registered already: then it is not registered again.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    found, executor, bound = prepare(ctx, target, args, given(assignments, short))
+    document = asyncio.run(_plan(executor.settings, found.function, bound, size, offline=offline))
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    if sys.stdout.isatty():
+        Console().print_json(text, ensure_ascii=False)
+    else:
+        click.echo(text)
+
+
+async def _plan(
+    settings: Settings,
+    function: Any,
+    bound: inspect.BoundArguments,
+    size: int,
+    *,
+    offline: bool,
+) -> dict[str, Any]:
+    payload.check_callable(function)
+    call = bound.args, bound.kwargs
+    task = payload.pack_function(function), payload.pack_call([call], settings.cache_dir)
+    if offline and not settings.container_image_uri:
+        image = f"(image of {settings.batch_job_definition_name})"
+        settings = settings.replace(container_image_uri=image)
+    batch, documents = await (_offline(settings) if offline else _online(settings))
+    definition = await documents.definition(settings)
+    found = None if offline else await batch.find_definition(definition.name)
+    arn = found["jobDefinitionArn"] if found else f"(ARN of {definition.name})"
+    name = getattr(function, "__name__", "task")
+    bundle = documents.bundle(settings, name, itertools.repeat(task, size))
+    size_bytes = sum(map(len, bundle.pieces()))
+    request = documents.request(settings, bundle, arn, size=bundle.size)
+    for variable in request["containerOverrides"]["environment"]:
+        if variable["name"] == ENV_OUTCOME_KEY:
+            variable["value"] = _SECRET
+    return {
+        "definition": {
+            "name": definition.name,
+            "registered": None if offline else found is not None,
+        },
+        "bundle": {"url": bundle.where.url, "size_bytes": size_bytes, "tasks": bundle.size},
+        "RegisterJobDefinition": {"jobDefinitionName": definition.name, **definition.document},
+        "SubmitJob": request,
+    }
+
+
+async def _online(settings: Settings) -> tuple[Batch, Documents]:
+    session = await session_for(settings)
+    return session.batch, (await session.submitter(settings)).documents
+
+
+async def _offline(settings: Settings) -> tuple[Batch, Documents]:
+    access = await Aws.configured(settings)
+
+    def arn(name: str) -> str:
+        is_name = name and not name.startswith("arn:")
+        return role_arn(access.region, _ACCOUNT, name) if is_name else name
+
+    resources = Resources(
+        arn(settings.batch_job_role_name), arn(settings.batch_execution_role_name)
+    )
+    batch, root = Batch(access), run_root(settings.prefix, _RUN)
+    documents = Documents(
+        batch, root, resources, region=access.region, endpoint=access.s3_endpoint
+    )
+    return batch, documents

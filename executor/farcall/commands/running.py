@@ -1,0 +1,174 @@
+"""``farcall run``: a function as a job, from its arguments on the command line to its value."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic_core import to_json
+from rich.console import Console
+from rich.markup import escape
+
+from farcall import reattach
+from farcall.commands.common import plain
+from farcall.commands.options import given, job_options
+from farcall.commands.signatures import Call
+from farcall.commands.targets import Target, find
+from farcall.details import JobDetail
+from farcall.errors import JobLostError
+from farcall.executor import BatchExecutor
+from farcall.job import Job
+from farcall.states import blocked
+from farcall.task import Task
+
+_LOOK_S = (0.5, 5.0)
+"""The shortest and the longest time between two looks at the job's state."""
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@job_options
+@click.option("--detach", is_flag=True, help="Print the job's ID once it is submitted, and leave.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Save the value as a pickle, and delete it from the bucket.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    target: str,
+    args: tuple[str, ...],
+    assignments: tuple[str, ...],
+    output: Path | None,
+    *,
+    detach: bool,
+    as_json: bool,
+    **short: str | None,
+) -> None:
+    """Run a function as a job and print its value.
+
+    \b
+    farcall run train:fit data.csv --epochs 3
+    farcall run --vcpu 8 -o retry_attempts=1 path/train.py:fit data.csv
+    farcall run train:fit --help                shows the function's own arguments
+
+    MODULE is imported from the working directory, or is a file. What stands before
+    MODULE:FUNCTION is for farcall, what stands after it for the function: its parameters are
+    arguments; those with a default, or by keyword only, are --options. Values are read as the
+    annotations say, and without one as JSON where they parse, else as text. What an executor
+    made a task keeps its own options.
+
+    What the job writes to stdout and stderr goes there, and the value comes last on stdout. With
+    --json or --output all that the job writes goes to stderr. With --json what JSON has no word
+    for is printed as its repr. A printed value stays in the bucket, for `farcall result`.
+
+    Ctrl-C ends the job. Exits with 0 if the function returned, and with 1 if it failed.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    if detach + as_json + (output is not None) > 1:
+        raise click.UsageError("--detach, --output and --json exclude each other")
+    found, executor, bound = prepare(ctx, target, args, given(assignments, short))
+    if detach:
+        asyncio.run(_leave(executor, found, bound))
+    else:
+        show = _in_json if as_json else repr
+        is_alone = as_json or output is not None
+        done = _run(executor, found, bound, output, show=show, is_alone=is_alone)
+        sys.exit(not asyncio.run(done))
+
+
+def prepare(
+    ctx: click.Context, target: str, args: tuple[str, ...], options: dict[str, Any]
+) -> tuple[Target, BatchExecutor, inspect.BoundArguments]:
+    """Find a function, its executor and its arguments, all before AWS is asked for anything.
+
+    Args:
+        ctx: Of the command.
+        target: ``MODULE:FUNCTION``.
+        args: The function's part of the command line.
+        options: The options given for the job.
+
+    Raises:
+        click.UsageError: There is no such function, or the arguments do not fit it.
+        SettingsError: An option from elsewhere is wrong.
+    """
+    found = find(target)
+    bound = Call(target, found.function).bind(args, ctx)
+    callee = found.callee
+    executor = callee.executor if isinstance(callee, Task) else BatchExecutor()
+    # The script that runs is farcall; the user's is the module.
+    options = {"workflow": executor.settings.workflow or found.workflow, **options}
+    return found, executor.with_options(**options), bound
+
+
+async def _leave(executor: BatchExecutor, target: Target, bound: inspect.BoundArguments) -> None:
+    job = await executor.submit(target.function, *bound.args, **bound.kwargs)
+    click.echo(job.id)
+    click.echo(f"farcall attach {job.id} follows it", err=True)
+
+
+async def _run(
+    executor: BatchExecutor,
+    target: Target,
+    bound: inspect.BoundArguments,
+    output: Path | None,
+    *,
+    show: Any,
+    is_alone: bool,
+) -> bool:
+    keeps = executor.settings.keep_artifacts
+    async with executor.with_options(keep_artifacts=True) as opened:
+        job = await opened.submit(target.function, *bound.args, **bound.kwargs)
+        telling = asyncio.ensure_future(_tell_states(job))
+        try:
+            await reattach.stream(job, all_to_stderr=is_alone)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+        return await reattach.hand_over(job, output, keeps=keeps, show=show)
+
+
+async def _tell_states(job: Job[Any]) -> None:
+    """Say on stderr what becomes of a job, until it ends."""
+    click.echo(f"job {job.id} ({job.name})", err=True)
+    said, wait_s = "", _LOOK_S[0]
+    waiting = Console(stderr=True).status("")
+    with contextlib.ExitStack() as shown:
+        if sys.stderr.isatty():
+            shown.enter_context(waiting)
+        while not job.done():
+            with contextlib.suppress(JobLostError):  # submitted a moment ago
+                detail = await job.detail()
+                text = _state(detail)
+                if text != said:
+                    said, wait_s = text, _LOOK_S[0]
+                    waiting.update(escape(text))
+                    if detail.started_at is not None:
+                        shown.close()  # from now on the job writes itself
+                    click.echo(text, err=True)
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 1.5, _LOOK_S[1])
+
+
+def _state(detail: JobDetail) -> str:
+    reason = detail.status_reason
+    said = [detail.status.value, reason and f"({plain(reason)})", blocked(reason)]
+    return " ".join(part for part in said if part)
+
+
+def _in_json(value: object) -> str:
+    """Return JSON; what JSON has no word for is in it as its repr, and NaN as null."""
+    try:
+        text = to_json(value, fallback=repr, inf_nan_mode="null", bytes_mode="base64")
+    except ValueError:  # it holds itself
+        text = to_json(repr(value))
+    return text.decode()

@@ -1,0 +1,140 @@
+"""One job in full, as ``farcall describe`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.text import Text
+
+from farcall.catalog import Entry
+from farcall.commands import tables
+from farcall.commands.common import plain, plain_lines
+from farcall.session import this_user
+from farcall.tracebacks import with_source
+
+_LABEL = 12
+_MIB = 2**20
+
+
+def show(entry: Entry, said: Mapping[str, Any]) -> None:
+    """Print what is known of a job.
+
+    Args:
+        entry: The job.
+        said: What `overview.of` says of it.
+    """
+    out = tables.console()
+    title = Text.assemble((plain(entry.function), "bold"))
+    if entry.detail.array_size:
+        title.append(f"  array of {entry.detail.array_size}", "dim")
+    title.append("  ").append_text(tables.coloured(entry.detail))
+    title.append(f" since {tables.clock(tables.since(entry.detail))}")
+    out.print(title, soft_wrap=True)
+    for lines in (
+        _why(said),
+        _what(entry, said),
+        _times(entry, said),
+        _means(said),
+        _places(said),
+    ):
+        shown = [(label, value) for label, value in lines if value]
+        if shown:
+            out.print()
+        for label, value in shown:
+            out.print(Text.assemble((label.ljust(_LABEL), "dim"), value), soft_wrap=True)
+    traceback = said["explanation"]["traceback"]
+    if traceback:
+        # Only a task of this user's has its source on this machine.
+        own = entry.user == this_user()
+        out.print("\nTraceback in the container", style="dim")
+        for line in plain_lines(with_source(traceback) if own else traceback):
+            out.print(f"  {line}", soft_wrap=True)
+
+
+def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    why = said["explanation"]
+    yield "Why", plain(why["sentence"])
+    yield "To do", plain(why["remedy"])
+    yield "Batch says", plain(said["job"]["reason"])
+    counts = why["calls"]
+    yield "Calls", ", ".join(f"{count} {how}" for how, count in counts.items())
+    for child in why["children"]:
+        yield "Child", plain(f"{child['job_id']}: {child['sentence']}")
+
+
+def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    job = said["job"]
+    for label, name in (
+        ("Job", "id"),
+        ("Name", "name"),
+        ("Workflow", "workflow"),
+        ("Dispatch", "dispatch"),
+        ("Client", "client"),
+        ("User", "user"),
+    ):
+        yield label, plain(job[name])
+    place = said["position"]
+    yield "Queue", plain(job["queue"]) + (f", place {place} in it" if place else "")
+    if entry.detail.array_size:
+        yield "Children", tables.note(entry.detail)
+
+
+def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    detail = entry.detail
+    yield "Submitted", f"{tables.clock(detail.created_at)}, {tables.age(detail.created_at)} ago"
+    starts = [tried.started_at for tried in detail.tried] + [detail.started_at]
+    first = next(filter(None, starts), None)
+    if first is not None and detail.created_at is not None:
+        yield "Waited", tables.span((first - detail.created_at).total_seconds())
+    yield "Ran", tables.ran(detail)
+    attempts = said["attempts"]
+    if not detail.array_size:
+        yield "Attempts", f"{len(attempts)} ended of {detail.attempts_allowed} allowed"
+    earlier = dict(enumerate(said["explanation"]["earlier"], 1))
+    for each in attempts:
+        yield f"  {each['attempt']}", ", ".join(_attempt(each, earlier.get(each["attempt"], "")))
+
+
+def _attempt(each: Mapping[str, Any], how: str) -> Iterator[str]:
+    begin, end = (each[name] and datetime.fromisoformat(each[name]) for name in _ENDS)
+    if begin and end:
+        yield f"{tables.clock(begin)}, {tables.span((end - begin).total_seconds())}"
+    yield "no exit code" if each["exit_code"] is None else f"exit code {each['exit_code']}"
+    if how or each["reason"]:
+        yield plain(how or each["reason"])
+
+
+_ENDS = ("started_at", "stopped_at")
+
+
+def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    job = said["job"]
+    asked = f"{job['vcpu']:g} vCPU, {job['memory_mib']} MiB"
+    if job["gpus"]:
+        asked += f", {job['gpus']} GPU"
+    if job["time_limit_s"]:
+        asked += f", {job['time_limit_s']} s for an attempt"
+    yield "Asked for", asked
+    used = said["usage"]
+    if used is not None:
+        limit = used["memory_limit_bytes"]
+        yield (
+            "Used",
+            f"{used['wall_s']:.1f} s, {used['cpu_s']:.1f} s of CPU, "
+            f"{used['peak_memory_bytes'] / _MIB:.0f} MiB at most"
+            + (f" of {limit / _MIB:.0f}" if limit else ""),
+        )
+    yield "Image", plain(job["image"])
+    yield "Definition", plain(job["definition"])
+    yield "Tags", plain(", ".join(f"{name}={value}" for name, value in job["tags"].items()))
+
+
+def _places(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Bundle", plain(said["bundle"])
+    log = said["log"]
+    if log["stream"]:
+        yield "Log", plain(f"{log['group']} {log['stream']}")
+    for name, url in said["links"].items():
+        yield f"{name.capitalize()} page", plain(url)

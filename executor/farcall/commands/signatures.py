@@ -1,0 +1,295 @@
+"""Makes command-line parameters of a function's signature, typed by its annotations."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import inspect
+import re
+import reprlib
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import click
+from click.core import ParameterSource
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import from_json
+
+_NEGATIVE = re.compile(r"-\.?\d")
+_MARK = "\0"  # which no argument of a process can have
+_SEVERAL = (list, set, frozenset, Sequence, Iterable, AbstractSet)
+
+
+class Typed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """The values of one parameter, read as its annotation says.
+
+    What is no text of the type is read as JSON: ``3`` is an int, ``2024-01-31`` a date, and
+    ``{"a": 1}`` a dict, a dataclass or a model, whichever is wanted.
+
+    Args:
+        annotation: The type; ``inspect.Parameter.empty`` takes JSON where it parses, else text.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self._members = _members(annotation)
+        self._adapter: TypeAdapter[Any] | None = None
+        self.name = _name(annotation)
+        if annotation in (inspect.Parameter.empty, Any, object):
+            self.name = "JSON or text"
+            return
+        try:
+            adapter = TypeAdapter(annotation)
+            adapter.rebuild(raise_errors=True)  # which else is done with the first value
+        except (PydanticUserError, NameError):  # a class that pydantic cannot make, or find
+            self.name = "JSON"
+            return
+        self._adapter = adapter
+        if _is_document(_bare(annotation)):
+            self.name += " as JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read one value."""
+        if not isinstance(value, str):
+            return value
+        text = value.removeprefix(_MARK)
+        if self._adapter is None:
+            return self._plain(text, param, ctx)
+        try:
+            return _read(self._adapter, text)
+        except ValidationError as error:
+            if text in self._members:
+                return self._members[text]
+            self.fail(f"{text!r} is not {self.name}: {_told(error)}", param, ctx)
+
+    def _plain(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return from_json(text)
+        except ValueError as error:
+            if self.name != "JSON":
+                return text
+            self.fail(f"{text!r} is no JSON: {error}", param, ctx)
+
+
+def _read(adapter: TypeAdapter[Any], text: str) -> Any:
+    as_text, as_json = adapter.validate_strings, adapter.validate_json
+    ways = (as_json, as_text) if text.lstrip()[:1] in ("{", "[") else (as_text, as_json)
+    errors = {}
+    for way in ways:
+        try:
+            return way(text)
+        except ValidationError as error:
+            errors[way] = error
+    # Where the text is JSON, its reader can say what is wrong with which part of it.
+    raise errors[as_text] if _is_no_json(errors[as_json]) else errors[as_json]
+
+
+def _is_no_json(error: ValidationError) -> bool:
+    return any(problem["type"] == "json_invalid" for problem in error.errors())
+
+
+def _told(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        place = ".".join(map(str, problem["loc"]))
+        lines.append(f"{place}: {problem['msg']}" if place else problem["msg"])
+    return "; ".join(dict.fromkeys(lines))
+
+
+class Call(click.Command):
+    """A function as a command: its ``params`` are the function's.
+
+    Args:
+        name: What the command is called in its help.
+        function: The function.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._signature = _signature(function)
+        self._doc = inspect.getdoc(function) or "It has no docstring."
+        super().__init__(
+            name,
+            params=list(_params(self._signature)),
+            context_settings={"help_option_names": ["--help", "-h"]},
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, with negative numbers for what they are and not for options."""
+        return super().parse_args(ctx, [f"{_MARK}{a}" if _NEGATIVE.match(a) else a for a in args])
+
+    def bind(self, args: Sequence[str], parent: click.Context) -> inspect.BoundArguments:
+        """Read a command line; what it does not give is left to the function's own defaults.
+
+        Raises:
+            click.UsageError: It does not fit the function.
+        """
+        title = f"{parent.command_path} {self.name}"
+        with self.make_context(title, list(args)) as ctx:
+            given = {
+                name: value
+                for name, value in ctx.params.items()
+                if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            }
+        return _bound(self._signature, given)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the docstring as it stands."""
+        formatter.write_paragraph()
+        for line in self._doc.splitlines():
+            formatter.write(f"  {line}".rstrip() + "\n")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write arguments and options with their types, and the function's own defaults."""
+        arguments = [
+            (p.make_metavar(ctx), p.type.name)
+            for p in self.params
+            if p.nargs and isinstance(p, click.Argument)
+        ]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        super().format_options(ctx, formatter)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return a function's signature, its annotations evaluated where they can be."""
+    with contextlib.suppress(Exception):  # a name that only a type checker knows
+        return inspect.signature(function, eval_str=True)
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):  # a built-in that does not tell
+        return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+    plain = [
+        p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p
+        for p in found.parameters.values()
+    ]
+    return found.replace(parameters=plain)
+
+
+def _bound(of: inspect.Signature, given: Mapping[str, Any]) -> inspect.BoundArguments:
+    """Bind values; a default is among them only where something stands behind it."""
+    values: dict[str, Any] = {}
+    has_more = any(given.get(p.name) for p in of.parameters.values() if p.kind is p.VAR_POSITIONAL)
+    for name, parameter in of.parameters.items():
+        kind = parameter.kind
+        if name in given:
+            values[name] = _whole(parameter, given[name])
+        elif parameter.default is not parameter.empty and (
+            kind is parameter.POSITIONAL_ONLY
+            or (kind is parameter.POSITIONAL_OR_KEYWORD and has_more)
+        ):
+            values[name] = parameter.default
+    return inspect.BoundArguments(of, values)
+
+
+def _whole(parameter: inspect.Parameter, value: Any) -> Any:
+    """Return several values in the container that the annotation wants."""
+    is_one = _item(parameter.annotation) is None or not isinstance(value, tuple)
+    if is_one or parameter.kind is parameter.VAR_POSITIONAL:
+        return value
+    wanted = get_origin(_bare(parameter.annotation)) or _bare(parameter.annotation)
+    return wanted(value) if wanted in (set, frozenset, tuple) else list(value)
+
+
+# --- parameters ---------------------------------------------------------------------------------
+
+
+def _params(of: inspect.Signature) -> Iterator[click.Parameter]:
+    # Only one argument can take any number of values.
+    is_taken = any(p.kind is p.VAR_POSITIONAL for p in of.parameters.values())
+    for parameter in of.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            yield _argument(parameter, parameter.annotation, nargs=-1)
+        elif parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty:
+            yield _option(parameter, of)
+        else:
+            item = _item(parameter.annotation)
+            if item is None or is_taken:
+                yield _argument(parameter, parameter.annotation, nargs=1)
+            else:
+                is_taken = True
+                yield _argument(parameter, item, nargs=-1)
+
+
+def _argument(parameter: inspect.Parameter, annotation: Any, *, nargs: int) -> click.Argument:
+    is_rest = parameter.kind is parameter.VAR_POSITIONAL
+    metavar = parameter.name.upper() + ("..." if nargs < 0 else "")
+    argument = click.Argument(
+        [parameter.name],
+        type=Typed(annotation),
+        nargs=nargs,
+        required=not is_rest,
+        metavar=f"[{metavar}]" if is_rest else metavar,
+    )
+    argument.name = parameter.name  # which click writes in lower case
+    return argument
+
+
+def _option(parameter: inspect.Parameter, of: inspect.Signature) -> click.Option:
+    name, annotation = parameter.name, parameter.annotation
+    flag = f"--{name.strip('_').replace('_', '-')}"
+    about: dict[str, Any] = {"default": None, "required": parameter.default is parameter.empty}
+    if not about["required"]:
+        about["help"] = f"Default: {reprlib.repr(parameter.default)}"
+    if _bare(annotation) is bool and f"no_{name}" not in of.parameters:
+        return click.Option([name, f"{flag}/--no-{flag[2:]}"], **about)
+    item = _item(annotation)
+    kind = Typed(annotation if item is None else item)
+    about["multiple"] = item is not None
+    return click.Option([name, flag], type=kind, metavar=kind.name, **about)
+
+
+# --- annotations --------------------------------------------------------------------------------
+
+
+def _bare(annotation: Any) -> Any:
+    """Return a type without what may surround it: ``Annotated`` and ``None``."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _bare(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        members = [one for one in get_args(annotation) if one is not type(None)]
+        return _bare(members[0]) if len(members) == 1 else annotation
+    return annotation
+
+
+def _item(annotation: Any) -> Any:
+    """Return the type of the values that a list has; None where the type is no list."""
+    bare = _bare(annotation)
+    origin, args = get_origin(bare) or bare, get_args(bare)
+    if origin is tuple:
+        return args[0] if len(args) == 2 and args[1] is Ellipsis else None
+    if origin not in _SEVERAL:
+        return None
+    return args[0] if args else inspect.Parameter.empty
+
+
+def _members(annotation: Any) -> Mapping[str, enum.Enum]:
+    bare = _bare(annotation)
+    is_enum = isinstance(bare, type) and issubclass(bare, enum.Enum)
+    return bare.__members__ if is_enum else {}
+
+
+def _name(annotation: Any) -> str:
+    """Return what a type is called in the help."""
+    bare = _bare(annotation)
+    if get_origin(bare) is Literal:
+        return "|".join(map(str, get_args(bare)))
+    members = _members(bare)
+    if members:
+        values = [member.value for member in members.values()]
+        return "|".join(values if all(isinstance(v, str) for v in values) else members)
+    return bare.__name__ if type(bare) is type else inspect.formatannotation(bare)
+
+
+def _is_document(annotation: Any) -> bool:
+    """Tell whether a type is written as JSON and in no other way."""
+    try:
+        schema = TypeAdapter(annotation).json_schema()
+    except PydanticUserError:
+        return False
+    return schema.get("type") in ("object", "array")

@@ -1,0 +1,184 @@
+"""Jobs in lines: a table that fits the terminal, and plain columns where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from farcall import records
+from farcall.catalog import Entry
+from farcall.commands.common import plain
+from farcall.details import JobDetail, JobStatus
+from farcall.states import EXITED, OWN_REASON, is_blocked
+
+COLOURS = {
+    "RUNNING": "cyan",
+    "STARTING": "blue",
+    "RUNNABLE": "yellow",
+    "SUCCEEDED": "green",
+    "FAILED": "bold red",
+    records.CANCELLED: "magenta",
+}
+_WIDE = 120
+"""Columns from which on a table has one of its own for everything."""
+
+_LEAST_S = 10
+_MANY_S = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "m"))
+_HEADS = ("JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE")
+
+
+def console(*, err: bool = False) -> Console:
+    """Return a console that takes nothing in a text for its own, neither markup nor emojis."""
+    return Console(stderr=err, markup=False, emoji=False, highlight=False)
+
+
+def show(entries: Sequence[Entry], *, err: bool = False) -> None:
+    """Print a table of jobs, to stderr if told to."""
+    out = console(err=err)
+    if not out.is_terminal:
+        _show_plain(out, entries)
+        return
+    is_wide = out.width >= _WIDE
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    longest = max((len(entry.detail.job_id) for entry in entries), default=0)
+    table.add_column("Job", no_wrap=True, min_width=longest)  # half of an ID is of no use
+    table.add_column("State", no_wrap=True, min_width=len("SUCCEEDED"))
+    table.add_column("Age", no_wrap=True, min_width=4, justify="right")
+    if is_wide:
+        table.add_column("Ran", no_wrap=True, min_width=4, justify="right")
+    table.add_column("Task", no_wrap=True, overflow="ellipsis")
+    if is_wide:
+        table.add_column("Workflow", no_wrap=True, overflow="ellipsis")
+        table.add_column("Note", no_wrap=True, overflow="ellipsis")
+    for entry in entries:
+        table.add_row(*(_wide(entry) if is_wide else _narrow(entry)))
+    if entries:
+        out.print(table)
+
+
+def _wide(entry: Entry) -> list[Text]:
+    detail = entry.detail
+    return [
+        *_beginning(detail),
+        Text(ran(detail)),
+        Text(_task(entry)),
+        Text(plain(entry.workflow.name)),
+        Text(note(detail), "dim"),
+    ]
+
+
+def _narrow(entry: Entry) -> list[Text]:
+    task = Text(_task(entry))
+    task.append(f"  {plain(entry.workflow.name)}", "dim")
+    said = note(entry.detail)
+    if said:
+        task.append(f"\n{said}", "dim")
+    return [*_beginning(entry.detail), task]
+
+
+def _beginning(detail: JobDetail) -> list[Text]:
+    return [Text(plain(detail.job_id)), coloured(detail), Text(age(detail.created_at))]
+
+
+def _show_plain(out: Console, entries: Sequence[Entry]) -> None:
+    rows = [_HEADS, *map(_plain_row, entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        out.print(line.rstrip(), soft_wrap=True)
+
+
+def _plain_row(entry: Entry) -> tuple[str, ...]:
+    detail = entry.detail
+    at = detail.created_at
+    return (
+        plain(detail.job_id),
+        records.state(detail),
+        "" if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        ran(detail),
+        _task(entry),
+        plain(entry.workflow.name),
+        note(detail),
+    )
+
+
+def show_lines(entries: Sequence[Entry]) -> None:
+    """Print jobs, each in a line: its state, since when, and why."""
+    out = console()
+    for entry in entries:
+        detail = entry.detail
+        line = Text(plain(detail.job_id))
+        line.append("  ").append_text(coloured(detail))
+        line.append(f" since {clock(since(detail))}  {_task(entry)}")
+        said = note(detail)
+        if said:
+            line.append(f"  {said}", "dim")
+        out.print(line, soft_wrap=True)
+
+
+# --- what a cell says -------------------------------------------------------------------------
+
+
+def coloured(detail: JobDetail) -> Text:
+    """Return a job's state."""
+    state = records.state(detail)
+    return Text(state, COLOURS.get(state, ""))
+
+
+def note(detail: JobDetail) -> str:
+    """Say in short why a job is as it is: of an array, how many children are how."""
+    if detail.array_size:
+        counts = detail.status_summary
+        told = [f"{counts[s.value]} {s.value.lower()}" for s in JobStatus if counts.get(s.value)]
+        return ", ".join(told)
+    if is_blocked(detail):
+        return plain(detail.status_reason.partition(" - ")[0])
+    if detail.status is JobStatus.SUCCEEDED:
+        return ""
+    said = [f"exit code {detail.exit_code}"] if detail.exit_code else []
+    if detail.status_reason != EXITED:
+        said.append(detail.status_reason.removeprefix(OWN_REASON))
+    said.append(detail.container_reason)
+    return plain("; ".join(filter(None, said)))
+
+
+def since(detail: JobDetail) -> datetime | None:
+    """Return since when a job is in its state, as far as Batch tells."""
+    if detail.status.is_final:
+        return detail.stopped_at or detail.created_at
+    return (detail.started_at if detail.status is JobStatus.RUNNING else None) or detail.created_at
+
+
+def clock(at: datetime | None) -> str:
+    """Return a moment as this machine's clock shows it."""
+    return "?" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(at: datetime | None) -> str:
+    """Return how long ago something was."""
+    return "" if at is None else span((datetime.now(timezone.utc) - at).total_seconds())
+
+
+def ran(detail: JobDetail) -> str:
+    """Return how long the last attempt ran, or has run."""
+    if detail.started_at is None:
+        return ""
+    end = detail.stopped_at or datetime.now(timezone.utc)
+    return span((end - detail.started_at).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """Return a span of time in its largest unit of which there are at least two."""
+    for least, unit, name in _MANY_S:
+        if seconds >= least:
+            return f"{seconds / unit:.0f}{name}"
+    return f"{seconds:.0f}s" if seconds >= _LEAST_S else f"{max(seconds, 0):.1f}s"
+
+
+def _task(entry: Entry) -> str:
+    size = entry.detail.array_size
+    return plain(f"{entry.function}[{size}]" if size else entry.function)

@@ -1,0 +1,180 @@
+"""Finds the function that ``MODULE:FUNCTION`` names on a command line."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import click
+
+from farcall.errors import FarcallError
+from farcall.task import Task
+
+_MOST_NAMES = 20
+
+
+class Target(NamedTuple):
+    """What is to be called.
+
+    Attributes:
+        name: As it stands on the command line.
+        workflow: What the module is called, as the name of a workflow.
+        callee: The function, or the task that an executor made of one.
+    """
+
+    name: str
+    workflow: str
+    callee: Any
+
+    @property
+    def function(self) -> Any:
+        """The function itself."""
+        return self.callee.function if isinstance(self.callee, Task) else self.callee
+
+
+def find(name: str) -> Target:
+    """Import a module and find a function in it.
+
+    What the module prints while it is imported goes to stderr.
+
+    Args:
+        name: ``package.module:function`` or ``path/file.py:function``; a function within a class
+            or another object is named with dots.
+
+    Raises:
+        click.UsageError: There is no such module or function.
+        FarcallError: The module's own code failed.
+    """
+    place, _, function = name.rpartition(":")
+    if not place or not function:
+        raise click.UsageError(
+            f"{name!r} names no function; write MODULE:FUNCTION, such as train:fit, "
+            "package.train:fit or path/train.py:fit"
+        )
+    is_file = place.endswith(".py")
+    with contextlib.redirect_stdout(sys.stderr):
+        module = _import_file(Path(place)) if is_file else _import(place)
+    workflow = Path(place).name if is_file else place
+    return Target(name, workflow, _look_up(module, place, function))
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module; those of the working directory come first, as with ``python -m``."""
+    _add_to_path(Path.cwd())
+    with _as_own_fault(name):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{name}.".startswith(f"{error.name}."):
+                raise  # what is missing is something that it imports
+            missing = error.name
+    parent, _, last = missing.rpartition(".")
+    hint = _near(last, _modules_in(parent), f"{parent}." if parent else "")
+    where = f"in {parent}" if parent else f"in {Path.cwd()}, and none is installed"
+    raise click.UsageError(f"there is no module {missing!r} {where}; {hint}")
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under the name it would have beside it."""
+    if not path.is_file():
+        folder = path.parent
+        there = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
+        raise click.UsageError(f"there is no file {path}; {_near(path.name, there)}")
+    path = path.resolve()
+    _add_to_path(path.parent)
+    # A file called like a module that is there already is to be itself all the same.
+    name = path.stem if path.stem.isidentifier() and _is_free(path) else f"_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise click.UsageError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with _as_own_fault(str(path)):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _is_free(path: Path) -> bool:
+    spec = importlib.util.find_spec(path.stem)
+    return spec is None or (spec.origin is not None and Path(spec.origin).resolve() == path)
+
+
+def _add_to_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+@contextlib.contextmanager
+def _as_own_fault(name: str) -> Iterator[None]:
+    """Show where a module's own code failed, without the frames that imported it."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.TracebackException.from_exception(error)
+        ours = (__file__, "<frozen")
+        while frames.stack and (
+            frames.stack[0].filename.startswith(ours) or "importlib" in frames.stack[0].filename
+        ):
+            del frames.stack[0]
+        text = "".join(frames.format()).rstrip()
+        hint = ""
+        if isinstance(error, ImportError) and "relative import" in str(error):
+            hint = "; a file of a package is named with dots, such as package.train:fit"
+        raise FarcallError(f"{name} could not be imported{hint}:\n{text}") from error
+
+
+def _look_up(module: ModuleType, place: str, function: str) -> Any:
+    found: Any = module
+    for part in function.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            hint = _near(part, _callables(found))
+            raise click.UsageError(f"{place} has no function {function!r}; {hint}") from None
+    if not callable(found):
+        raise click.UsageError(
+            f"{place}:{function} is a {type(found).__name__}, not a function; "
+            f"{_near(function, _callables(module))}"
+        )
+    return found
+
+
+def _callables(owner: object) -> list[str]:
+    """Return the functions that a module or class defines itself, and its tasks."""
+    home = getattr(owner, "__name__", None)
+    return [
+        name
+        for name, value in vars(owner).items()
+        if not name.startswith("_")
+        and (isinstance(value, Task) or inspect.isfunction(value))
+        and (not inspect.ismodule(owner) or getattr(value, "__module__", None) == home)
+    ]
+
+
+def _modules_in(package: str) -> list[str]:
+    paths = [str(Path.cwd())]
+    if package:
+        paths = list(getattr(sys.modules.get(package), "__path__", []))
+    return [module.name for module in pkgutil.iter_modules(paths)]
+
+
+def _near(wanted: str, there: Iterable[str], prefix: str = "") -> str:
+    """Return what was probably meant, or else what there is."""
+    names = sorted(there)
+    close = difflib.get_close_matches(wanted, names, 1)
+    if close:
+        return f"did you mean {prefix}{close[0]}?"
+    if not names:
+        return "there is none at all"
+    rest = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"there is {', '.join(prefix + name for name in names[:_MOST_NAMES])}{rest}"

@@ -1,0 +1,63 @@
+"""Without an AWS account: ``farcall local``, ``farcall demo``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from farcall import demo, local
+from farcall.errors import FarcallError
+
+
+@click.command("local", context_settings={"ignore_unknown_options": True})
+@click.option("--cpus", type=click.IntRange(min=1), help="Processors the jobs share.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free one.")
+@click.option("--docker", is_flag=True, help="Run jobs as containers of their image.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run_local(cpus: int | None, port: int, *, docker: bool, command: tuple[str, ...]) -> None:
+    """Run a command against an embedded AWS, or serve one.
+
+    \b
+    farcall local -- python my_workflow.py     a fresh AWS for one command
+    farcall local                              prints the export lines, then serves until Ctrl-C
+
+    With --docker a job runs in a container of the image that container_image_uri names, with a
+    docker engine of this machine.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    try:
+        if command:
+            sys.exit(local.run_command(command, cpus=cpus, port=port, docker=docker))
+        local.serve(cpus=cpus, port=port, docker=docker)
+    except RuntimeError as error:
+        raise FarcallError(str(error)) from error
+
+
+@click.command("demo")
+@click.option(
+    "--tasks",
+    type=click.IntRange(2, 10_000),
+    default=200,
+    show_default=True,
+    help="Size of the sweep.",
+)
+@click.option("--page", is_flag=True, help="Serve the page, with workflows to look at, instead.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8750,
+    show_default=True,
+    help="Of the page; 0 takes a free one.",
+)
+def run_demo(tasks: int, port: int, *, page: bool) -> None:
+    """Train a model and run a sweep, without an AWS account.
+
+    With --page, two workflows run for some minutes instead, and the page shows them until Ctrl-C.
+    """
+    if not page:
+        asyncio.run(demo.run(tasks))
+        return
+    from farcall import demo_page  # the ui extra may be missing
+
+    asyncio.run(demo_page.run(port))

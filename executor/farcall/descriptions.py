@@ -1,0 +1,60 @@
+"""The options in words, taken from where they are defined. No I/O."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from farcall.settings import PATTERNS, Settings
+
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n      .*)*)", re.MULTILINE)
+
+
+class Description(NamedTuple):
+    """An option in words.
+
+    Attributes:
+        name: Its name.
+        text: What it is.
+        allowed: Which values it takes; empty where its type says it all.
+        default: Its default; None where it has none, or depends on the surroundings.
+    """
+
+    name: str
+    text: str
+    allowed: str
+    default: Any
+
+
+def describe() -> list[Description]:
+    """Return every option, in the order of `Settings`."""
+    doc = inspect.cleandoc(Settings.__doc__ or "").partition("Attributes:\n")[2]
+    texts = {name: " ".join(t.replace("``", "").split()) for name, t in _ENTRY.findall(doc)}
+    return [
+        Description(name, texts[name], _allowed(name, field, texts[name]), _default(field))
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _default(field: FieldInfo) -> Any:
+    return None if field.default is PydanticUndefined else field.default
+
+
+def _allowed(name: str, field: FieldInfo, text: str) -> str:
+    if name in PATTERNS:
+        return re.sub(r",? (is|are) allowed$", "", PATTERNS[name])
+    if get_origin(field.annotation) is Literal:
+        return " or ".join(f'"{value}"' for value in get_args(field.annotation))
+    bounds = {key: getattr(m, key) for m in field.metadata for key in _BOUNDS if hasattr(m, key)}
+    if "at least" in text or " to " in text:  # it says so in better words
+        return ""
+    if {"ge", "le"} <= set(bounds):
+        return f"{bounds['ge']} to {bounds['le']}"
+    return "".join(f"{_BOUNDS[key]} {bound}" for key, bound in bounds.items())
+
+
+_BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}

@@ -1,0 +1,82 @@
+"""What a shell completes, and that the table of commands says the same as the commands."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from farcall.cli import COMMANDS, cli
+
+FARCALL = Path(sys.executable).with_name("farcall")
+
+
+def script(shell):
+    done = subprocess.run(
+        [FARCALL, "completion", shell], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("farcall li", ["list"]),
+        ("farcall list --state fa", ["failed"]),
+        ("farcall completion ", ["bash", "zsh", "fish"]),
+    ],
+)
+def test_bash_completes(line, expected, tmp_path):
+    (tmp_path / "farcall.bash").write_text(script("bash"))
+    words = line.split(" ")
+    ask = "\n".join(
+        [
+            "source farcall.bash",
+            "declare -F _farcall_completion",
+            f"COMP_WORDS=({shlex.join(words)})",
+            f"COMP_CWORD={len(words) - 1}",
+            "_farcall_completion farcall",
+            'printf "%s\\n" "${COMPREPLY[@]}"',
+        ]
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", ask],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PATH": f"{FARCALL.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert done.stdout.split() == ["_farcall_completion", *expected]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_their_script(shell):
+    assert "_FARCALL_COMPLETE" in script(shell)
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_a_command_is_what_the_table_says(name):
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+    assert command.get_short_help_str(200) == COMMANDS[name].help
+
+
+def test_help_imports_no_command():
+    imported = "import sys; sys.argv = ['farcall', '--help']; import farcall.cli\n"
+    imported += "try: farcall.cli.main()\n"
+    imported += "finally: print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", imported], capture_output=True, text=True, check=True
+    )
+    modules = done.stdout.splitlines()[-1].split()
+    assert "farcall.cli" in modules
+    heavy = {"aioboto3", "botocore", "moto", "obstore", "pydantic", "starlette", "covalent"}
+    assert not heavy.intersection(modules)
