@@ -8,20 +8,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from farcall import covalent_cancel, records
-from farcall.catalog import Catalog, Entry, Query
+from farcall.catalog import Catalog, Entry
 from farcall.covalent_api import Covalent
-from farcall.details import JobDetail, JobStatus
+from farcall.details import JobDetail
 from farcall.errors import ServiceError
 from farcall.session import Session
-
-_UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 
 
 class Cancelled(NamedTuple):
     """What came of the wish to end a job.
 
     Attributes:
-        job_id: The job.
+        job_id: The job; or a dispatch of Covalent's of which no job has to be ended.
         outcome: ``ending``; ``ended``, before it could be cancelled; ``unknown`` to Batch;
             ``foreign``, that is not farcall's, and left alone; or ``refused`` by Batch.
         text: A sentence that says so.
@@ -32,20 +30,22 @@ class Cancelled(NamedTuple):
     text: str
 
 
-async def find(catalog: Catalog, queues: Iterable[str], query: Query) -> list[Entry]:
-    """Return those of the jobs that are asked for that have not ended.
+def unfinished(entries: Iterable[Entry]) -> list[Entry]:
+    """Return those of some jobs that have not ended."""
+    return [entry for entry in entries if not entry.detail.status.is_final]
+
+
+async def idle(entries: Iterable[Entry], covalent: Covalent | None) -> list[str]:
+    """Return the dispatches of some jobs that go on in Covalent though none of these jobs does.
 
     Args:
-        catalog: Lists them.
-        queues: Names or ARNs.
-        query: Which jobs.
-
-    Raises:
-        ServiceError: Batch refused a call, or there is no such queue.
+        entries: The jobs, ended ones among them.
+        covalent: Covalent's server, where there is one. If it does not answer, there are none.
     """
-    query = query._replace(statuses=query.statuses or _UNFINISHED)
-    found = [entry async for entry in catalog.find(queues, query)]
-    return [entry for entry in found if not entry.detail.status.is_final]
+    entries = list(entries)
+    busy = {entry.workflow.dispatch for entry in unfinished(entries)}
+    maybe = {entry.workflow.dispatch for entry in entries} - busy - {""}
+    return [] if covalent is None else await covalent_cancel.going(covalent, maybe)
 
 
 async def cancel_all(
@@ -58,16 +58,31 @@ async def cancel_all(
 
     Args:
         session: The open clients.
-        entries: The jobs, as `find` returns them.
+        entries: The jobs, ended ones among them.
         reason: Kept by Batch.
         covalent: Covalent's server, where there is one.
+
+    Returns:
+        One for each job that has to be ended, and for each dispatch that is `idle`.
 
     Raises:
         ServiceError: Batch does not say how the jobs are.
     """
-    whole = {entry.workflow.dispatch for entry in entries}
-    job_ids = [entry.detail.job_id for entry in entries]
-    return await _cancel(session, job_ids, reason, covalent, whole)
+    left = unfinished(entries)
+    whole = {entry.workflow.dispatch for entry in left}
+    job_ids = [entry.detail.job_id for entry in left]
+    done = await _cancel(session, job_ids, reason, covalent, whole)
+    waiting = await idle(entries, covalent)
+    if covalent is not None and waiting:
+        untold = await covalent_cancel.tell_whole(covalent, waiting)
+        done += [_told(dispatch, untold.get(dispatch, "")) for dispatch in waiting]
+    return done
+
+
+def _told(dispatch: str, why: str) -> Cancelled:
+    if why:
+        return Cancelled(dispatch, "refused", f"dispatch {dispatch} may go on: {why}")
+    return Cancelled(dispatch, "ending", f"dispatch {dispatch} is being cancelled by Covalent")
 
 
 async def cancel(

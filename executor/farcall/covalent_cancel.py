@@ -78,6 +78,22 @@ async def tell(
     return untold
 
 
+async def going(covalent: Covalent, dispatches: Collection[str]) -> list[str]:
+    """Return those of some dispatches that Covalent has not ended; none where it is not there."""
+    try:
+        unfinished = await asyncio.to_thread(covalent.unfinished, sorted(dispatches))
+    except FarcallError:
+        return []
+    return [dispatch for dispatch, is_going in unfinished.items() if is_going]
+
+
+async def tell_whole(covalent: Covalent, dispatches: Collection[str]) -> dict[str, str]:
+    """Cancel dispatches as a whole; return why that failed, for those where it did."""
+    shares = {dispatch: _Share(job_ids={dispatch}) for dispatch in dispatches}
+    refused = await _cancel(covalent, shares)
+    return {dispatch: why for why, those in refused for dispatch in those}
+
+
 async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tuple[str, set[str]]]:
     """Cancel shares of dispatches; return why that failed, and for which jobs."""
     try:

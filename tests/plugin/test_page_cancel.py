@@ -13,7 +13,7 @@ import pytest
 
 import farcall.local
 from farcall import Settings
-from farcall.cancelling import cancel, cancel_all, find
+from farcall.cancelling import cancel, cancel_all, idle, unfinished
 from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
 from farcall.session import session_for
@@ -110,6 +110,11 @@ def as_client(act):
     return asyncio.run(run())
 
 
+async def found_of(session, run):
+    """Return the jobs of a run."""
+    return [entry async for entry in Catalog(session.batch).find([QUEUE], Query(run=run))]
+
+
 def nodes(covalent, dispatch_id, name="wait"):
     """Return the states of the electrons of a name, by number."""
     manifest = covalent.manifest(dispatch_id)
@@ -167,10 +172,7 @@ def test_a_workflow_is_cancelled_with_its_sublattices(dispatch, wait, batch, wor
     started = dispatch(outer)
     job_ids = jobs(0, 1, 2)
 
-    async def find_all(session):
-        return await find(Catalog(session.batch), [QUEUE], Query(run=started))
-
-    entries = as_client(find_all)
+    entries = as_client(lambda session: found_of(session, started))
     assert {("outer", started)} == {entry.workflow for entry in entries}
     assert {job_id.partition(":")[0] for job_id in job_ids} == {
         entry.detail.job_id for entry in entries
@@ -190,7 +192,45 @@ def test_a_workflow_is_cancelled_with_its_sublattices(dispatch, wait, batch, wor
     assert ct.status.CANCELLED == wait(started).status
     assert ["CANCELLED"] == [*nodes(covalent, started).values()]
     until(lambda: {"CANCELLED"} == {*nodes(covalent, inside).values()})
-    assert [] == as_client(find_all)
+    assert [] == unfinished(as_client(lambda session: found_of(session, started)))
+
+
+def test_a_dispatch_that_has_no_job_at_the_moment_is_cancelled(
+    dispatch, wait, batch, work, jobs, covalent, tmp_path
+):
+    task = work(batch())
+
+    over = tmp_path / "over"
+
+    @ct.electron(executor="local")
+    def rest(number):
+        import time
+
+        while not over.exists():  # Covalent's local executor cannot cancel what runs
+            time.sleep(0.05)
+        return number + 1
+
+    @ct.lattice
+    def flow():
+        return task(rest(task(0)))
+
+    started = dispatch(flow)
+    jobs(0)
+    (tmp_path / "go").touch()
+    until(lambda: "RUNNING" in nodes(covalent, started, "rest").values())
+
+    async def cancel_run(session):
+        while unfinished(entries := await found_of(session, started)):
+            pass
+        assert [started] == await idle(entries, covalent)
+        return await cancel_all(session, entries, "enough", covalent)
+
+    text = f"dispatch {started} is being cancelled by Covalent"
+    assert [(started, "ending", text)] == as_client(cancel_run)
+    assert [(started, [])] == covalent.told
+    over.touch()
+    assert ct.status.CANCELLED == wait(started).status
+    assert not (tmp_path / "job-1").exists()
 
 
 def test_a_task_is_ended_though_covalents_server_is_gone(

@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from farcall import BatchExecutor
-from farcall.cancelling import cancel, cancel_all, find
+from farcall.cancelling import cancel, cancel_all, unfinished
 from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
 from farcall.session import session_for
@@ -145,12 +145,15 @@ async def test_a_workflow_is_found_and_ended(make_executor, session, batch):
         array = await asyncio.gather(*(task.submit(n) for n in range(3)))
         kept = await executor.with_options(workflow="to be kept").submit(pow, 2, 3)
         catalog = Catalog(session.batch)
-        entries = await find(catalog, [QUEUE], Query(workflow="to be ended"))
+        query = Query(workflow="to be ended")
+        entries = [entry async for entry in catalog.find([QUEUE], query)]
+        assert entries == unfinished(entries)
         assert sorted(entry.function for entry in entries) == ["pow", "square"]
 
         said = await cancel_all(session, entries, "enough")
         assert {each.outcome for each in said} == {"ending"}
-        assert [] == await find(catalog, [QUEUE], Query(workflow="to be ended"))
+        again = [entry async for entry in catalog.find([QUEUE], query)]
+        assert ([], 2) == (unfinished(again), len(again))
         assert {"JobCancelledError"} == {type(await job.exception()).__name__ for job in array}
         assert "RUNNABLE" == status(batch, kept.id)
         await kept.cancel()

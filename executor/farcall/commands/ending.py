@@ -78,9 +78,9 @@ def cancel_jobs(
     whose = chosen_user(user, all_users=all_users, run=None)
     server = _server(address)
     if whole:
-        entries = asyncio.run(_find(queues, Query(whose, workflow, run)))
-        if entries and not yes:
-            _ask(entries)  # with no event loop around it, which would take Ctrl-C for itself
+        entries, idle = asyncio.run(_find(queues, Query(whose, workflow, run), server))
+        if not yes and (idle or cancelling.unfinished(entries)):
+            _ask(entries, idle)  # with no event loop around it, which would take Ctrl-C for itself
         found = asyncio.run(_cancel_all(entries, reason, server))
     else:
         found = asyncio.run(_cancel(list(dict.fromkeys(job_ids)), whose, reason, server))
@@ -126,33 +126,38 @@ def _left_alone(entry: Entry) -> Cancelled:
     return Cancelled(job_id, _OTHERS, text)
 
 
-async def _find(queues: Sequence[str], query: Query) -> list[Entry]:
-    """Return the jobs that are asked for and have not ended."""
+async def _find(
+    queues: Sequence[str], query: Query, covalent: Covalent | None
+) -> tuple[list[Entry], list[str]]:
+    """Return the jobs that are asked for, and dispatches that go on without one of them."""
     settings, session = await opened()
     where = list(dict.fromkeys(queues)) or [settings.batch_queue]
-    catalog = Catalog(session.batch)
-    entries = await cancelling.find(catalog, where, query)
+    entries = [entry async for entry in Catalog(session.batch).find(where, query)]
     if not entries:
-        ended = [entry async for entry in catalog.find(where, query)]
-        if not ended:
-            raise _unknown(query, where)
-        click.echo(f"nothing to end: each of its {len(ended)} jobs has ended", err=True)
-    return entries
+        raise _unknown(query, where)
+    idle = await cancelling.idle(entries, covalent)
+    if not idle and not cancelling.unfinished(entries):
+        click.echo(f"nothing to end: each of its {len(entries)} jobs has ended", err=True)
+    return entries, idle
 
 
 async def _cancel_all(
     entries: Sequence[Entry], reason: str, covalent: Covalent | None
 ) -> list[Cancelled]:
-    if not entries:
-        return []
     _, session = await opened()
     return await cancelling.cancel_all(session, entries, reason, covalent)
 
 
-def _ask(entries: Sequence[Entry]) -> None:
+def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
     """Show what will be ended, and go on only if that is wanted."""
-    tables.show(entries, err=True)
-    many = f"{len(entries)} job{'s' * (len(entries) != 1)}"
+    left = cancelling.unfinished(entries)
+    if left:
+        tables.show(left, err=True)
+    for dispatch in idle:
+        click.echo(f"dispatch {dispatch}, which goes on without a job at the moment", err=True)
+    jobs = f"{len(left)} job{'s' * (len(left) != 1)}"
+    dispatches = f"{len(idle)} dispatch{'es' * (len(idle) != 1)}"
+    many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"nothing was ended: {many} would have been, and nobody can be asked here; --yes ends "

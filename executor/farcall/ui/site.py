@@ -181,7 +181,7 @@ class Site:
         return done
 
     async def cancel_run(self, run: str, workflow: str | None, reason: str) -> list[Cancelled]:
-        """End all jobs of a run of a workflow that have not ended.
+        """End all jobs of a run of a workflow that have not ended, and its dispatch.
 
         Args:
             run: As `Entry.run`.
@@ -195,11 +195,7 @@ class Site:
         with self.jobs.listen_since(self.jobs.since):
             await self.jobs.refresh()  # what was submitted a moment ago
         query = Query(run=run, workflow=workflow)
-        entries = [
-            entry
-            for entry in self.jobs.entries.values()
-            if query.fits(entry) and not entry.detail.status.is_final
-        ]
+        entries = [entry for entry in self.jobs.entries.values() if query.fits(entry)]
         done = await cancelling.cancel_all(session, entries, reason, self.options.covalent)
         self._look_again(entry.detail.job_id for entry in entries)
         return done
