@@ -13,6 +13,8 @@ import pytest
 
 import terminal
 from farcall.session import session_for, this_user
+from foreign import submit
+from patience import until_async
 
 FARCALL = Path(sys.executable).with_name("farcall")
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -32,13 +34,6 @@ def sleep(begun):
     time.sleep(600)  # until the test ends it
 
 
-async def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        await asyncio.sleep(0.05)
-
-
 async def ends(batch, job_id):
     """Wait until Batch calls a job FAILED; return its description."""
 
@@ -46,7 +41,7 @@ async def ends(batch, job_id):
         (found,) = batch.describe_jobs(jobs=[job_id])["jobs"]
         return found
 
-    await until(lambda: job()["status"] == "FAILED")
+    await until_async(lambda: job()["status"] == "FAILED")
     return job()
 
 
@@ -55,25 +50,9 @@ def batch(aws):
     return boto3.client("batch")
 
 
-def submit_foreign(batch, queue):
-    batch.register_job_definition(
-        jobDefinitionName="others",
-        type="container",
-        containerProperties={
-            "image": "busybox",
-            "command": ["true"],
-            "resourceRequirements": [
-                {"type": "VCPU", "value": "1"},
-                {"type": "MEMORY", "value": "64"},
-            ],
-        },
-    )
-    return batch.submit_job(jobName="x", jobQueue=queue, jobDefinition="others")["jobId"]
-
-
 async def test_a_running_job_is_ended_and_its_output_kept(executor, batch, tmp_path, cancel):
     job = await executor.submit(sleep, str(tmp_path / "begun"))
-    await until((tmp_path / "begun").exists)
+    await until_async((tmp_path / "begun").exists)
 
     done = await cancel(job.id)
 
@@ -95,7 +74,9 @@ async def test_the_reason_is_batchs(executor, batch, tmp_path, cancel):
 async def test_a_job_that_has_ended_stays_as_it_is(executor, batch, cancel):
     job = await executor.submit(pow, 2, 3)
     assert 8 == await job.result()
-    await until(lambda: batch.describe_jobs(jobs=[job.id])["jobs"][0]["status"] == "SUCCEEDED")
+    await until_async(
+        lambda: batch.describe_jobs(jobs=[job.id])["jobs"][0]["status"] == "SUCCEEDED"
+    )
 
     done = await cancel(job.id)
 
@@ -106,7 +87,7 @@ async def test_a_child_of_an_array_is_ended_alone(make_executor, batch, tmp_path
     async with make_executor(linger_s=0.5) as executor:
         begun = [str(tmp_path / f"begun-{number}") for number in range(2)]
         jobs = await asyncio.gather(*(executor.submit(sleep, path) for path in begun))
-        await until(lambda: all(Path(path).exists() for path in begun))
+        await until_async(lambda: all(Path(path).exists() for path in begun))
         ended, other = jobs
         assert {"0", "1"} == {job.id.partition(":")[2] for job in jobs}
 
@@ -139,8 +120,8 @@ async def test_unknown_and_foreign_jobs_are_told_and_the_others_are_ended(
 ):
     begun = [tmp_path / "first", tmp_path / "second"]
     first, second = [await executor.submit(sleep, str(path)) for path in begun]
-    await until(lambda: all(path.exists() for path in begun))
-    foreign = submit_foreign(batch, executor.settings.batch_queue)
+    await until_async(lambda: all(path.exists() for path in begun))
+    foreign = submit(batch, executor.settings.batch_queue)
 
     done = await cancel(first.id, NOBODY, foreign, second.id)
 
@@ -173,7 +154,7 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
     async with make_executor(workflow="[red]w[/]") as executor:
         begun = [tmp_path / "one", tmp_path / "two"]
         jobs = [await executor.submit(sleep, str(path)) for path in begun]
-        await until(lambda: all(path.exists() for path in begun))
+        await until_async(lambda: all(path.exists() for path in begun))
         which = ("--workflow", "[red]w[/]")
 
         done = await cancel(*which)
@@ -201,7 +182,7 @@ async def test_a_run_is_ended_and_what_is_not_there_is_told(
 ):
     async with make_executor() as executor:
         job = await executor.submit(sleep, str(tmp_path / "begun"))
-        await until((tmp_path / "begun").exists)
+        await until_async((tmp_path / "begun").exists)
         run = (await session_for(executor.settings)).run
 
         done = await cancel("--run", run, "--yes", "--json")
@@ -221,7 +202,7 @@ async def test_a_run_is_ended_and_what_is_not_there_is_told(
 
 async def test_another_s_job_is_ended_only_if_that_is_said(executor, cancel, tmp_path):
     job = await executor.submit(sleep, str(tmp_path / "begun"))
-    await until((tmp_path / "begun").exists)
+    await until_async((tmp_path / "begun").exists)
     owner = this_user()
 
     done = await cancel(job.id, LOGNAME="mary")

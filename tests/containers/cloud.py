@@ -12,7 +12,6 @@ from farcall import BatchExecutor
 from local.account import Account
 from local.conftest import DEFAULTS
 from proxy import Proxy
-from service.conftest import executor  # noqa: F401
 
 
 @pytest.fixture(scope="session")

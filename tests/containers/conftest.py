@@ -18,7 +18,6 @@ from containers.cloud import (  # noqa: F401
     aws,
     batch,
     embedded,
-    executor,
     knobs,
     make_executor,
     options,

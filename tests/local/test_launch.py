@@ -10,7 +10,6 @@ import subprocess
 import sys
 import termios
 import textwrap
-import time
 
 import pytest
 
@@ -19,6 +18,7 @@ from farcall.local import run_command, start
 from farcall.local.names import client_environment
 from local.account import Account
 from local.test_server import gone
+from patience import until
 
 RUN = "import sys; from farcall.local import run_command; sys.exit(run_command(sys.argv[1:]))"
 #: A command that says it is there, counts its SIGINTs for a while and exits with 40 and more.
@@ -52,13 +52,6 @@ def spawn():
     for process in processes:
         process.kill()
         process.communicate()
-
-
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def test_a_server_starts_empty_and_stops_twice():
@@ -100,11 +93,11 @@ def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):
         str(marker),
     )
     server = int(parent.stdout.readline())
-    wait_until(lambda: marker.exists() and marker.read_text().endswith("\n"))
+    until(lambda: marker.exists() and marker.read_text().endswith("\n"))
     jobs = [int(pid) for pid in marker.read_text().split()]
     assert not gone(server)
     parent.kill()
-    wait_until(lambda: all(gone(pid) for pid in (server, *jobs)))
+    until(lambda: all(gone(pid) for pid in (server, *jobs)))
 
 
 def test_sigterm_ends_the_server_and_its_jobs(tmp_path):
@@ -113,10 +106,10 @@ def test_sigterm_ends_the_server_and_its_jobs(tmp_path):
     with start(cpus=1) as aws:
         account = Account(aws)
         account.submit(account.definition("sh", "-c", f"echo $$ > {marker}; sleep 100"))
-        wait_until(lambda: marker.exists() and marker.read_text().endswith("\n"))
+        until(lambda: marker.exists() and marker.read_text().endswith("\n"))
         account.close()
         aws._process.terminate()
-        wait_until(lambda: not aws.running)
+        until(lambda: not aws.running)
     assert gone(int(marker.read_text()))
 
 

@@ -55,16 +55,6 @@ def served(
         yield served
 
 
-@pytest.fixture
-def aws(
-    embedded: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch
-) -> farcall.local.LocalAWS:
-    """The embedded AWS, with the environment set to it."""
-    for name, value in embedded.environment.items():
-        monkeypatch.setenv(name, value)
-    return embedded
-
-
 class NewExecutor(Protocol):
     """Return an executor of small jobs that are tried once: ``executor(workflow="name")``."""
 

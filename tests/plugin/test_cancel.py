@@ -17,20 +17,11 @@ import pytest
 
 import farcall.local
 from farcall.covalent_server import CovalentServer
+from patience import until
 from proxy import Proxy
 
 FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
-TIMEOUT_S = 30
-
-
-def until(condition, timeout_s=TIMEOUT_S):
-    """Wait until something is true; return it."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it does not become true"
-        time.sleep(0.03)
-    return found
 
 
 @pytest.fixture(scope="module")

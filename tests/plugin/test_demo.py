@@ -144,7 +144,7 @@ def test_ctrl_c_in_the_middle_ends_all_of_it(start, place):
     read_until(demo.stdout, "$ python svm.py")
     demo.send_signal(signal.SIGINT)
     _, complaints = demo.communicate()
-    assert 1 == demo.returncode
+    assert 130 == demo.returncode
     assert "Aborted!" == complaints.strip()
     assert_nothing_is_left(place)
 

@@ -19,6 +19,7 @@ import cloudpickle
 import covalent as ct
 import pytest
 
+from patience import until
 from proxy import Proxy
 
 NOBODY = "arn:aws:iam::123456789012:role/nobody"
@@ -71,14 +72,6 @@ def only(function, *args):
         return function(*args)
 
     return flow
-
-
-def until(condition, timeout_s=30):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def is_told(error):
@@ -276,7 +269,7 @@ def ended(embedded, server):
         answer = ct.get_result(dispatch_id, status_only=True, **address)
         return str(answer["status"]) not in ("NEW_OBJECT", "RUNNING", "STARTING")
 
-    until(has_ended, 90)
+    until(has_ended)
     result = ct.get_result(dispatch_id, **address)
     return {name: result.get_node_result(number) for number, name in enumerate(ROWS)}
 

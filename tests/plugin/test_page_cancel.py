@@ -17,18 +17,10 @@ from farcall.cancelling import cancel, cancel_all, idle, unfinished
 from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
 from farcall.session import session_for
+from patience import until
 
 QUEUE = "farcall-local"
 TIMEOUT_S = 40
-
-
-def until(condition):
-    """Wait until something is true; return it."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it does not become true"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import pytest
 
 from farcall.covalent_server import CovalentServer
 from farcall.errors import FarcallError
+from patience import until
 
 
 @ct.electron
@@ -68,13 +69,6 @@ def is_gone(pid):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def until(condition, timeout_s=20):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_it_answers_under_its_address(server):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import obstore
@@ -25,13 +24,6 @@ import os, sys
 from farcall_runtime import __main__, runner, times
 __main__.leave(runner.run(os.environ, times.Times(*map(float, sys.argv[1:]))))
 """
-
-
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 class Attempt:

@@ -17,8 +17,9 @@ import pytest
 from farcall import unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
+from patience import until
 from proxy import Proxy
-from service.attempt import Attempt, wait_until
+from service.attempt import Attempt
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ def test_sigterm_ends_a_container_that_cannot_fetch(attempt, proxy, fault):
     getattr(proxy, fault)()
     made = attempt(lambda: 7).start()
     tasks = Path(f"/proc/{made.process.pid}/task")
-    wait_until(lambda: len(list(tasks.iterdir())) > 1)  # the request has a thread
+    until(lambda: len(list(tasks.iterdir())) > 1)  # the request has a thread
 
     made.process.terminate()
 
@@ -211,7 +212,7 @@ def test_sigterm_stops_a_task_and_its_output_is_stored(attempt, phase):
 def test_sigterm_while_the_outcome_is_stored_leaves_it_the_grace_alone(attempt, proxy):
     proxy.lasting["s3 PUT *"] = "hang"
     made = attempt(lambda: 7).start(600, 2)
-    wait_until(lambda: proxy.counts["s3 PUT outcomes"])
+    until(lambda: proxy.counts["s3 PUT outcomes"])
 
     made.process.terminate()
 
@@ -273,7 +274,7 @@ def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(attempt, tmp_path
 
     told = tmp_path / "told"
     made = attempt(work, str(told), time_limit=10).start()
-    wait_until(told.exists)
+    until(told.exists)
 
     made.process.terminate()
 
@@ -301,11 +302,11 @@ def test_output_is_stored_soon_while_somebody_follows(attempt, proxy, tmp_path):
 
     made = attempt(work, str(tmp_path / "go"))
     made.start(entry=["-c", SLOW])
-    wait_until(lambda: proxy.counts["s3 HEAD streams"] > 3)
+    until(lambda: proxy.counts["s3 HEAD streams"] > 3)
     assert proxy.counts["s3 PUT streams"] == 2
 
     made.put(made.where.followed_key(0), b"followed")
-    wait_until(lambda: proxy.counts["s3 PUT streams"] > 5)
+    until(lambda: proxy.counts["s3 PUT streams"] > 5)
     (tmp_path / "go").touch()
     assert made.end() == (0, "")
 
@@ -381,7 +382,7 @@ def test_a_container_that_gets_no_threads_for_a_while_waits_for_them(attempt):
     limits = f"ulimit -s {8 << 20}; ulimit -S -v {4 << 20}"  # KiB
     made = attempt(lambda: 7).start(wrapper=("sh", "-c", f'{limits}; exec "$@"', "sh"))
     maps = Path(f"/proc/{made.process.pid}/maps")
-    wait_until(lambda: "obstore" in maps.read_text() or made.process.poll() is not None)
+    until(lambda: "obstore" in maps.read_text() or made.process.poll() is not None)
     time.sleep(1)  # the first request has failed by then; if not, nothing is tested
 
     no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

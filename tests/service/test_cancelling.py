@@ -14,6 +14,8 @@ from farcall.cancelling import cancel, cancel_all, unfinished
 from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
 from farcall.session import session_for
+from foreign import submit
+from patience import until
 from proxy import Proxy
 
 QUEUE = "farcall-local"
@@ -51,35 +53,6 @@ def status(batch, job_id):
     return found["status"]
 
 
-def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        time.sleep(0.05)
-
-
-def submit_elsewhere(batch, **environment):
-    """Submit a job as any other tool would; return its ID."""
-    batch.register_job_definition(
-        jobDefinitionName="another",
-        type="container",
-        containerProperties={
-            "image": "busybox",
-            "resourceRequirements": [
-                {"type": "VCPU", "value": "1"},
-                {"type": "MEMORY", "value": "64"},
-            ],
-        },
-    )
-    said = [{"name": name, "value": value} for name, value in environment.items()]
-    return batch.submit_job(
-        jobName="another",
-        jobQueue=QUEUE,
-        jobDefinition="another",
-        containerOverrides={"environment": said},
-    )["jobId"]
-
-
 async def test_each_job_is_told_of(executor, session, proxy, batch, aws):
     done = await executor.submit(pow, 2, 3)
     await done.result()
@@ -87,7 +60,7 @@ async def test_each_job_is_told_of(executor, session, proxy, batch, aws):
     aws.configure(delays={"RUNNABLE": 600})
     try:
         job = await executor.submit(pow, 2, 3)
-        foreign = submit_elsewhere(batch)
+        foreign = submit(batch, QUEUE)
         said = await cancel(session, [UNKNOWN, foreign, done.id, job.id, job.id], "enough")
     finally:
         aws.configure(delays={})
@@ -185,7 +158,8 @@ async def test_what_only_looks_like_an_electron_is_ended_and_covalent_not_told(
     session, batch, more
 ):
     bundle = f"s3://{QUEUE}/farcall/v1/eve-20261122-101500-0a1b2c/bundles/x-0123456789abcdef"
-    job_id = submit_elsewhere(batch, FARCALL_BUNDLE=bundle, FARCALL_DISPATCH="d-1", **more)
+    environment = {"FARCALL_BUNDLE": bundle, "FARCALL_DISPATCH": "d-1", **more}
+    job_id = submit(batch, QUEUE, environment=environment)
     nobody = Covalent("http://127.0.0.1:9")
     (said,) = await cancel(session, [job_id], "enough", nobody)
     why = "is no longer there" if more else "was not submitted by farcall"

@@ -30,8 +30,9 @@ from farcall import (
 )
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.task import TaskTerminated
+from patience import until
 from proxy import Proxy
-from service.attempt import Attempt, wait_until
+from service.attempt import Attempt
 
 MEGABYTES = 20
 
@@ -217,7 +218,7 @@ async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
     async with make_executor() as executor:
         sweep = executor.task(work).map(range(6), [str(tmp_path)] * 6, chunksize=6)
         waiting = asyncio.ensure_future(every(sweep))
-        await asyncio.to_thread(wait_until, (tmp_path / "there").exists)
+        await asyncio.to_thread(until, (tmp_path / "there").exists)
         await executor.attach(sweep.job_ids[0]).cancel("by hand")
         found = await waiting
 

@@ -13,6 +13,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, HostLostError, ImageError, Job, JobStatus, TaskError
+from patience import until_async
 
 PATIENCE_S = 60
 
@@ -62,10 +63,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def until_told(caplog: pytest.LogCaptureFixture, count: int = 1) -> list[str]:
-    deadline = time.monotonic() + PATIENCE_S
-    while len(told(caplog)) < count:
-        assert time.monotonic() < deadline, caplog.text
-        await asyncio.sleep(0.05)
+    await until_async(lambda: len(told(caplog)) >= count)
     return told(caplog)
 
 

@@ -25,6 +25,7 @@ from farcall import (
     OutcomeMissingError,
     questions,
 )
+from patience import until_async
 from proxy import Proxy
 
 PATIENCE_S = 60
@@ -89,13 +90,6 @@ def forget(proxy: Proxy) -> None:
     proxy.changes["describejobs"] = lambda answer: answer["jobs"].clear()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
-
-
 async def end_of(job: Job[Any]) -> BaseException | None:
     return await asyncio.wait_for(job.exception(), PATIENCE_S)
 
@@ -118,7 +112,7 @@ async def test_a_job_that_cannot_be_placed_is_told_of_at_once_and_fails_when_tol
     async with make_executor(endpoint_url=proxy.url, stuck_timeout_s=3) as executor:
         job = await executor.submit(wait_for, str(go))
         result = asyncio.ensure_future(end_of(job))
-        await until(lambda: "waits, Batch says" in caplog.text)
+        await until_async(lambda: "waits, Batch says" in caplog.text)
         assert not result.done()
         assert proxy.of("batch").get("terminatejobs", 0) == 0
 
@@ -145,7 +139,7 @@ async def test_a_job_that_waits_for_capacity_is_left_to_wait(
     async with make_executor(endpoint_url=proxy.url) as executor:
         job = await executor.submit(wait_for, str(go), 7)
         result = asyncio.ensure_future(job.result())
-        await until(lambda: "waits, Batch says" in caplog.text)
+        await until_async(lambda: "waits, Batch says" in caplog.text)
         go.touch()  # noqa: ASYNC240  # it was placed after all
         assert await result == 7
 
@@ -173,7 +167,7 @@ async def test_a_stuck_job_that_somebody_else_ended_is_not_called_stuck(
     async with make_executor(endpoint_url=proxy.url) as executor:
         job = await executor.submit(wait_for, str(go))
         result = asyncio.ensure_future(end_of(job))
-        await until(lambda: proxy.of("batch").get("describejobs", 0) >= 2)
+        await until_async(lambda: proxy.of("batch").get("describejobs", 0) >= 2)
         async with make_executor() as other:  # as a colleague in AWS's console
             await other.attach(job.id).cancel("the lab needs the queue")
         error = await result
@@ -196,7 +190,7 @@ async def test_a_job_that_batch_lists_no_more_is_lost_after_a_bound(
     async with make_executor(endpoint_url=proxy.url) as executor:
         jobs = await asyncio.gather(*(executor.submit(wait_for, str(go), n) for n in range(size)))
         ends = [asyncio.ensure_future(end_of(job)) for job in jobs]
-        await until(lambda: proxy.of("batch").get("describejobs", 0) >= 1)
+        await until_async(lambda: proxy.of("batch").get("describejobs", 0) >= 1)
         forget(proxy)
         errors = await asyncio.gather(*ends)
         assert [type(error) for error in errors] == [JobLostError] * size

@@ -34,6 +34,7 @@ from farcall import (
     SettingsError,
 )
 from iam import Enforced, policy, without
+from patience import until_async
 from proxy import Proxy
 
 PATIENCE_S = 60
@@ -112,13 +113,6 @@ def blind(proxy: Proxy) -> None:
     proxy.changes["describejobs"] = forget
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        await asyncio.sleep(0.05)
-
-
 async def soon(coming: Awaitable[T]) -> T:
     return await asyncio.wait_for(coming, PATIENCE_S)
 
@@ -180,9 +174,9 @@ async def test_without_events_it_stays_unknown_until_batch_tells(
     async with make_executor(endpoint_url=proxy.url) as executor:
         job = await executor.submit(die)
         waiting = asyncio.ensure_future(job.result())
-        await until(lambda: status(job.id) == "FAILED")
+        await until_async(lambda: status(job.id) == "FAILED")
         looks = proxy.counts["batch describejobs"]
-        await until(lambda: proxy.counts["batch describejobs"] > looks + 2)
+        await until_async(lambda: proxy.counts["batch describejobs"] > looks + 2)
         assert not waiting.done()
         assert not proxy.of("sqs")
         proxy.changes.clear()
@@ -228,7 +222,7 @@ async def test_who_ended_a_job_is_left_for_batch_to_say(
     async with make_executor(endpoint_url=proxy.url, event_queue=queue) as executor:
         job = await executor.submit(time.sleep, PATIENCE_S)
         waiting = asyncio.ensure_future(job.result())
-        await until(lambda: status(job.id) == "RUNNING")
+        await until_async(lambda: status(job.id) == "RUNNING")
         with closed(boto3.client("batch")) as batch:
             batch.terminate_job(jobId=job.id, reason="no budget left")
         with pytest.raises(JobCancelledError, match="no budget left"):
@@ -266,7 +260,7 @@ async def test_whatever_lies_in_the_queue_is_read_and_deleted(
         async with make_executor(event_queue=queue) as executor:
             job = await executor.submit(wait_for, str(flag))
             waiting = asyncio.ensure_future(job.result())
-            await until(lambda: status(job.id) == "RUNNING")
+            await until_async(lambda: status(job.id) == "RUNNING")
             (described,) = batch.describe_jobs(jobs=[job.id])["jobs"]
             del described["isCancelled"], described["isTerminated"]
             send("no JSON", "[]", "{}", {"source": "aws.batch", "detail": 3})
@@ -276,7 +270,7 @@ async def test_whatever_lies_in_the_queue_is_read_and_deleted(
             send(event(jobId=str(uuid.uuid4()), status="FAILED"))
             send(event(status="FAILED", statusReason="anybody's words"))
             send(event(status="STARTING"), event(status="RUNNABLE"), *[event()] * 3)
-            await until(lambda: left() == 0)
+            await until_async(lambda: left() == 0)
             assert not waiting.done()
             assert await job.status() == "RUNNING"
             flag.touch()
@@ -338,7 +332,7 @@ async def test_a_queue_that_vanishes_costs_one_warning(
         waiting = asyncio.ensure_future(job.result())
         with closed(boto3.client("sqs")) as sqs:
             sqs.delete_queue(QueueUrl=sqs.get_queue_url(QueueName=queue)["QueueUrl"])
-        await until(lambda: bool(warnings()))
+        await until_async(lambda: bool(warnings()))
         dying = await executor.submit(die)
         flag.touch()
         assert await soon(waiting) == "done"
@@ -366,7 +360,7 @@ async def test_a_session_closes_while_sqs_holds_its_request(
         with closed(boto3.client("events")) as events:
             events.disable_rule(Name=queue)
         assert await soon(executor.task(abs)(-1)) == 1
-        await until(lambda: held() == 1)
+        await until_async(lambda: held() == 1)
     assert held() == 1
     assert asyncio.all_tasks() == before
     gc.collect()  # whatever was left open complains now

@@ -18,6 +18,7 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
 from farcall.session import session_for
+from foreign import submit
 
 
 def work(x: int) -> int:
@@ -138,26 +139,9 @@ async def test_attaching_to_what_is_no_job_of_ours_says_so(executor: BatchExecut
     with pytest.raises(JobLostError, match="does not know job nonsense"):
         await executor.attach("nonsense").result()
 
-    batch = boto3.client("batch")
-    definition = batch.register_job_definition(
-        jobDefinitionName="somebody-elses",
-        type="container",
-        containerProperties={
-            "image": "x",
-            "command": ["true"],
-            "resourceRequirements": [
-                {"type": "VCPU", "value": "1"},
-                {"type": "MEMORY", "value": "128"},
-            ],
-        },
-    )
-    foreign = batch.submit_job(
-        jobName="foreign",
-        jobQueue=executor.settings.batch_queue,
-        jobDefinition=definition["jobDefinitionArn"],
-    )
+    foreign = submit(boto3.client("batch"), executor.settings.batch_queue)
     with pytest.raises(FarcallError, match="was not submitted by farcall"):
-        await executor.attach(foreign["jobId"]).result()
+        await executor.attach(foreign).result()
 
 
 async def test_cancelling_one_task_of_an_array_leaves_its_siblings(

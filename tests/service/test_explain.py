@@ -13,12 +13,14 @@ import boto3
 import pytest
 
 import farcall.explain
+import foreign
 from farcall import overview
 from farcall.catalog import Catalog, Query
 from farcall.details import JobStatus
 from farcall.explain import explain, record
 from farcall.session import session_for
 from farcall.submission import Submission
+from patience import until_async
 from proxy import Proxy
 
 TOO_LARGE = (
@@ -47,14 +49,6 @@ def sleep(begun):
     time.sleep(600)  # until the test ends it
 
 
-async def until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := await condition()):
-        assert time.monotonic() < deadline, "it does not become true"
-        await asyncio.sleep(0.05)
-    return found
-
-
 async def described(session, job_id, *statuses):
     """Wait until a job is in one of these, by default until it has ended."""
     wanted = statuses or (JobStatus.SUCCEEDED, JobStatus.FAILED)
@@ -63,7 +57,7 @@ async def described(session, job_id, *statuses):
         detail = (await session.batch.describe([job_id])).get(job_id)
         return detail if detail is not None and detail.status in wanted else None
 
-    return await until(look)
+    return await until_async(look)
 
 
 @pytest.fixture
@@ -195,11 +189,7 @@ async def test_a_running_job_and_its_end(make_executor, tmp_path):
     async with make_executor() as executor:
         session = await session_for(executor.settings)
         job = await executor.submit(sleep, str(begun))
-
-        async def has_begun():
-            return begun.exists()
-
-        await until(has_begun)
+        await until_async(begun.exists)
         why = await explain(session, await described(session, job.id, JobStatus.RUNNING))
         assert (why.kind, why.sentence) == ("running", "the job runs")
         assert f"farcall logs -f {job.id}" in why.remedy
@@ -214,26 +204,10 @@ async def test_a_running_job_and_its_end(make_executor, tmp_path):
 
 async def test_a_job_that_farcall_did_not_submit(make_executor):
     batch = boto3.client("batch")
-    batch.register_job_definition(
-        jobDefinitionName="farcall-foreign",
-        type="container",
-        containerProperties={
-            "image": "busybox",
-            "command": ["true"],
-            "resourceRequirements": [
-                {"type": "VCPU", "value": "1"},
-                {"type": "MEMORY", "value": "64"},
-            ],
-        },
-    )
     async with make_executor() as executor:
         session = await session_for(executor.settings)
-        job = batch.submit_job(
-            jobName="x",
-            jobQueue=executor.settings.batch_queue,
-            jobDefinition="farcall-foreign",
-        )
-        why = await explain(session, await described(session, job["jobId"]))
+        job_id = foreign.submit(batch, executor.settings.batch_queue, definition="farcall-foreign")
+        why = await explain(session, await described(session, job_id))
     assert (why.kind, why.error) == ("unknown", "")
     assert "was not submitted by farcall" in why.sentence
 

@@ -18,8 +18,9 @@ import farcall.local
 from farcall import BatchExecutor, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
+from patience import until
 from proxy import FAULTS, Fault, Proxy
-from service.attempt import Attempt, wait_until
+from service.attempt import Attempt
 
 PATIENCE_S = 100
 SUBMIT, LIST = "batch submitjob", "batch listjobs"
@@ -188,9 +189,9 @@ async def test_the_same_attempt_started_twice_stores_one_outcome(
     folder.mkdir()
     attempt = twice(number_of_run, str(folder))
     first = attempt.start().process
-    await asyncio.to_thread(wait_until, (folder / "1").exists)
+    await asyncio.to_thread(until, (folder / "1").exists)
     second = attempt.start().process
-    await asyncio.to_thread(wait_until, (folder / "2").exists)
+    await asyncio.to_thread(until, (folder / "2").exists)
     (folder / "go").touch()
 
     for process in (first, second):

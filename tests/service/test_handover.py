@@ -12,8 +12,7 @@ import pytest
 from farcall import BatchExecutor
 from farcall.session import session_for
 from farcall_runtime.contract import run_root
-
-PATIENCE_S = 60
+from patience import until_async
 
 
 def invert_behind(gate: Path) -> Callable[[int], float]:
@@ -36,13 +35,6 @@ async def left(executor: BatchExecutor, kind: str = "outcomes") -> int:
     return len(await store.list_keys(f"{root}/{kind}/"))
 
 
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        await asyncio.sleep(0.05)
-
-
 async def test_an_awaited_sweep_is_deleted_as_a_whole(
     executor: BatchExecutor, tmp_path: Path
 ) -> None:
@@ -50,7 +42,7 @@ async def test_an_awaited_sweep_is_deleted_as_a_whole(
     invert = executor.task(invert_behind(gate))
     sweep = invert.map([0, 1, 2, 4], return_exceptions=True)
     waiting = asyncio.ensure_future(sweep._gather())
-    await until(lambda: sweep._wait is not None and len(sweep._wait._taken) == 3)
+    await until_async(lambda: sweep._wait is not None and len(sweep._wait._taken) == 3)
     assert await left(executor) == 3
 
     gate.touch()
@@ -70,10 +62,10 @@ async def test_a_loop_s_results_are_deleted_one_by_one(executor: BatchExecutor) 
 
 
 async def until_stored(executor: BatchExecutor, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while await left(executor) < count:
-        assert time.monotonic() < deadline, "it does not become true"
-        await asyncio.sleep(0.05)
+    async def are_stored() -> bool:
+        return await left(executor) >= count
+
+    await until_async(are_stored)
 
 
 async def test_a_loop_that_is_left_keeps_what_it_did_not_get_through(
@@ -92,7 +84,7 @@ async def test_a_sweep_that_fails_keeps_the_values_that_nobody_got(
     gate = tmp_path / "gate"
     sweep = executor.task(invert_behind(gate)).map(range(4))
     waiting = asyncio.ensure_future(sweep._gather())
-    await until(lambda: sweep._wait is not None and len(sweep._wait._taken) == 3)
+    await until_async(lambda: sweep._wait is not None and len(sweep._wait._taken) == 3)
     gate.touch()
     with pytest.raises(ZeroDivisionError):
         await waiting

@@ -27,6 +27,7 @@ from farcall import (
 )
 from farcall_runtime import envelope
 from farcall_runtime.contract import ENV_BUNDLE, ExitCode, Location
+from patience import until_async
 from service.attacker import Attacker
 
 Gate = Callable[[], None]
@@ -64,13 +65,6 @@ async def gate(executor: BatchExecutor, tmp_path: Path) -> AsyncIterator[Gate]:
 def behind(executor: BatchExecutor, gate: Gate) -> BatchExecutor:
     """An executor whose jobs wait behind the gate."""
     return executor.with_options(vcpu=1000)
-
-
-async def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        await asyncio.sleep(0.02)
 
 
 async def place(job: Job[Any]) -> Location:
@@ -256,7 +250,7 @@ def speak(number: int) -> list[bytes]:
 async def ended(executor: BatchExecutor) -> list[Job[list[bytes]]]:
     """The three tasks of an array job whose outcomes are stored and not fetched."""
     jobs = await asyncio.gather(*(executor.submit(speak, number) for number in range(3)))
-    await wait_until(lambda: all(job.done() for job in jobs))
+    await until_async(lambda: all(job.done() for job in jobs))
     return list(jobs)
 
 
@@ -290,7 +284,7 @@ async def test_a_client_refuses_a_forged_outcome(
 ) -> None:
     victim, sibling, _ = ended
     other = await executor.submit(speak, 0)
-    await wait_until(other.done)
+    await until_async(other.done)
     where, elsewhere = await place(victim), await place(other)
     key = where.outcome_key(0)
     forgeries = {
@@ -352,7 +346,7 @@ async def test_a_client_refuses_a_forged_value_of_its_own(
 ) -> None:
     """A value that is too large for its outcome is an object of its own."""
     victim, sibling = [await executor.submit(bytes, 65 * MIB + number) for number in range(2)]
-    await wait_until(lambda: victim.done() and sibling.done())
+    await until_async(lambda: victim.done() and sibling.done())
     where, elsewhere = await place(victim), await place(sibling)
     key = where.value_key(0, 1)
     true = attacker.get(key)
@@ -386,14 +380,14 @@ async def test_a_client_refuses_a_forged_outcome_of_a_stopped_attempt(
     """What a chunk of calls had done when it was cancelled lies in attempts/."""
     sweep = executor.task(count).map(range(4), chunksize=4, return_exceptions=True)
     waiting = asyncio.ensure_future(anext(aiter(sweep.results())))
-    await wait_until(lambda: sweep.job_ids)
+    await until_async(lambda: sweep.job_ids)
     (job_id,) = sweep.job_ids
     job = executor.attach(job_id)
     where = await place(job)
-    await wait_until(lambda: attacker.keys(where.stream_prefix(0, 1, "stdout")))
+    await until_async(lambda: attacker.keys(where.stream_prefix(0, 1, "stdout")))
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)  # which ends the job
-    await wait_until(lambda: attacker.keys(where.attempt_key(0, 1)))
+    await until_async(lambda: attacker.keys(where.attempt_key(0, 1)))
     key = where.attempt_key(0, 1)
     while not (await job.status()).is_final:
         await asyncio.sleep(0.1)
@@ -428,7 +422,7 @@ async def test_an_outcome_that_somebody_else_stores_first_is_no_success(
     keys = [(await place(job)).outcome_key(0) for job in (seen, unseen)]
     for key in keys:
         attacker.put(key, attacker.outcome(key))
-    await wait_until(lambda: seen.done() and unseen.done())  # in the bucket, not on Batch
+    await until_async(lambda: seen.done() and unseen.done())  # in the bucket, not on Batch
     gate()
     for job in (seen, unseen):
         while not (await job.status()).is_final:
@@ -458,7 +452,7 @@ async def test_a_second_attempt_is_not_taken_in_by_a_forged_outcome(
             raise ValueError("once more")
 
         job = await executor.submit(fail)
-        await wait_until(reached.exists)
+        await until_async(reached.exists)
         key = (await place(job)).outcome_key(0)
         attacker.put(key, attacker.outcome(key))
         gate.touch()

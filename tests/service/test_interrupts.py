@@ -14,6 +14,7 @@ import boto3
 import pytest
 
 import farcall.local
+from patience import until
 from proxy import Proxy
 
 PATIENCE_S = 90
@@ -70,13 +71,6 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        time.sleep(0.05)
 
 
 def jobs(aws: farcall.local.LocalAWS) -> dict[str, str]:

@@ -24,7 +24,7 @@ from farcall import (
     TaskNotPicklableError,
 )
 from farcall.session import session_for
-from service.attempt import wait_until
+from patience import until
 
 
 async def test_values_come_in_the_order_of_the_arguments(executor: BatchExecutor) -> None:
@@ -114,7 +114,7 @@ async def test_more_tasks_than_an_array_holds_become_several(
         """Is pickled once as many calls have run as the first array has."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            wait_until(lambda: len(list(tmp_path.iterdir())) >= 6)
+            until(lambda: len(list(tmp_path.iterdir())) >= 6)
             return str, (str(tmp_path),)
 
     arguments = [str(tmp_path)] * 12 + [Late()] * 2

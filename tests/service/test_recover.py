@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import boto3
 import pytest
 
+import patience
 from proxy import Proxy
 from service.recover_client import FAILING
 
 CLIENT = Path(__file__).with_name("recover_client.py")
 PATIENCE_S = 120
 TASKS = 5
+
+until = functools.partial(patience.until, patience_s=PATIENCE_S)
 
 
 class Client:
@@ -116,13 +119,6 @@ def place(aws, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint_url)
     with Proxy(aws.endpoint_url) as proxy, contextlib.closing(Place(aws, tmp_path, proxy)) as made:
         yield made
-
-
-def until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        time.sleep(0.05)
 
 
 def values(tasks=TASKS):

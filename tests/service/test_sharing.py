@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import farcall.local
+from patience import until
 from proxy import Proxy
 
 PATIENCE_S = 90
@@ -95,13 +95,6 @@ def client(aws: farcall.local.LocalAWS, tmp_path: Path) -> Iterator[Callable[[st
 
         yield start
     aws.configure(submit_rate=50)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        time.sleep(0.02)
 
 
 @pytest.mark.timeout(300)

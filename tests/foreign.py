@@ -1,0 +1,52 @@
+"""Jobs that somebody else's tool has submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def submit(
+    batch: Any,
+    queue: str,
+    *,
+    definition: str = "others",
+    name: str = "foreign",
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Submit a job without farcall; return its ID.
+
+    Args:
+        batch: A boto3 client.
+        queue: Where to.
+        definition: The job definition's name; it is registered if need be, but only once: other
+            tests count those named ``farcall-*``.
+        name: The job's.
+        environment: Variables that the job says it has, whatever farcall makes of them.
+    """
+    if not _is_known(batch, definition):
+        batch.register_job_definition(
+            jobDefinitionName=definition,
+            type="container",
+            containerProperties={
+                "image": "busybox",
+                "command": ["true"],
+                "resourceRequirements": [
+                    {"type": "VCPU", "value": "1"},
+                    {"type": "MEMORY", "value": "64"},
+                ],
+            },
+        )
+    said = [{"name": key, "value": value} for key, value in (environment or {}).items()]
+    job = batch.submit_job(
+        jobName=name,
+        jobQueue=queue,
+        jobDefinition=definition,
+        containerOverrides={"environment": said},
+    )
+    return job["jobId"]
+
+
+def _is_known(batch: Any, definition: str) -> bool:
+    found = batch.describe_job_definitions(jobDefinitionName=definition, status="ACTIVE")
+    return bool(found["jobDefinitions"])
