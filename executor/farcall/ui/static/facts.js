@@ -14,12 +14,21 @@ export function whySection({ explanation, record, position }) {
   return [
     said.sentence || record.reason ? h("p.sentence", { data: { testid: "sentence" } }, said.error ? h("b.error-name", { text: said.error }) : null, name(sentence(said.sentence || record.reason))) : null,
     place ? h("p.quiet", { text: place }) : null,
-    remedy ? h("div.remedy", { data: { testid: "remedy" } }, h("b", {}, "What to do"), h("div", {}, name(sentence(remedy)))) : null,
+    remedy ? advice(remedy, isWell(said.kind) || (said.kind === "waiting" && !record.remedy)) : null,
     calls.length > 1 ? h("p.quiet", { text: `Its calls: ${calls.join(", ")}.` }) : null,
     said.children?.length ? failedChildren(said.children) : null,
     said.traceback ? h("section", {}, h("div.section-head", {}, h("h3", {}, "Traceback"), copyButton("Copy the traceback", said.traceback)),
       h("pre.traceback", { tabindex: "0", data: { testid: "traceback" }, text: said.traceback.trimEnd() })) : null,
   ];
+}
+
+const isWell = (kind) => kind === "running" || kind === "returned";
+
+/** Says what to do; commands stand in backticks. Where nothing is wrong it looks calm. */
+function advice(remedy, isCalm) {
+  const parts = sentence(remedy).split("`").map((part, n) => (n % 2 ? h("code", { text: part }) : name(part)));
+  const heading = isCalm && remedy.includes("`") ? "At a terminal" : "What to do";
+  return h(isCalm ? "div.remedy.calm" : "div.remedy", { data: { testid: "remedy" } }, h("b", {}, heading), h("div", {}, ...parts));
 }
 
 function failedChildren(children) {
@@ -29,7 +38,8 @@ function failedChildren(children) {
 
 function sentence(text) {
   const said = String(text).trim();
-  return said && !/[.?!]$/.test(said) ? `${said}.` : said;
+  const begun = said.charAt(0) === "`" ? said : said.charAt(0).toUpperCase() + said.slice(1);
+  return said && !/[.?!]$/.test(said) ? `${begun}.` : begun;
 }
 
 /** Says what a task asked for, and how much of it it used. */
