@@ -11,7 +11,7 @@ from farcall_runtime import envelope, streams
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, Location
 from farcall_runtime.storage import DeniedError, NotFoundError, StorageError
 from farcall_runtime.streams import INLINE_BYTES, Streams
-from service.attempt import wait_until
+from patience import until
 
 WHERE = Location("bucket", "v1/run", "bundle")
 KEY = b"k" * 32
@@ -79,10 +79,10 @@ def test_a_chunk_is_tried_with_the_same_bytes_until_it_is_stored(made):
     bucket = Bucket(failures=1)
     write(made, b"first ")
     made.start(bucket)
-    wait_until(lambda: not bucket.failures)
+    until(lambda: not bucket.failures)
     write(made, b"second")  # before the next try, or after it
 
-    wait_until(lambda: not made.stdout.pending)
+    until(lambda: not made.stdout.pending)
     made.finish()
 
     assert bucket.chunks()[0] == b"first "
@@ -106,7 +106,7 @@ def test_what_is_dropped_is_not_the_chunk_that_is_tried(made, monkeypatch):
     write(made, b"0123456789abcdefgh")  # of which ten may stay
     made.start(bucket)
 
-    wait_until(lambda: not made.stdout.pending)
+    until(lambda: not made.stdout.pending)
     made.finish()
 
     assert b"".join(bucket.chunks()) == b"0123cdefgh"
@@ -118,10 +118,10 @@ def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
     bucket = Bucket()
     made.start(bucket)
     write(made, b"start")
-    wait_until(lambda: not made.stdout.pending)
+    until(lambda: not made.stdout.pending)
     bucket.failures = 1_000_000
     write(made, b"x" * INLINE_BYTES)
-    wait_until(lambda: len(bucket.seen) > 1)
+    until(lambda: len(bucket.seen) > 1)
     write(made, b"y" * INLINE_BYTES)
 
     made.finish()
@@ -154,7 +154,7 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     write(made, b"89ab")
     monkeypatch.setattr(threading.Thread, "start", start)
     made.pump(made.stdout)
-    wait_until(lambda: not made.stdout.pending)
+    until(lambda: not made.stdout.pending)
     made.finish()
     assert bucket.chunks() == [b"456789ab"]
 
