@@ -126,14 +126,15 @@ class Engine:
 
     def _dispatch(self) -> None:
         while not self._closed and (job := self.processors.take()) is not None:
-            task = self._loop.create_task(self._execute(job))
+            # Before the loop turns: whoever ends the job by then is to find what there is to stop.
+            execution = self._executions[job] = Execution(job, self._world)
+            job.current = execution.attempt
+            self._world.enter(job, Status.STARTING)
+            task = self._loop.create_task(self._execute(job, execution))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _execute(self, job: Job) -> None:
-        execution = self._executions[job] = Execution(job, self._world)
-        job.current = execution.attempt
-        self._world.enter(job, Status.STARTING)
+    async def _execute(self, job: Job, execution: Execution) -> None:
         try:
             await execution.run()
         finally:
