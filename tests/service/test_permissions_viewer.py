@@ -94,6 +94,7 @@ WITHOUT = {
     "batch:TerminateJob": lambda _, waiting: "TerminateJob" in said("cancel", waiting),
     "s3:GetObject": lambda failed, _: "GetObject" in command("logs", failed).stderr,
     "s3:ListBucket": lambda failed, _: "ListObjectsV2" in command("logs", failed).stderr,
+    "s3:DeleteObject": lambda failed, _: command("logs", "-f", failed).returncode == 0,
     "s3:PutObject": lambda failed, _: command("logs", "-f", failed).returncode == 0,
     "logs:GetLogEvents": lambda failed, _: command("logs", failed).returncode == 0,
 }
