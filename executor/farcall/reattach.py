@@ -20,7 +20,7 @@ from farcall.errors import FarcallError
 from farcall.executor import BatchExecutor
 from farcall.job import Job
 from farcall.printing import Printer
-from farcall.recovery import Recovered
+from farcall.recovery import Recovered, Run
 from farcall.settings import Settings
 from farcall_runtime import pickles
 from farcall_runtime.contract import STDERR
@@ -102,17 +102,11 @@ async def hand_over(
     return True
 
 
-async def list_runs() -> None:
-    """Print the runs that have left something in the bucket."""
+async def list_runs() -> tuple[str, list[Run]]:
+    """Return where runs leave their objects, and those that have left something."""
     executor = _opened()
-    runs = await executor.runs()
-    for run in runs:
-        bundles = f"{run.bundles} bundle{'s' * (run.bundles != 1)}"
-        click.echo(f"{run.name}  {bundles}, the first of {run.stored_at:%Y-%m-%d %H:%M} UTC")
-    if not runs:
-        settings = executor.settings
-        place = f"s3://{settings.s3_bucket_name}/{settings.prefix}"
-        click.echo(f"no run has left anything in {place}")
+    settings = executor.settings
+    return f"s3://{settings.s3_bucket_name}/{settings.prefix}", await executor.runs()
 
 
 async def recover(run: str, folder: Path | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import signal
 import subprocess
@@ -192,6 +193,10 @@ async def test_recover_lists_the_runs(executor):
     assert (code, err) == (0, "")
     (line,) = [line for line in out.splitlines() if await run_of(executor) in line]
     assert "1 bundle, the first of 20" in line
+
+    code, out, _ = await farcall("recover", "--json")
+    (run,) = [run for run in json.loads(out) if run["name"] == await run_of(executor)]
+    assert (code, run["bundles"], run["stored_at"][:2]) == (0, 1, "20")
 
 
 async def test_recover_says_that_there_is_no_run(aws, monkeypatch):

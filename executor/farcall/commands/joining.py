@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from farcall import reattach
+from farcall import reattach, records
+from farcall.commands.common import print_json
 
 
 @click.command("attach")
@@ -50,7 +51,8 @@ def get_result(job_id: str, output: Path | None) -> None:
     metavar="FOLDER",
     help="Save each value as <job>.pickle, and delete it from the bucket.",
 )
-def recover_run(run: str | None, output: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The list of runs, as JSON.")
+def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
     """Bring back the tasks of a run whose client was killed.
 
     \b
@@ -66,6 +68,22 @@ def recover_run(run: str | None, output: Path | None) -> None:
     if run is None:
         if output is not None:
             raise click.UsageError("--output needs a RUN")
-        asyncio.run(reattach.list_runs())
+        asyncio.run(_list_runs(as_json=as_json))
+    elif as_json:
+        raise click.UsageError("--json is for the list of runs, without RUN")
     else:
         sys.exit(not asyncio.run(reattach.recover(run, output)))
+
+
+async def _list_runs(*, as_json: bool) -> None:
+    """Print the runs that have left something in the bucket."""
+    place, runs = await reattach.list_runs()
+    if as_json:
+        rows = [(run.name, run.bundles, records.moment(run.stored_at)) for run in runs]
+        print_json([dict(zip(("name", "bundles", "stored_at"), row, strict=True)) for row in rows])
+        return
+    for run in runs:
+        bundles = f"{run.bundles} bundle{'s' * (run.bundles != 1)}"
+        click.echo(f"{run.name}  {bundles}, the first of {run.stored_at:%Y-%m-%d %H:%M} UTC")
+    if not runs:
+        click.echo(f"no run has left anything in {place}")
