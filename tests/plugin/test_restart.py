@@ -577,6 +577,7 @@ def test_where_the_servers_state_is_lost_the_error_says_how_to_go_on(
         return task(2, first, other)
 
     work.begin(server, flow)
+    until(lambda: work.runs(1))  # what Covalent calls running may have no job yet
     work.let_go(0)
     until(lambda: states(work.id, server) == ["COMPLETED", "RUNNING", "NEW_OBJECT"])
     server.kill()
