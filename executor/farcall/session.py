@@ -22,6 +22,7 @@ from farcall.calls import Calls
 from farcall.delivered import Delivered
 from farcall.delivery import Courier, Reader, Room, no_bound
 from farcall.details import JobDetail
+from farcall.documents import Documents
 from farcall.errors import JobLostError
 from farcall.events import EventQueues
 from farcall.packing import Packer
@@ -119,15 +120,14 @@ class Session:
         root = run_root(settings.prefix, self.run)
         resources = await preflight.check(self.aws, self.batch, settings, store, root)
         await self.events.check(settings.event_queue)
-        return Submitter(
+        documents = Documents(
             self.batch,
-            self.terminations,
-            store,
             root,
             resources,
             region=self.aws.region,
             endpoint=self.aws.s3_endpoint,
         )
+        return Submitter(self.batch, self.terminations, store, documents)
 
     async def deliver(
         self,

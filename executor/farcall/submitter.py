@@ -14,7 +14,6 @@ from farcall.documents import Documents
 from farcall.errors import FarcallError
 from farcall.lanes import Ticket
 from farcall.payload import Origin, Packed
-from farcall.preflight import Resources
 from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Submission
@@ -82,13 +81,10 @@ class Submitter:
         batch: Batch.
         terminations: Ends jobs of tasks that were cancelled too late to be taken back.
         store: The bucket.
-        root: Key prefix of the run.
-        resources: What the options name, found in the account.
-        region: The region in force.
-        endpoint: URL of S3 where it is not AWS's own, else empty.
+        documents: Writes what it sends.
 
     Attributes:
-        documents: Writes what it sends.
+        documents: The same.
     """
 
     def __init__(
@@ -96,16 +92,12 @@ class Submitter:
         batch: Batch,
         terminations: Terminations,
         store: Store,
-        root: str,
-        resources: Resources,
-        *,
-        region: str,
-        endpoint: str,
+        documents: Documents,
     ) -> None:
         self._batch = batch
         self._terminations = terminations
         self._store = store
-        self.documents = Documents(batch, root, resources, region=region, endpoint=endpoint)
+        self.documents = documents
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from farcall import Settings
+from farcall.documents import Documents
 from farcall.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload import pack_calls, pack_function
 from farcall.preflight import Resources
@@ -75,15 +76,9 @@ async def account():
 
 @pytest.fixture
 async def submitter(account):
-    return Submitter(
-        account,
-        account,
-        account,
-        "farcall/v1/run",
-        Resources("arn:job-role", "arn:exec-role"),
-        region="us-east-1",
-        endpoint="",
-    )
+    resources = Resources("arn:job-role", "arn:exec-role")
+    documents = Documents(account, "farcall/v1/run", resources, region="us-east-1", endpoint="")
+    return Submitter(account, account, account, documents)
 
 
 def work(x):

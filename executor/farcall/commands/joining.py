@@ -10,6 +10,7 @@ import click
 
 from farcall import reattach, records
 from farcall.commands.common import print_json
+from farcall.commands.options import value_file
 
 
 @click.command("attach")
@@ -27,12 +28,7 @@ def attach_job(job_id: str) -> None:
 
 @click.command("result")
 @click.argument("job_id", metavar="JOB")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Save the value as a pickle, and delete it from the bucket.",
-)
+@value_file
 def get_result(job_id: str, output: Path | None) -> None:
     """Wait for a job's end and print its value.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +15,23 @@ from farcall.settings import Settings
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SHORT = ("vcpu", "memory", "time_limit", "workflow")
+
+
+value_file = click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Save the value as a pickle, and delete it from the bucket.",
+)
+"""Adds the option of a file for a job's value."""
+
+
+def called(command: F) -> F:
+    """Add what is called, and with which arguments."""
+    command = click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")(
+        command
+    )
+    return click.argument("target", metavar="MODULE:FUNCTION")(command)
 
 
 def job_options(command: F) -> F:

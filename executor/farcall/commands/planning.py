@@ -15,7 +15,7 @@ from rich.console import Console
 from farcall import payload
 from farcall.aws import Aws
 from farcall.batch import Batch
-from farcall.commands.options import given, job_options
+from farcall.commands.options import called, given, job_options
 from farcall.commands.running import prepare
 from farcall.definitions import LARGEST_ARRAY
 from farcall.documents import Documents
@@ -40,8 +40,7 @@ _RUN = "RUN"
     help="Plan an array of N such tasks.",
 )
 @click.option("--offline", is_flag=True, help="Ask AWS for nothing; ARNs have ACCOUNT in them.")
-@click.argument("target", metavar="MODULE:FUNCTION")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@called
 @click.pass_context
 def plan(
     ctx: click.Context,

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from farcall import reattach
 from farcall.commands.common import plain
-from farcall.commands.options import given, job_options
+from farcall.commands.options import called, given, job_options, value_file
 from farcall.commands.signatures import Call
 from farcall.commands.targets import Target, find
 from farcall.details import JobDetail
@@ -33,15 +33,9 @@ _LOOK_S = (0.5, 5.0)
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option("--detach", is_flag=True, help="Print the job's ID once it is submitted, and leave.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Save the value as a pickle, and delete it from the bucket.",
-)
+@value_file
 @click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
-@click.argument("target", metavar="MODULE:FUNCTION")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@called
 @click.pass_context
 def run(
     ctx: click.Context,
