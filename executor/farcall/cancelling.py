@@ -14,6 +14,8 @@ from farcall.details import JobDetail
 from farcall.errors import ServiceError
 from farcall.session import Session
 
+OTHER_USER = "other user"
+
 
 class Cancelled(NamedTuple):
     """What came of the wish to end a job.
@@ -21,7 +23,8 @@ class Cancelled(NamedTuple):
     Attributes:
         job_id: The job; or a dispatch of Covalent's of which no job has to be ended.
         outcome: ``ending``; ``ended``, before it could be cancelled; ``unknown`` to Batch;
-            ``foreign``, that is not farcall's, and left alone; or ``refused`` by Batch.
+            ``foreign``, that is not farcall's, and left alone; ``other user``, whose it is and
+            who was not named, and left alone; or ``refused`` by Batch.
         text: A sentence that says so.
     """
 
@@ -71,7 +74,7 @@ async def cancel_all(
     left = unfinished(entries)
     whole = {entry.workflow.dispatch for entry in left}
     job_ids = [entry.detail.job_id for entry in left]
-    done = await _cancel(session, job_ids, reason, covalent, whole)
+    done = await _cancel(session, job_ids, reason, covalent, whole=whole)
     waiting = await idle(entries, covalent)
     if covalent is not None and waiting:
         untold = await covalent_cancel.tell_whole(covalent, waiting)
@@ -86,7 +89,11 @@ def _told(dispatch: str, why: str) -> Cancelled:
 
 
 async def cancel(
-    session: Session, job_ids: Iterable[str], reason: str, covalent: Covalent | None = None
+    session: Session,
+    job_ids: Iterable[str],
+    reason: str,
+    covalent: Covalent | None = None,
+    user: str | None = None,
 ) -> list[Cancelled]:
     """End jobs that farcall submitted, whatever their status.
 
@@ -101,6 +108,7 @@ async def cancel(
         job_ids: The jobs; the child of an array is ``<parent>:<index>``.
         reason: Kept by Batch, up to 1000 characters.
         covalent: Covalent's server, where there is one.
+        user: Whose jobs may be ended, as `Entry.user`; by default everybody's.
 
     Returns:
         One for each job, in their order.
@@ -108,7 +116,7 @@ async def cancel(
     Raises:
         ServiceError: Batch does not say how the jobs are.
     """
-    return await _cancel(session, job_ids, reason, covalent, whole=())
+    return await _cancel(session, job_ids, reason, covalent, user=user)
 
 
 async def _cancel(
@@ -116,11 +124,17 @@ async def _cancel(
     job_ids: Iterable[str],
     reason: str,
     covalent: Covalent | None,
-    whole: Collection[str],
+    *,
+    whole: Collection[str] = (),
+    user: str | None = None,
 ) -> list[Cancelled]:
     job_ids = list(dict.fromkeys(job_ids))
     found = await Catalog(session.batch).describe(job_ids)
-    ours = {job_id: entry for job_id, entry in found.items() if entry is not None}
+    ours = {
+        job_id: entry
+        for job_id, entry in found.items()
+        if entry is not None and user in (None, entry.user)
+    }
     left = {job_id: each for job_id, each in ours.items() if not each.detail.status.is_final}
     wanted = await _in_few(session, named=ours, left=left)
     refused, untold = await asyncio.gather(
@@ -133,22 +147,9 @@ async def _cancel(
         later = {}
 
     def tell(job_id: str) -> Cancelled:
-        if job_id not in found:
-            place = session.aws.region
-            return Cancelled(
-                job_id,
-                "unknown",
-                f"Batch does not know job {job_id} in {place}; is it the right region and "
-                "account, and less than some days old?",
-            )
         entry = ours.get(job_id)
         if entry is None:
-            return Cancelled(
-                job_id,
-                "foreign",
-                f"{job_id} was not submitted by farcall and is left alone; aws batch "
-                "terminate-job ends it",
-            )
+            return _left_alone(session, job_id, found)
         error = refused.get(job_id) or refused.get(job_id.partition(":")[0])
         detail = later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
@@ -162,6 +163,26 @@ async def _cancel(
         return Cancelled(job_id, "ending", text)
 
     return [tell(job_id) for job_id in job_ids]
+
+
+def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:
+    """Say why a job is not to be ended."""
+    if job_id not in found:
+        text = (
+            f"Batch does not know job {job_id} in {session.aws.region}; is it the right region "
+            "and account, and less than some days old?"
+        )
+        return Cancelled(job_id, "unknown", text)
+    entry = found[job_id]
+    if entry is None:
+        text = (
+            f"{job_id} was not submitted by farcall and is left alone; aws batch terminate-job "
+            "ends it"
+        )
+        return Cancelled(job_id, "foreign", text)
+    user = entry.user
+    text = f"{job_id} is a job of {user} and is left alone; --user {user} ends it"
+    return Cancelled(job_id, OTHER_USER, text)
 
 
 def _has_ended_by_itself(detail: JobDetail) -> bool:

@@ -17,16 +17,13 @@ from farcall.commands.looking import chosen_user
 from farcall.covalent_api import Covalent
 from farcall.errors import FarcallError, UnknownError
 
-_OTHERS = "other user"
-"""Outcome of a job that is left alone because it is somebody else's."""
-
 _CODES = {
     "ending": 0,
     "ended": 0,
     "unknown": codes.UNKNOWN,
     "foreign": codes.UNKNOWN,
     "refused": codes.REFUSED,
-    _OTHERS: codes.FAILED,
+    cancelling.OTHER_USER: codes.FAILED,
 }
 
 
@@ -83,7 +80,7 @@ def cancel_jobs(
             _ask(entries, idle)  # with no event loop around it, which would take Ctrl-C for itself
         found = asyncio.run(_cancel_all(entries, reason, server))
     else:
-        found = asyncio.run(_cancel(list(dict.fromkeys(job_ids)), whose, reason, server))
+        found = asyncio.run(_cancel(job_ids, whose, reason, server))
     if as_json:
         print_json([{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in found])
     else:
@@ -106,24 +103,8 @@ def _server(address: str | None) -> Covalent | None:
 async def _cancel(
     job_ids: Sequence[str], user: str | None, reason: str, covalent: Covalent | None
 ) -> list[Cancelled]:
-    """End jobs, of one user's where not everybody's may be ended."""
     _, session = await opened()
-    others: dict[str, Cancelled] = {}
-    if user is not None:
-        known = await Catalog(session.batch).describe(job_ids)
-        for job_id, entry in known.items():
-            if entry is not None and entry.user != user:
-                others[job_id] = _left_alone(entry)
-    mine = [job_id for job_id in job_ids if job_id not in others]
-    done = await cancelling.cancel(session, mine, reason, covalent)
-    by_id = {one.job_id: one for one in done} | others
-    return [by_id[job_id] for job_id in job_ids]
-
-
-def _left_alone(entry: Entry) -> Cancelled:
-    job_id, user = entry.detail.job_id, entry.user
-    text = f"{job_id} is a job of {user} and is left alone; --user {user} ends it"
-    return Cancelled(job_id, _OTHERS, text)
+    return await cancelling.cancel(session, job_ids, reason, covalent, user)
 
 
 async def _find(
