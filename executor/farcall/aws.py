@@ -295,8 +295,12 @@ def _prepare(settings: Settings) -> Any:
     profile = settings.profile if settings.profile != "default" else None
     core = aiobotocore.session.AioSession(profile=profile)
     if "credentials" in given:
-        path = Path(settings.credentials).expanduser()
-        if not path.is_file():
+        try:
+            path = Path(settings.credentials).expanduser()
+            there = path.is_file()
+        except (OSError, RuntimeError):  # too long a name, or a home of nobody's
+            there = False
+        if not there:
             raise SettingsError(
                 f"credentials is {settings.credentials!r}, and there is no such file",
                 option="credentials",

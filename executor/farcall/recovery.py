@@ -24,7 +24,7 @@ from farcall.session import Session
 from farcall.settings import Settings
 from farcall.store import Arrived, Store
 from farcall.submission import Submission
-from farcall_runtime.contract import Location, bundles_prefix, run_root
+from farcall_runtime.contract import Location, bundles_prefix, is_key, run_root
 
 _log = logging.getLogger("farcall")
 
@@ -141,7 +141,8 @@ async def recover(
     """
     store = session.store(settings.s3_bucket_name)
     root = run_root(settings.prefix, run)
-    stored = await store.list_times(bundles_prefix(root))
+    is_name = is_key(run) and "/" not in run
+    stored = await store.list_times(bundles_prefix(root)) if is_name else {}
     if not stored:
         raise await _unknown(session, settings, run)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]

@@ -12,12 +12,14 @@ import contextlib
 import difflib
 import functools
 import os
+import re
 import sys
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -28,7 +30,7 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError as SourceError
 
 from farcall.errors import SettingsError
-from farcall_runtime.contract import JOB_ENVIRONMENT
+from farcall_runtime.contract import JOB_ENVIRONMENT, is_key
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,6 +52,21 @@ def _no_bool(value: object) -> object:
 
 
 _Number = BeforeValidator(_no_bool)
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+"""Surrogates, which UTF-8 has no bytes for."""
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def _has(pattern: re.Pattern[str], value: object) -> bool:
+    """Tell whether a pattern is found in a text, or in a document with texts in it."""
+    if isinstance(value, dict):
+        return any(_has(pattern, part) for item in value.items() for part in item)
+    if isinstance(value, (list, tuple)):
+        return any(_has(pattern, part) for part in value)
+    return isinstance(value, str) and pattern.search(value) is not None
 
 
 def _default_region() -> str:
@@ -185,10 +202,32 @@ class Settings(BaseSettings):
                 f"{error}; options that are tables are written as JSON in the environment"
             ) from error
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_text(cls, value: object, field: ValidationInfo) -> object:
+        """Refuse what AWS and the file system refuse later, in words that name no option."""
+        is_document = field.field_name == "job_definition_extra"  # whose texts may have lines
+        if _has(_HALVES if is_document else _CONTROLS, value):
+            raise ValueError("text without control characters and lone surrogates is allowed")
+        return value
+
     @field_validator("prefix")
     @classmethod
     def _trim_prefix(cls, prefix: str) -> str:
-        return prefix.strip("/")
+        prefix = prefix.strip("/")
+        if prefix and not is_key(prefix):
+            raise ValueError("no // is allowed, and no . or .. between slashes")
+        return prefix
+
+    @field_validator("endpoint_url", "page_url", "event_queue")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if "://" not in url:
+            return url
+        parts = urlsplit(url)  # its ValueError, and that of the port, say what is wrong
+        if not parts.hostname or parts.port == 0:
+            raise ValueError("a URL names a host, and a port from 1 on if any")
+        return url
 
     @field_validator("endpoint_url")
     @classmethod

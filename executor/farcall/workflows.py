@@ -39,8 +39,9 @@ class Workflow(NamedTuple):
         return cls(settings.workflow or _script())
 
     def environment(self) -> dict[str, str]:
-        """Return what a job's environment says of it."""
-        said = {ENV_WORKFLOW: self.name[:_MOST_CHARACTERS], ENV_DISPATCH: self.dispatch}
+        """Return what a job's environment says of it; a file's name can have anything in it."""
+        name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in self.name)
+        said = {ENV_WORKFLOW: name[:_MOST_CHARACTERS], ENV_DISPATCH: self.dispatch}
         return {name: value for name, value in said.items() if value}
 
 

@@ -161,7 +161,7 @@ class Location(NamedTuple):
         scheme, _, rest = url.partition("://")
         bucket, _, key = rest.partition("/")
         root, _, bundle = key.rpartition("/bundles/")
-        if scheme != "s3" or not bucket or not bundle or "/" in bundle or not _has_version(root):
+        if scheme != "s3" or not bucket or "/" in bundle or not _has_version(root, key):
             raise ValueError(
                 f"{ENV_BUNDLE} is {url!r}; it must read "
                 f"s3://BUCKET/PREFIX/v{PROTOCOL_VERSION}/RUN/bundles/BUNDLE"
@@ -250,6 +250,14 @@ def describe() -> dict[str, object]:
     }
 
 
-def _has_version(root: str) -> bool:
-    parts = root.split("/")
-    return len(parts) >= 2 and parts[-2] == f"v{PROTOCOL_VERSION}" and bool(parts[-1])
+def is_key(text: str) -> bool:
+    """Tell whether S3's clients take a text as a key as it stands.
+
+    obstore, and AWS's own console, refuse or change a key that has an empty segment, ``.`` or
+    ``..`` between its slashes, or a character that is not printable.
+    """
+    return text.isprintable() and not {"", ".", ".."}.intersection(text.split("/"))
+
+
+def _has_version(root: str, key: str) -> bool:
+    return root.split("/")[-2:-1] == [f"v{PROTOCOL_VERSION}"] and is_key(key)

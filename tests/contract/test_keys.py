@@ -105,7 +105,7 @@ def test_slashes_at_the_ends_of_a_prefix_don_t_count(expected, prefix):
     assert contract.run_root(prefix, "run") == expected
 
 
-_NAMES = st.text("abc-_.0123456789", min_size=1)
+_NAMES = st.text("abc-_.0123456789", min_size=1).filter(contract.is_key)
 
 
 @given(_NAMES, st.lists(_NAMES | st.just("bundles"), max_size=4), _NAMES, _NAMES)
@@ -127,6 +127,13 @@ def test_a_place_is_read_back_from_its_url(bucket, prefix, run, bundle):
         "s3://bucket/v2/run/bundles/x",
         "s3://bucket/v1//bundles/x",
         "s3://bucket/v1/run/bundles/x/y",
+        "s3://bucket//v1/run/bundles/x",
+        "s3://bucket/a//b/v1/run/bundles/x",
+        "s3://bucket/./v1/run/bundles/x",
+        "s3://bucket/v1/../bundles/x",
+        "s3://bucket/v1/run/bundles/..",
+        "s3://bucket/v1/run\x1b[2J/bundles/x",
+        "s3://bucket/v1/run/bundles/\ud800",
     ],
 )
 def test_other_urls_are_refused_with_what_is_expected(url):

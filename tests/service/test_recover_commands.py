@@ -254,6 +254,14 @@ async def test_an_unknown_run_is_told(executor):
     assert await run_of(executor) in err
 
 
+@pytest.mark.parametrize("run", ["a//b", "..", ".", "a/b", "\x1b[2J"])
+async def test_what_can_be_no_run_is_told_like_an_unknown_one(aws, run):
+    code, out, err = await farcall("recover", run)
+
+    assert (code, out) == (3, "")
+    assert err.startswith(f"farcall: no run {run!r} has left anything in s3://")
+
+
 async def test_a_folder_without_a_run_is_refused(aws, tmp_path):
     code, _, err = await farcall("recover", "--output", tmp_path)
     assert code == 2

@@ -180,18 +180,40 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("time_limit", None),
         ("poll_freq", -1),
         ("cache_dir", 1),
+        ("cache_dir", "a\0b"),
+        ("cache_dir", "a\ud800b"),
         ("container_image_uri", "x" * 256),
+        ("container_image_uri", "image\x1b[2J"),
         ("prefix", "a b"),
+        ("prefix", "a//b"),
+        ("prefix", "a/./b"),
+        ("prefix", "../b"),
+        ("prefix", "a/.."),
+        ("prefix", "."),
+        ("prefix", "a\nb"),
         ("linger_s", 61),
         ("retry_on", "always"),
         ("stuck_timeout_s", -1),
         ("tags", {"a": 1}),
+        ("tags", {"a": "\ud800"}),
+        ("tags", {"a\n": "b"}),
         ("tags", {str(n): "" for n in range(46)}),
         ("priority", 10_000),
         ("share_identifier", "a-b"),
         ("job_definition_extra", "x"),
+        ("job_definition_extra", {"containerProperties": {"user": "\ud800"}}),
         ("endpoint_url", "localhost:80"),
+        ("endpoint_url", "http://"),
+        ("endpoint_url", "http://["),
+        ("endpoint_url", "http://host:port"),
+        ("endpoint_url", "http://host:99999"),
+        ("endpoint_url", "http://host/\x1b[2J"),
         ("page_url", "http://127.0.0.1:8750/#token=abc"),
+        ("page_url", "http://127.0.0.1:port"),
+        ("event_queue", "https://host:port/123/queue"),
+        ("workflow", "two\nlines"),
+        ("workflow", "\x1b]0;title\x07"),
+        ("batch_queue", "arn:aws:batch:\x1b[2J"),
         ("keep_artifacts", "perhaps"),
     ],
 )
@@ -202,6 +224,16 @@ def test_a_wrong_value_is_refused_with_the_option_and_a_remedy(option, value):
     for place in (f"BatchExecutor({option}=", "[executors.awsbatch]", f"FARCALL_{option.upper()}"):
         assert place in str(error)
     assert not isinstance(error, pydantic.ValidationError)
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "a", "a/b", "a.b/..c/.d", "/a/b/"])
+def test_a_prefix_whose_keys_s3_clients_take_is_a_prefix(prefix):
+    assert Settings(prefix=prefix).prefix == prefix.strip("/")
+
+
+def test_an_image_may_be_given_commands_of_several_lines():
+    extra = {"containerProperties": {"command": ["sh", "-c", "one\ntwo"]}}
+    assert Settings(job_definition_extra=extra).job_definition_extra == extra
 
 
 def test_every_wrong_value_is_named_at_once():

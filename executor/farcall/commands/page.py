@@ -151,7 +151,4 @@ def _short(at: str) -> str:
 
 def _configured(settings: Settings) -> int:
     """Return the port of the option ``page_url``."""
-    try:
-        return urlsplit(settings.page_url).port or _PORT
-    except ValueError:
-        return _PORT
+    return urlsplit(settings.page_url).port or _PORT
