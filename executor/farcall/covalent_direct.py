@@ -17,6 +17,7 @@ from farcall.covalent_options import ConfiguredExecutor
 from farcall.electrons import desk
 from farcall.errors import FarcallError, JobLostError
 from farcall.groups import CancelledGroupError, Key, Run
+from farcall.nodes import telling
 from farcall.session import session_for
 from farcall.workflows import Workflow
 from farcall_runtime.electron import Node
@@ -68,6 +69,11 @@ class DirectExecutor(ConfiguredExecutor):
             if stream is not None:
                 stream.write(text)
         return value
+
+    async def _execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Do what the dispatcher calls, which keeps nothing of an error but its text."""
+        with telling():
+            return await super()._execute(*args, **kwargs)
 
     async def setup(self, task_metadata: Mapping[str, Any]) -> None:
         """Open the clients, and look whether what the options name exists.

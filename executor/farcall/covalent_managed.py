@@ -17,7 +17,7 @@ from farcall.assets import TaskGroup
 from farcall.covalent_options import ConfiguredExecutor
 from farcall.electrons import desk
 from farcall.groups import CancelledGroupError, Key, Run
-from farcall.nodes import NodeEnd
+from farcall.nodes import NodeEnd, as_utf8, telling
 from farcall.workflows import Workflow
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer
@@ -59,12 +59,17 @@ class ManagedExecutor(ConfiguredExecutor):
 
         Raises:
             TaskCancelledError: It was cancelled meanwhile.
-            SettingsError: An option is wrong, or names what does not exist.
-            SubmissionError: Batch refused the job.
-            ServiceError: AWS refused a call.
-            IntegrityError: An asset is not what Covalent 0.240 writes.
-            OSError: An asset cannot be read.
+            FarcallError: It could not be submitted; the text names the error and says why.
         """
+        with telling(TaskCancelledError):
+            return await self._send(task_specs, resources, task_group_metadata)
+
+    async def _send(
+        self,
+        task_specs: Sequence[TaskSpec],
+        resources: ResourceMap,
+        task_group_metadata: Mapping[str, Any],
+    ) -> Any:
         settings = self.settings
         keys = _keys(task_group_metadata)
         group, workflow = await asyncio.to_thread(_read, keys[0][0], task_specs)
@@ -97,14 +102,15 @@ class ManagedExecutor(ConfiguredExecutor):
         Raises:
             TaskCancelledError: Its job was terminated, from wherever.
             NotImplementedError: Covalent's own executor runs it and will tell by itself.
-            ServiceError: AWS refused a call.
+            FarcallError: Its end cannot be known; the text names the error and says why.
         """
         if _DELEGATED in data:
             raise NotImplementedError  # by which Covalent means: you will be told
         keys = _keys(task_group_metadata)
         run = desk().find(keys[0])
         try:
-            cancelled = run is not None and await run.was_cancelled()
+            with telling():
+                cancelled = run is not None and await run.was_cancelled()
         except Exception:  # Covalent ends the nodes, and does not ask for them again
             desk().forget(keys, ended=False)
             raise
@@ -123,13 +129,14 @@ class ManagedExecutor(ConfiguredExecutor):
                 is started again.
 
         Raises:
-            ServiceError: AWS refused a call.
-            FarcallError: There is no room for what came, or the dispatch's state is lost.
+            FarcallError: AWS refused a call, there is no room for what came, or the dispatch's
+                state is lost; the text names the error and says which.
         """
         if isinstance(data, dict) and _STATUS in data:
             return list(await _local_executor().receive(task_group_metadata, data))
         group = task_group_metadata["task_group_id"]
-        updates = [await self._receive(key, group, data) for key in _keys(task_group_metadata)]
+        with telling():
+            updates = [await self._receive(key, group, data) for key in _keys(task_group_metadata)]
         return [update for update in updates if update is not None]
 
     async def cancel(self, task_metadata: Mapping[str, Any], job_handle: str | None) -> bool:
@@ -233,7 +240,7 @@ async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
     found: dict[str, Buffer] = {
         "stdout": end.stdout.decode(errors="replace").encode(),
         "stderr": end.stderr.decode(errors="replace").encode(),
-        "error": end.error.encode(errors="replace"),
+        "error": as_utf8(end.error),
     }
     status = RESULT_STATUS.CANCELLED if end.cancelled else RESULT_STATUS.FAILED
     if end.value is not None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall import results
-from farcall.endings import About
+from farcall import endings, output, results
+from farcall.endings import About, Verdict
 from farcall.errors import FarcallError, JobCancelledError
 from farcall.results import Result
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope
-from farcall_runtime.contract import CallStatus
+from farcall_runtime.contract import STREAMS, CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 
 
@@ -39,12 +40,13 @@ class NodeEnd:
 
 @dataclass(frozen=True)
 class _Read:
-    """One node in a verified outcome; ``began`` are the streams' sizes when its turn came."""
+    """One node in a verified outcome, with its own part of the output."""
 
     node: int
     value: Buffer | None = field(repr=False)
     error: str
-    began: tuple[int, int]
+    stdout: bytes = field(repr=False)
+    stderr: bytes = field(repr=False)
 
 
 def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
@@ -52,14 +54,32 @@ def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
     records = meta.get("results") or [{}]
     if "nodes" not in records[0]:
         return results.read(meta, value, job)
+    why = None if meta["status"] == OutcomeStatus.DONE else endings.of_process(meta)
     archives = iter(envelope.unpack(value))
     found = []
-    for record in records[0]["nodes"]:
+    shares = _shares(meta, job)
+    for record, own in zip(records[0]["nodes"], shares, strict=True):
         succeeded = record["status"] == CallStatus.RETURNED
         archive = next(archives) if succeeded else None
-        error = "" if succeeded else _tell(record, job)
-        found.append(_Read(record["node"], archive, error, tuple(record["began"])))
+        error = "" if succeeded else _tell(record, own, why)
+        found.append(_Read(record["node"], archive, error, own.stdout, own.stderr))
     return [Result(found)]
+
+
+def _shares(meta: dict[str, Any], job: About) -> list[About]:
+    """Return for each node what errors say of it: its own part of the output."""
+    begins = [
+        [
+            output.place(written, meta[stream].get("gaps", ()))
+            for stream, written in zip(STREAMS, record["began"], strict=True)
+        ]
+        for record in meta["results"][0]["nodes"]
+    ]
+    ends = [*begins[1:], [len(job.stdout), len(job.stderr)]]
+    return [
+        job.of(job.stdout[begin[0] : end[0]], job.stderr[begin[1] : end[1]])
+        for begin, end in zip(begins, ends, strict=True)
+    ]
 
 
 def ends(result: Result, nodes: Sequence[int], stdout: bytes, stderr: bytes) -> list[NodeEnd]:
@@ -76,17 +96,9 @@ def ends(result: Result, nodes: Sequence[int], stdout: bytes, stderr: bytes) -> 
         cancelled = isinstance(error, JobCancelledError)
         return [NodeEnd(node, cancelled, None, describe(error), stdout, stderr) for node in nodes]
     found: list[_Read] = result.value
-    last = _Read(-1, None, "", (len(stdout), len(stderr)))
     return [
-        NodeEnd(
-            each.node,
-            False,
-            each.value,
-            each.error,
-            stdout[each.began[0] : after.began[0]],
-            stderr[each.began[1] : after.began[1]],
-        )
-        for each, after in zip(found, [*found[1:], last], strict=True)
+        NodeEnd(each.node, False, each.value, each.error, each.stdout, each.stderr)
+        for each in found
     ]
 
 
@@ -96,16 +108,52 @@ def describe(error: BaseException) -> str:
     return f"{name}: {error}" if isinstance(error, FarcallError) else repr(error)
 
 
-def _tell(record: dict[str, Any], job: About) -> str:
-    """Return the text of a node that failed."""
+@contextlib.contextmanager
+def telling(*passing: type[Exception]) -> Iterator[None]:
+    """Have an error say in its text what it is: the text is all that Covalent's server keeps.
+
+    Args:
+        passing: What is left as it is.
+
+    Raises:
+        FarcallError: In place of any other exception.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        raise FarcallError(as_utf8(describe(error)).decode()) from error
+
+
+def as_utf8(text: str) -> bytes:
+    """Return a text in bytes that everybody can read: what a task wrote may be any characters."""
+    return text.encode(errors="replace")
+
+
+def _tell(record: dict[str, Any], job: About, why: Verdict | None) -> str:
+    """Return the text of a node that failed.
+
+    Args:
+        record: What the container says of the node.
+        job: What errors say of the job.
+        why: How the job ended, where it was stopped before its end.
+    """
+    if why is not None and results.was_told_to_stop(record):
+        if _was_not_run(record):
+            why = replace(why, sentence=f"{record['chain'][0]['message']} ({why.sentence})")
+        return describe(why.error(job))
     if record["status"] != CallStatus.RAISED:
         return describe(results.explain(record, job))
-    first = record["chain"][0]
-    if first["type"].endswith("electron.NotRunError"):
-        return str(first["message"])
+    if _was_not_run(record):
+        return str(record["chain"][0]["message"])
     text = (
         f"{with_source(record['traceback'])}\n\n"
         f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}."
     )
     text = "\n".join([text, *job.earlier_lines()])
     return f"{text}\nIts log: {job.log_url}" if job.log_url else text
+
+
+def _was_not_run(record: dict[str, Any]) -> bool:
+    return bool(record["chain"][0]["type"].endswith("electron.NotRunError"))

@@ -123,7 +123,7 @@ def read(
     found = []
     for record in records:
         own = next(shares)
-        if why is not None and _was_told_to_stop(record):
+        if why is not None and was_told_to_stop(record):
             found.append(_cut_off(why, own))
         else:
             first, count = record["first"], record["count"]
@@ -155,7 +155,7 @@ def complete(
         return found * calls
     why = why or endings.of_process(meta)
     records = meta["results"]
-    was_cut_off = meta["begun"] > len(records) or (records and _was_told_to_stop(records[-1]))
+    was_cut_off = meta["begun"] > len(records) or (records and was_told_to_stop(records[-1]))
     running = len(found) if was_cut_off else None
     job = job.of(b"", b"")
     return found + [
@@ -182,7 +182,8 @@ def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
     yield rest
 
 
-def _was_told_to_stop(record: dict[str, Any]) -> bool:
+def was_told_to_stop(record: dict[str, Any]) -> bool:
+    """Tell whether what a call or a node raised came of its being told that the job ends."""
     return any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ()))
 
 

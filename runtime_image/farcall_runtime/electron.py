@@ -16,7 +16,7 @@ from types import CoroutineType
 from typing import Any, NamedTuple, TypeAlias
 
 from farcall_runtime import archive, failures, task
-from farcall_runtime.contract import CallStatus
+from farcall_runtime.contract import TERMINATED_TYPE, CallStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.pickles import Pieces, dump_to
 
@@ -94,18 +94,16 @@ def run_group(
     values = dict(inputs)
     records: list[dict[str, Any]] = []
     parts: list[Pieces] = []
-    stopped = False
     for code, node in zip(codes, nodes, strict=True):
         began = task.streams_so_far() if records else [0, 0]
         clock = time.perf_counter()
         try:
-            made = _run_node(code, node, values, stopped=stopped)
+            made = _run_node(code, node, values)
             if node is not nodes[-1]:
                 values[node.number] = archive.parse(b"".join(made)).data
             record: dict[str, Any] = {"status": CallStatus.RETURNED}
             parts.append(made)  # last: what fails here is a record without a part
         except BaseException as error:  # sys.exit and Ctrl-C are the function's too
-            stopped = stopped or isinstance(error, task.TaskTerminated)
             record = _describe(error)
         wall_s = time.perf_counter() - clock
         records.append({**record, "node": node.number, "wall_s": wall_s, "began": began})
@@ -114,6 +112,9 @@ def run_group(
 
 def _sum_up(records: list[dict[str, Any]]) -> tuple[CallStatus, dict[str, Any]]:
     """Return how the group as a whole ended, and what is kept of it."""
+    for record in records:
+        if any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ())):
+            return record["status"], {"nodes": records, "chain": record["chain"]}
     # A package that is missing is missing at the next attempt too; the exit code is to say so.
     for status in (CallStatus.UNREADABLE, CallStatus.RAISED, CallStatus.UNPICKLABLE):
         for record in records:
@@ -122,9 +123,10 @@ def _sum_up(records: list[dict[str, Any]]) -> tuple[CallStatus, dict[str, Any]]:
     return CallStatus.RETURNED, {"nodes": records}
 
 
-def _run_node(code: Code, node: Node, values: Mapping[int, Buffer], *, stopped: bool) -> Pieces:
-    if stopped:
-        raise NotRunError(f"{code.name} was not run: the job was being stopped")
+def _run_node(code: Code, node: Node, values: Mapping[int, Buffer]) -> Pieces:
+    if task.is_stopping():  # the function before may have taken what it was told
+        stopping = task.TaskTerminated("AWS Batch is stopping this job")
+        raise NotRunError(f"{code.name} was not run: the job was being stopped") from stopping
     for number in (*node.args, *node.kwargs.values()):
         if number not in values:
             raise NotRunError(

@@ -289,6 +289,12 @@ def run_coroutine(coroutine: Any) -> Any:
 _stopping = False
 """Whether the task was told to stop."""
 
+
+def is_stopping() -> bool:
+    """Tell whether the task was told to stop, whatever its function made of that."""
+    return _stopping
+
+
 _interruptible = False
 """Whether the user's code is running, which is to learn of it by an exception."""
 

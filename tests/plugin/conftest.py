@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -221,6 +222,14 @@ def wait(request: pytest.FixtureRequest, status: Callable[..., str]) -> Wait:
 def run(dispatch: Dispatch, wait: Wait) -> Callable[..., Any]:
     """Dispatch to the shared server and wait: ``run(lattice, *args, **kwargs)``."""
     return lambda lattice, *args, **kwargs: wait(dispatch(lattice, *args, **kwargs))
+
+
+@pytest.fixture
+def packing(monkeypatch):
+    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
+    lattices = sys.modules["covalent._workflow.lattice"]
+    read, answers = lattices.get_config, {"sdk.task_packing": "true"}
+    monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
 
 
 class Node(NamedTuple):

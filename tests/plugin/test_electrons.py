@@ -45,14 +45,6 @@ def client(batch, embedded):
 
 
 @pytest.fixture
-def packing(monkeypatch):
-    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
-    lattices = sys.modules["covalent._workflow.lattice"]
-    read, answers = lattices.get_config, {"sdk.task_packing": "true"}
-    monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
-
-
-@pytest.fixture
 def nodes(node):
     """Read all electrons of a result: by number, by name, or all."""
 

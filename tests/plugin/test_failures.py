@@ -215,34 +215,54 @@ ROWS = {
     ),
     "no such queue": Row(
         nothing,
-        ("batch_queue is 'nowhere'.*list-?job-?queues|batch_queue is 'nowhere'",),
+        ("^SettingsError: batch_queue is 'nowhere'",),
         "",
         "",
         {"batch_queue": "nowhere"},
     ),
     "no such bucket": Row(
-        nothing, ("s3_bucket_name is 'nowhere'.*create it",), "", "", {"s3_bucket_name": "nowhere"}
+        nothing,
+        ("^SettingsError: s3_bucket_name is 'nowhere'.*create it",),
+        "",
+        "",
+        {"s3_bucket_name": "nowhere"},
     ),
     "no such role": Row(
-        nothing, ("batch_job_role_name is 'nobody'",), "", "", {"batch_job_role_name": "nobody"}
+        nothing,
+        ("^SettingsError: batch_job_role_name is 'nobody'",),
+        "",
+        "",
+        {"batch_job_role_name": "nobody"},
     ),
     "no such log group": Row(
         nothing,
-        ("batch_job_log_group_name is 'nowhere'",),
+        ("^SettingsError: batch_job_log_group_name is 'nowhere'",),
         "",
         "",
         {"batch_job_log_group_name": "nowhere"},
     ),
     "no image": Row(
-        nothing, ("container_image_uri is empty",), "", "", {"container_image_uri": ""}
+        nothing,
+        ("^SettingsError: container_image_uri is empty",),
+        "",
+        "",
+        {"container_image_uri": ""},
     ),
-    "no such profile": Row(nothing, ("profile is 'nobodys'",), "", "", {"profile": "nobodys"}),
+    "no such profile": Row(
+        nothing, ("^SettingsError: profile is 'nobodys'",), "", "", {"profile": "nobodys"}
+    ),
     "no such file of credentials": Row(
-        nothing, ("credentials is '/not/there'",), "", "", {"credentials": "/not/there"}
+        nothing,
+        ("^SettingsError: credentials is '/not/there'",),
+        "",
+        "",
+        {"credentials": "/not/there"},
     ),
-    "half a vCPU on EC2": Row(nothing, ("vcpu is 0.5.*whole number",), "", "", {"vcpu": 0.5}),
+    "half a vCPU on EC2": Row(
+        nothing, ("^SettingsError: vcpu is 0.5.*whole number",), "", "", {"vcpu": 0.5}
+    ),
     "nobody listening": Row(
-        nothing, ("^.*127.0.0.1:9",), "", "", {"endpoint_url": "http://127.0.0.1:9"}
+        nothing, ("^ServiceError: .*127.0.0.1:9",), "", "", {"endpoint_url": "http://127.0.0.1:9"}
     ),
 }
 
@@ -342,6 +362,86 @@ def test_a_job_that_takes_too_long_says_so_and_keeps_its_output(embedded, run, n
     assert "raise time_limit" in failed.error
 
 
+LATE = """
+import os, sys
+from farcall_runtime import __main__, runner, times
+
+class Late(times.Times):
+    is_late = False
+    def due(self):
+        if not self.is_late and os.path.exists(sys.argv[1]):
+            self.is_late, self.started = True, self.started - 570
+        return super().due()
+
+__main__.leave(runner.run(os.environ, Late()))
+"""
+
+
+@pytest.fixture
+def late(tmp_path):
+    """Options of a container whose time is up when its function says so, and how it says so."""
+    said = tmp_path / "late"
+    return {**starting(sys.executable, "-c", LATE, str(said)), "time_limit": 600}, said
+
+
+def test_an_electron_that_is_told_that_its_time_is_up_is_out_of_time(run, node, batch, late):
+    options, said = late
+
+    @ct.electron(executor=batch(**options))
+    def work():
+        print("started", flush=True)
+        said.touch()
+        time.sleep(600)  # until its time is up
+
+    failed = node(run(only(work)), 0)
+    assert "FAILED" == failed.status
+    assert failed.error.startswith("JobTimeoutError: the task ran longer than time_limit: job ")
+    assert "raise time_limit" in failed.error
+    assert "Traceback" not in failed.error
+    assert "started\n" == failed.stdout
+
+
+def test_in_a_task_group_it_is_told_whose_time_was_up(run, node, batch, late, packing):
+    options, said = late
+
+    @ct.electron(executor=batch(**options))
+    def make():
+        class Slow(dict):
+            def __getitem__(self, key):
+                print("asked for", key, flush=True)
+                if key == "slow":
+                    said.touch()
+                    time.sleep(600)  # until its time is up
+                return super().__getitem__(key)
+
+            def __reduce__(self):
+                return Slow, (dict(self),)
+
+        print("made")
+        return Slow(quick=1, slow=2, last=3)
+
+    @ct.lattice
+    def flow():
+        made = make()
+        return made["quick"], made["slow"], made["last"]
+
+    result = run(flow)
+    numbers = sorted(result.lattice.transport_graph._graph.nodes)
+    found = [node(result, number) for number in numbers]
+    made, quick, slow, last = (
+        one for one in found if "make" in one.name or "get_item" in one.name
+    )
+    assert ["COMPLETED"] * 2 + ["FAILED"] * 2 == [one.status for one in (made, quick, slow, last)]
+    assert ("made\n", 1, "asked for slow\n", "") == (
+        made.stdout,
+        quick.output,
+        slow.stdout,
+        last.stdout,
+    )
+    assert slow.error.startswith("JobTimeoutError: the task ran longer than time_limit: job ")
+    assert re.match("JobTimeoutError: .*was not run.*the task ran longer than time_l", last.error)
+
+
 def test_a_job_that_cannot_be_placed_fails_with_batchs_reason(
     embedded, run, node, batch, counting
 ):
@@ -366,6 +466,107 @@ def test_a_job_that_cannot_be_placed_fails_with_batchs_reason(
     assert "FAILED" == failed.status
     assert "JobStuckError: the job could not be placed for stuck_timeout_s" in failed.error
     assert reason in failed.error
+
+
+def say(**words):
+    """Have Batch say this of a job that has ended."""
+    words = {"status": "FAILED", "statusReason": "", **words}
+    container = words.pop("container", {})
+
+    def change(answer):
+        for job in answer["jobs"]:
+            if job["status"] in ("SUCCEEDED", "FAILED"):
+                job.update(words)
+                job["container"].update(container)
+
+    return lambda proxy: proxy.changes.update(describejobs=change)
+
+
+def answer(operation, fault):
+    return lambda proxy: proxy.lasting.update({operation: fault})
+
+
+def deny_the_outcome(proxy):
+    def rule(request):
+        its_own = request.operation == "s3 GET outcomes" and request.path.endswith("/0")
+        return "denied" if its_own else ""
+
+    proxy.rule = rule
+
+
+QUIET = starting("true")
+VERDICTS = {
+    "a container that ran out of memory": (
+        say(container={"reason": "OutOfMemoryError: Container killed", "exitCode": 137}),
+        QUIET,
+        "OutOfMemoryError: the container ran out of memory",
+        "raise memory",
+    ),
+    "a lost host": (
+        say(statusReason="Host EC2 (instance i-1) terminated."),
+        QUIET,
+        "HostLostError: the instance under the job was terminated",
+        "retry_attempts",
+    ),
+    "Batch's own time limit": (
+        say(statusReason="Job attempt duration exceeded timeout"),
+        QUIET,
+        "JobTimeoutError: the job ran longer than time_limit",
+        "raise time_limit",
+    ),
+    "an image that cannot be pulled": (
+        say(statusReason="Task failed to start", container={"reason": "CannotPullContainerError"}),
+        QUIET,
+        "ImageError: ",
+        "container_image_uri",
+    ),
+    "no outcome": (say(status="SUCCEEDED"), QUIET, "OutcomeMissingError: ", "Dockerfile"),
+    "an outcome somebody else wrote": (
+        answer("s3 GET outcomes", (200, {"no": "outcome"})),
+        {},
+        "IntegrityError: the outcome is not what the job wrote",
+        "find out who else writes",
+    ),
+    "an outcome that may not be read": (
+        deny_the_outcome,
+        {},
+        "ServiceError: GetObject of s3://",
+        "permission",
+    ),
+    "a job that Batch refuses": (
+        answer("batch submitjob", (400, "ClientException")),
+        {},
+        "SubmissionError: job ",
+        "was not accepted",
+    ),
+    "a call that is not allowed": (
+        answer("batch submitjob", "denied"),
+        {},
+        "ServiceError: SubmitJob ",
+        "permission",
+    ),
+    "a page in the place of AWS": (
+        answer("batch *", "page"),
+        {},
+        "ServiceError: ",
+        "log in",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_verdict_is_told_with_its_name_and_what_to_do(run, node, batch, counting, name):
+    spoil, options, verdict, remedy = VERDICTS[name]
+    spoil(counting)
+
+    @ct.electron(executor=batch(endpoint_url=counting.url, **options))
+    def work():
+        return 1
+
+    failed = node(run(only(work)), 0)
+    assert "FAILED" == failed.status
+    assert failed.error.startswith(verdict), failed.error
+    assert remedy in failed.error, failed.error
 
 
 # --- attempts ------------------------------------------------------------------------------------

@@ -428,7 +428,7 @@ async def test_a_task_that_is_run_directly_and_cancelled_is_cancelled(direct):
 
 
 async def test_a_wrong_option_is_told_when_a_task_is_run_directly(direct):
-    with pytest.raises(SettingsError, match="batch_queue is 'nowhere'"):
+    with pytest.raises(FarcallError, match="^SettingsError: batch_queue is 'nowhere'"):
         await direct(batch_queue="nowhere").call(print)
 
 

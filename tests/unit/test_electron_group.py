@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import pickle
 import sys
 import threading
@@ -11,7 +12,7 @@ import cloudpickle
 import pytest
 
 from farcall_runtime import archive, task
-from farcall_runtime.contract import CallStatus
+from farcall_runtime.contract import TERMINATED_TYPE, CallStatus
 from farcall_runtime.electron import Code, Node, run_group
 
 
@@ -223,16 +224,45 @@ def test_only_what_needs_a_failed_nodes_value_is_not_run():
         assert told == record["chain"][0]["message"]
 
 
-def test_after_the_jobs_end_was_asked_for_nothing_is_begun():
-    def stop():
-        raise task.TaskTerminated("AWS Batch is stopping this job")
+def raise_terminated():
+    raise task.TaskTerminated("AWS Batch is stopping this job")
 
-    made = run_group([code(stop), code(dict)], [Node(1, (), {}), Node(2, (), {})], {})
-    assert [] == made.parts
-    assert (
-        "dict was not run: the job was being stopped"
-        == (made.details["nodes"][1]["chain"][0]["message"])
-    )
+
+def raise_something_else():
+    try:
+        raise_terminated()
+    except task.TaskTerminated as error:
+        raise RuntimeError("half done") from error
+
+
+def clean_up():
+    with contextlib.suppress(task.TaskTerminated):
+        raise_terminated()
+
+
+@pytest.mark.parametrize("stop", [raise_terminated, raise_something_else, clean_up])
+def test_after_the_jobs_end_was_asked_for_nothing_is_begun(monkeypatch, stop):
+    monkeypatch.setattr(task, "_stopping", False)
+
+    def work():
+        task._stopping = True  # as the handler of SIGTERM does
+        return stop()
+
+    nodes = [Node(1, (), {}), Node(2, (), {})]
+    made = run_group([code(work), code(dict)], nodes, {})
+    assert CallStatus.RAISED == made.status
+    assert (1 if stop is clean_up else 0) == len(made.parts)
+    not_run = made.details["nodes"][1]["chain"]
+    assert "dict was not run: the job was being stopped" == not_run[0]["message"]
+    assert TERMINATED_TYPE == not_run[1]["type"]
+    assert TERMINATED_TYPE in [link["type"] for link in made.details["chain"]]
+
+
+def test_that_the_job_was_stopped_counts_most_for_the_groups_end():
+    codes = [code(fail), Code("work", b"", (), ()), code(raise_terminated)]
+    made = run_group(codes, [Node(n, (), {}) for n in range(3)], {})
+    assert CallStatus.RAISED == made.status
+    assert made.details["chain"] == made.details["nodes"][2]["chain"]
 
 
 def test_what_cannot_be_read_counts_most_for_the_groups_end():

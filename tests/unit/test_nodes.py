@@ -1,0 +1,148 @@
+"""What Covalent is told of the nodes of a task group, by what its outcome says."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from farcall import errors, nodes
+from farcall.details import JobDetail, JobStatus
+from farcall.endings import About, of_job
+from farcall.results import Result
+from farcall_runtime import envelope
+from farcall_runtime.contract import TERMINATED_TYPE, CallStatus, OutcomeStatus
+
+OUTPUT = b"first\nsecond\nthird\n"
+ERRORS = b"1\n2\n3\n"
+JOB = About("job-1", "make", attempts=1, stdout=OUTPUT, stderr=ERRORS)
+BEGAN = [[0, 0], [6, 2], [13, 4]]
+
+RETURNED = {"status": CallStatus.RETURNED}
+TOLD_TO_STOP = {"type": TERMINATED_TYPE, "message": "AWS Batch is stopping this job"}
+
+
+def failed(kind, message="no good", *behind, status=CallStatus.RAISED, **more):
+    chain = [{"type": kind, "message": message}, *behind]
+    return {"status": status, "chain": chain, "traceback": f"{kind}: {message}\n", **more}
+
+
+STOPPED = failed(TERMINATED_TYPE)
+NOT_RUN = failed(
+    "farcall_runtime.electron.NotRunError",
+    "last was not run: the job was being stopped",
+    TOLD_TO_STOP,
+)
+
+
+def read(*records, status=OutcomeStatus.DONE, job=JOB, **meta):
+    """Return how the nodes of a group ended that left these records."""
+    archives = [[b"value"] for record in records if record["status"] == CallStatus.RETURNED]
+    group = [
+        {"node": number, "began": began, **record}
+        for number, (record, began) in enumerate(zip(records, BEGAN, strict=False))
+    ]
+    meta = {
+        "status": status,
+        "child_status": 0,
+        "usage": {},
+        "stdout": {},
+        "stderr": {},
+        "results": [{"status": records[-1]["status"], "nodes": group}],
+        **meta,
+    }
+    (result,) = nodes.read(meta, b"".join(envelope.pack(archives)), job)
+    return nodes.ends(result, range(len(records)), job.stdout, job.stderr)
+
+
+def test_each_node_has_its_value_or_its_error_and_its_output():
+    made, raised, returned = read(RETURNED, failed("ValueError"), RETURNED)
+    assert [b"value", None, b"value"] == [
+        each.value and bytes(each.value) for each in (made, raised, returned)
+    ]
+    assert ["", ""] == [made.error, returned.error]
+    assert raised.error.startswith("ValueError: no good\n")
+    assert [b"first\n", b"second\n", b"third\n"] == [
+        each.stdout for each in (made, raised, returned)
+    ]
+    assert [b"1\n", b"2\n", b"3\n"] == [each.stderr for each in (made, raised, returned)]
+
+
+def test_what_a_gap_took_is_no_other_nodes():
+    note = b"\n[farcall: 5 bytes could not be stored]\n"
+    job = JOB.of(OUTPUT[:3] + note + OUTPUT[8:], ERRORS)
+    gap = {"gaps": [(3, 5)]}  # the end of the first line, and the start of the second
+    found = read(RETURNED, RETURNED, RETURNED, job=job, stdout=gap)
+    assert [b"fir" + note, b"cond\n", b"third\n"] == [each.stdout for each in found]
+
+
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        STOPPED,
+        failed("RuntimeError", "half done", TOLD_TO_STOP),
+        failed("OSError", "half", TOLD_TO_STOP, status=CallStatus.UNPICKLABLE, value_type="X"),
+    ],
+)
+def test_a_node_that_was_told_that_its_time_is_up_is_out_of_time(stopped):
+    raised, cut_off, last = read(
+        failed("ValueError"), stopped, NOT_RUN, status=OutcomeStatus.TIMED_OUT
+    )
+    assert raised.error.startswith("ValueError: no good\n")
+    told = "JobTimeoutError: the task ran longer than time_limit: job job-1 (make). To do: raise"
+    assert cut_off.error.startswith(told)
+    assert "The end of its stderr:\n  2" in cut_off.error
+    assert last.error.startswith(
+        "JobTimeoutError: last was not run: the job was being stopped (the task ran longer than "
+        "time_limit): job job-1 (make). To do: raise time_limit."
+    )
+
+
+def test_a_function_that_stops_itself_has_no_verdict_but_its_own():
+    stopped, last = read(STOPPED, NOT_RUN)
+    assert "TaskTerminated: no good" in stopped.error
+    assert "last was not run: the job was being stopped" == last.error
+
+
+VERDICTS = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.FarcallError) and not kind.__name__.startswith("_")
+]
+
+
+@pytest.mark.parametrize("kind", VERDICTS)
+def test_every_verdict_is_told_to_each_node_with_its_name(kind):
+    text = JOB.tell("this is what happened", "do that")
+    for end in nodes.ends(Result(error=kind(text)), [3, 5], OUTPUT, ERRORS):
+        assert f"{kind.__name__}: {text}" == end.error
+        assert (kind is errors.JobCancelledError) is end.cancelled
+        assert (None, OUTPUT, ERRORS) == (end.value, end.stdout, end.stderr)
+
+
+@pytest.mark.parametrize(
+    ("status", "meta", "told"),
+    [
+        ("timed_out", {}, "JobTimeoutError: the task ran longer than time_limit"),
+        ("out_of_memory", {}, "OutOfMemoryError: the task was killed for its memory"),
+        ("killed", {"child_status": -11}, "ChildKilledError: the task's process was killed by S"),
+        ("exited", {"child_status": 3}, "ChildKilledError: the task's process left with exit"),
+        (
+            "refused",
+            {"code": 65, "detail": "none"},
+            "OutcomeMissingError: the job did not find its",
+        ),
+    ],
+)
+def test_what_ended_the_process_is_told_to_each_node(status, meta, told):
+    meta = {"child_status": -9, "usage": {}, "results": [], "begun": 1, "status": status, **meta}
+    (result,) = nodes.read(meta, b"", JOB)
+    for end in nodes.ends(result, [3, 5], OUTPUT, ERRORS):
+        assert end.error.startswith(told), end.error
+        assert ". To do: " in end.error
+
+
+def test_what_batch_says_is_told_to_each_node():
+    gone = JobDetail("job-1", "make", status=JobStatus.FAILED, status_reason="Host EC2 gone")
+    (end,) = nodes.ends(Result(error=of_job(gone).error(JOB)), [3], OUTPUT, ERRORS)
+    assert end.error.startswith("HostLostError: the instance under the job was terminated: job ")
