@@ -20,13 +20,11 @@ from obstore.store import S3Store
 
 from farcall import failures
 from farcall.errors import ServiceError, SettingsError
+from farcall_runtime.refusals import EXPIRED, may_pass
 
 _TRY_FOR_S = 60.0
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 5.0
-
-_EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
-"""https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"""
 
 _WHOLE = "Received non-partial response when range requested"
 _DENIED = "AccessDenied"
@@ -87,7 +85,7 @@ class Bucket:
                 if told is None:
                     raise
                 spent_s = _now() - begun
-                if isinstance(told, ServiceError) and told.code in _EXPIRED:
+                if isinstance(told, ServiceError) and told.code in EXPIRED:
                     # They may have been renewed since, while this machine slept for example.
                     renewals += 1
                     self._stores.clear()
@@ -147,7 +145,7 @@ def _plain(error: BaseException) -> BaseException:
 def _may_pass(told: Exception) -> bool:
     if not isinstance(told, ServiceError) or told.code == "AccessDenied":
         return False
-    return told.status >= 500 or not told.status
+    return may_pass(told.code, told.status) or not told.status
 
 
 def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: float) -> Exception:
@@ -155,7 +153,7 @@ def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: flo
         return told
     if told.code == "AccessDenied":
         return failures.like(told, f"{told}; the credentials in use need permission for it")
-    if told.code in _EXPIRED:
+    if told.code in EXPIRED:
         return failures.like(told, f"{told}; renew the credentials and try again")
     if isinstance(error, UnauthenticatedError):  # raised where they could not be fetched
         text = f"{told}; tried {tries} times in {spent_s:.0f} s; {failures.NO_CREDENTIALS}"

@@ -12,6 +12,7 @@ import botocore.exceptions
 import botocore.parsers
 
 from farcall.errors import ServiceError, SettingsError, SubmissionError
+from farcall_runtime import refusals
 
 #: What botocore's parsers raise of an answer that is none of AWS's.
 _UNREADABLE = (botocore.parsers.ResponseParserError, KeyError, ValueError)
@@ -64,7 +65,22 @@ def showable(error: BaseException) -> BaseException:
 
 def may_pass(error: ServiceError) -> bool:
     """Tell whether what went wrong may be gone when the same call is made again."""
-    return error.status >= 500 or not (error.status or isinstance(error.__cause__, _LASTING))
+    if error.status:
+        return refusals.may_pass(error.code, error.status)
+    return not isinstance(error.__cause__, _LASTING)
+
+
+def concerns_all(error: BaseException) -> bool:
+    """Tell whether what kept one object of the bucket from being had keeps every other, too.
+
+    The bucket is gone, the credentials are, or they may not. Anything else may be the matter of
+    that object alone, whatever S3 calls it.
+    """
+    if isinstance(error, SettingsError):
+        return True
+    if not isinstance(error, ServiceError):
+        return False
+    return "AccessDenied" in error.code or is_expired(error) or NO_CREDENTIALS in str(error)
 
 
 def is_expired(error: ServiceError) -> bool:

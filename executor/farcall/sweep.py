@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from farcall import payload
-from farcall.errors import FarcallError
+from farcall import failures, payload
+from farcall.delivered import Delivered
+from farcall.errors import FarcallError, ServiceError
 from farcall.payload import Call
 from farcall.progress import Progress
 from farcall.results import CallResult, Result
@@ -18,7 +19,7 @@ from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.store import Arrived
 from farcall.submission import Submission
-from farcall.wait import Array, Fetched, Wait
+from farcall.wait import Array, Fetched, Ready, Wait
 from farcall.watching import Arrival, Ended
 
 R = TypeVar("R")
@@ -193,7 +194,7 @@ class Sweep(Generic[R]):
                 array.unfinished -= 1
             numbers = wait.calls_of(array, index)
             array.ended += len(numbers)
-            wait.arrivals.put_nowait((submission, index, numbers, arrival))
+            wait.arrivals.put_nowait(Ready(submission, index, numbers, arrival))
 
         array.tell = tell
         session.note_submission(submission)
@@ -203,17 +204,28 @@ class Sweep(Generic[R]):
         session.events.listen(self._settings.event_queue)
 
     async def _fetch(self, session: Session, wait: Wait) -> None:
-        """Fetch outcomes, as fast as the caller takes their values."""
+        """Fetch outcomes, as fast as the caller takes their values.
+
+        What goes wrong with one of them is its own calls' matter: others are fetched all the same.
+        """
         while True:
-            submission, index, numbers, arrival = await wait.arrivals.get()
+            ready = await wait.arrivals.get()
+            submission, index = ready.submission, ready.index
+            numbers, arrival = ready.numbers, ready.arrival
             place = await wait.window.enter(arrival.size if isinstance(arrival, Arrived) else 0)
             try:
                 delivered = await session.deliver(
                     self._settings, submission, index, arrival, len(numbers), place.grow
                 )
-            except Exception as error:  # the caller is to have it
-                wait.fetched.put_nowait(error)
-                return
+            except Exception as error:
+                place.leave()
+                if failures.concerns_all(error):
+                    wait.fetched.put_nowait(error)
+                    return
+                passes = isinstance(error, ServiceError) and failures.may_pass(error)
+                if passes and wait.postpone(ready):
+                    continue
+                delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             discard = functools.partial(
                 session.discard, self._settings, submission, delivered.spent

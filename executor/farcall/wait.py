@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from farcall.details import JobDetail, JobStatus
 from farcall.progress import Counts
 from farcall.results import Result
 from farcall.submission import Submission
-from farcall.watching import Arrival, OnArrival
+from farcall.watching import Arrival, OnArrival, moment
 from farcall.window import Place, Window
 
 _WINDOW_BYTES = 256 * 1024 * 1024
@@ -24,6 +24,30 @@ _MOST_UNFETCHED = 4000
 
 _ENDED = (JobStatus.SUCCEEDED.value, JobStatus.FAILED.value)
 _RUNNING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
+
+
+_POSTPONED_S = 5.0
+_GIVE_UP_S = 600.0
+"""For how long one outcome may fail to be had in ways that pass, as the looking for them may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A task that has ended and is to be fetched.
+
+    Attributes:
+        submission: Its job.
+        index: Its number there.
+        numbers: Those of its calls.
+        arrival: How it ended.
+        failing_since: When fetching it failed first; None where it has not.
+    """
+
+    submission: Submission
+    index: int
+    numbers: range
+    arrival: Arrival
+    failing_since: float | None = None
 
 
 class Fetched(NamedTuple):
@@ -74,7 +98,7 @@ class Wait:
 
     Attributes:
         arrays: The jobs by their IDs.
-        arrivals: Tasks that have ended: job, number there, numbers of the calls, and how.
+        arrivals: Tasks that have ended.
         fetched: Those that were fetched, or an error that ends the wait.
         window: Bounds what is fetched and was not taken.
         is_over: Whether nobody waits any more.
@@ -84,13 +108,27 @@ class Wait:
         self._calls = calls
         self._chunksize = chunksize
         self.arrays: dict[str, Array] = {}
-        self.arrivals: asyncio.Queue[tuple[Submission, int, range, Arrival]] = asyncio.Queue()
+        self.arrivals: asyncio.Queue[Ready] = asyncio.Queue()
         self.fetched: asyncio.Queue[Fetched | BaseException] = asyncio.Queue()
         self.window = Window(_WINDOW_BYTES, _WINDOW_TASKS)
         self.is_over = False
         self._failed = 0
         self._now: Fetched | None = None
         self._taken: list[Callable[[], None]] = []
+
+    def postpone(self, ready: Ready) -> bool:
+        """Have a task fetched again a little later; tell whether that still makes sense."""
+        now = moment()
+        since = now if ready.failing_since is None else ready.failing_since
+        if now - since > _GIVE_UP_S:
+            return False
+        again = replace(ready, failing_since=since)
+        asyncio.get_running_loop().call_later(_POSTPONED_S, self._resume, again)
+        return True
+
+    def _resume(self, ready: Ready) -> None:
+        if not self.is_over:
+            self.arrivals.put_nowait(ready)
 
     def put(self, fetched: Fetched) -> None:
         """Have a task's results taken."""

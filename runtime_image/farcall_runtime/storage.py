@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from farcall_runtime import contract
 from farcall_runtime.envelope import Buffer
+from farcall_runtime.refusals import EXPIRED, PASSING
 from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 
 if TYPE_CHECKING:
@@ -47,20 +48,8 @@ _PATIENCE_S = 30.0
 _SLOWEST_BYTES_S = 50_000  # what moves faster is not taken for hanging
 _MOST_TEXT, _MOST_CODE = 500, 60
 
-_PASSING = (
-    "ConditionalRequestConflict",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "InvalidToken",
-    "RequestExpired",
-    "TokenRefreshRequired",
-)
-"""S3's error codes which the next try need not meet: another conditional request was under way, or
-the credentials have run out between their being fetched and their use.
-
-Source:
-    https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
-"""
+_PASSING = (*PASSING, *EXPIRED, "InvalidToken")
+"""What a try need not meet again, or not with the credentials that are fetched for it."""
 
 
 class StorageError(Exception):

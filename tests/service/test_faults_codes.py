@@ -1,0 +1,144 @@
+"""What S3 says with a status of 4xx, and what passes all the same: it is its code that tells."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, ServiceError, bucket, wait
+from farcall_runtime.contract import ExitCode
+from proxy import Fault, Proxy, Request
+from service.attempt import Attempt
+
+PASSING: list[Fault] = [
+    (400, "RequestTimeout"),
+    (400, "BadDigest"),
+    (400, "IncompleteBody"),
+    (409, "OperationAborted"),
+    (409, "ConditionalRequestConflict"),
+    (409, "PriorRequestNotComplete"),
+    (429, "TooManyRequests"),
+    (503, "SlowDown"),
+    (500, "InternalError"),
+]
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as running:
+        yield running
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=str)
+async def test_what_passes_costs_the_client_nothing(
+    fault: Fault, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        for operation in ("PUT bundles", "LIST outcomes", "GET outcomes", "DELETE"):
+            proxy.faults[f"s3 {operation}"] += [fault] * 2
+        assert await executor.task(pow)(2, 5) == 32
+
+    assert not any(proxy.faults.values())
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=str)
+def test_what_passes_costs_the_container_nothing(
+    fault: Fault, aws: farcall.local.LocalAWS, proxy: Proxy
+) -> None:
+    """S3 says 409, too, where an outcome is in place already; that is another thing."""
+    proxy.faults["s3 GET bundles"] += [fault] * 2
+    proxy.faults["s3 PUT outcomes"] += [fault] * 2
+    with contextlib.closing(Attempt(aws, proxy, pow, 2, 5)) as attempt:
+        assert attempt.start().end() == (ExitCode.RETURNED, "")
+        assert attempt.outcome() is not None
+
+    assert not any(proxy.faults.values())
+
+
+@pytest.mark.parametrize("fault", [(400, "RequestTimeout"), (409, "OperationAborted")], ids=str)
+def test_a_part_of_a_value_that_is_refused_for_a_moment_is_sent_again(
+    fault: Fault, aws: farcall.local.LocalAWS, proxy: Proxy
+) -> None:
+    proxy.faults["s3 PUT values"] += ["", fault]
+    with contextlib.closing(Attempt(aws, proxy, bytes, 65 * 1024 * 1024)) as attempt:
+        assert attempt.start().end() == (ExitCode.RETURNED, "")
+        assert attempt.outcome() is not None
+
+    assert not any(proxy.faults.values())
+
+
+async def test_a_key_that_could_not_be_deleted_is_deleted_again(
+    aws: farcall.local.LocalAWS, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    """A bulk deletion is answered with 200, and says of each key how it went."""
+    async with make_executor(endpoint_url=proxy.url, prefix="codes") as executor:
+        proxy.faults["s3 DELETE"] += [(200, "InternalError"), (400, "RequestTimeout")]
+        assert await executor.task(pow)(2, 2) == 4
+
+    assert proxy.counts["s3 DELETE"] >= 3
+    s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
+    left = s3.list_objects_v2(Bucket=aws.environment["FARCALL_S3_BUCKET_NAME"], Prefix="codes/")
+    assert [found["Key"] for found in left.get("Contents", [])] == []
+
+
+@pytest.mark.parametrize("fault", [(400, "InvalidRequest"), (400, "RequestTimeout")], ids=str)
+async def test_an_outcome_that_cannot_be_had_leaves_its_siblings_alone(
+    fault: Fault,
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bucket, "_TRY_FOR_S", 0.5)
+    monkeypatch.setattr(wait, "_GIVE_UP_S", 0.5)
+    monkeypatch.setattr(wait, "_POSTPONED_S", 0.1)
+
+    def spoil(request: Request) -> Fault:
+        return fault if request.operation == "s3 GET outcomes" and broken(request) else ""
+
+    def broken(request: Request) -> bool:
+        return request.path.endswith("/3")
+
+    proxy.rule = spoil
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        found = await executor.task(abs).map(range(12), return_exceptions=True)
+
+    assert [n for n, value in enumerate(found) if value != n] == [3]
+    assert isinstance(found[3], ServiceError)
+    assert found[3].code == fault[1]  # type: ignore[index]
+    assert proxy.counts["batch terminatejob"] == proxy.counts["batch terminatejobs"] == 0
+
+
+async def test_an_outcome_that_cannot_be_had_for_a_while_is_fetched_later(
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Longer than one request is repeated."""
+    monkeypatch.setattr(bucket, "_TRY_FOR_S", 0.1)
+    monkeypatch.setattr(wait, "_POSTPONED_S", 0.1)
+    left = 20
+
+    def spoil(request: Request) -> Fault:
+        nonlocal left
+        if request.operation != "s3 GET outcomes" or not request.path.endswith("/1") or not left:
+            return ""
+        left -= 1
+        return (400, "RequestTimeout")
+
+    proxy.rule = spoil
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        assert await executor.task(abs).map(range(4)) == [0, 1, 2, 3]
+    assert left == 0
+
+
+async def test_what_is_denied_ends_a_map(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        proxy.faults["s3 GET outcomes"] += ["denied"] * 12
+        with pytest.raises(ServiceError, match="need permission"):
+            await executor.task(abs).map(range(12), return_exceptions=True)
