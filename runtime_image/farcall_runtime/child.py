@@ -14,6 +14,7 @@ import time
 from typing import Any, BinaryIO
 
 from farcall_runtime import envelope
+from farcall_runtime.channel import Slate
 from farcall_runtime.contract import RESULT_AT, STREAMS_QUESTION
 from farcall_runtime.streams import Streams
 
@@ -52,6 +53,7 @@ class Child:
         self._is_stopping = False
         self._lengths: list[int] = []  # of the parts of all records
         self._line = b""
+        self._why = Slate()
         # A container's first process gets its orphans anyway, and takes all others with it.
         first = os.getpid() == 1
         if not first:
@@ -71,7 +73,7 @@ class Child:
                 # while the supervisor fetches the payload.
                 from farcall_runtime import task
 
-                task.main(theirs, self.payload, self.result)
+                task.main(theirs, self.payload, self.result, self._why)
             except BaseException:  # such as a socket that the function closed
                 # The interpreter's own way to print it: the function may have set another.
                 sys.__excepthook__(*sys.exc_info())
@@ -170,9 +172,15 @@ class Child:
                     self.status, self.usage = os.waitstatus_to_exitcode(status), usage
         return self.status is not None
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the task's own process, which is to stop."""
+    def signal(self, number: int, why: str) -> None:
+        """Send a signal to the task's own process, which is to stop.
+
+        Args:
+            number: The signal.
+            why: What the function is told.
+        """
         self._is_stopping = True
+        self._why.write(why)
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)

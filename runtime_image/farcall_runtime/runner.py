@@ -117,7 +117,7 @@ class Supervisor:
         """Tell the function that it must stop, and take the process where it does not listen."""
         number = self._times.due()
         if number is not None:
-            self._child.signal(number)
+            self._child.signal(number, self._times.reason())
 
     def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
         if self._times.terminated_at is None:
@@ -256,5 +256,7 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
 
 
 def _was_interrupted(records: list[dict[str, Any]]) -> bool:
-    links = (link for record in records for link in record.get("chain", ()))
+    """Tell whether a call ended by being told to stop, or a node of a task group did."""
+    each = [node for record in records for node in (record, *record.get("nodes", ()))]
+    links = (link for record in each for link in record.get("chain", ()))
     return any(link["type"] == contract.TERMINATED_TYPE for link in links)

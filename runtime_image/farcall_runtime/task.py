@@ -25,6 +25,7 @@ from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from farcall_runtime import envelope, failures, pickles
+from farcall_runtime.channel import Slate
 from farcall_runtime.contract import (
     JOB_ENVIRONMENT,
     RESULT_AT,
@@ -43,6 +44,8 @@ HandOver = Callable[[Record, list[Pieces], int], None]
 
 class TaskTerminated(KeyboardInterrupt):
     """Raised in the user's function when the job is terminated, reclaimed or out of time.
+
+    Its text says which of them it is, and how long the function has.
 
     It is a `KeyboardInterrupt`, so that code which saves its state on Ctrl-C does so here, and
     ``except Exception`` lets it pass. From here on 20 seconds are left. Where the time limit is
@@ -64,7 +67,7 @@ class Encoded(NamedTuple):
     parts: list[Pieces]
 
 
-def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoReturn:
+def main(control: socket.socket, payload: BinaryIO, result: BinaryIO, why: Slate) -> NoReturn:
     """Run one payload and leave the process.
 
     Args:
@@ -73,7 +76,10 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO) -> NoRetur
             that says whether it may.
         payload: Function and arguments, each packed buffers.
         result: Takes the parts of the results, each aligned; the lines say whose each part is.
+        why: Says, once SIGTERM comes, what for.
     """
+    global _why
+    _why = why
     for name in JOB_ENVIRONMENT:
         os.environ.pop(name, None)  # the function has no business with the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
@@ -299,8 +305,13 @@ _interruptible = False
 """Whether the user's code is running, which is to learn of it by an exception."""
 
 
+_why: Slate | None = None
+"""Where the supervisor says why the task must stop."""
+
+
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     global _stopping
     _stopping = True
     if _interruptible:  # else what has ended is being handed over
-        raise TaskTerminated("AWS Batch is stopping this job")
+        said = _why.read() if _why is not None else ""
+        raise TaskTerminated(said or "SIGTERM came, and not from farcall")

@@ -67,6 +67,15 @@ class Times:
                 return signal.SIGTERM
         return None
 
+    def reason(self) -> str:
+        """Say why the function must stop, once `due` says that it must, and how long it has."""
+        if self.timed_out:
+            why = f"the job's time limit of {self.limit_s:g} s is over"
+        else:
+            why = "AWS Batch is stopping this job (cancelled, terminated, or its host taken away)"
+        left_s = (self._kill_at or 0.0) - time.monotonic()
+        return f"{why}; its process is killed in {left_s:.2g} s"
+
     def end(self, most_s: float = math.inf) -> None:
         """Note that from now on everything there is to do is storing the outcome.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -12,11 +14,13 @@ import sys
 import time
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from farcall import unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
+from farcall_runtime.electron import Code, Node, run_group
 from patience import until
 from proxy import Proxy
 from service.attempt import Attempt
@@ -240,6 +244,78 @@ def test_sigterm_does_not_take_what_the_function_has_returned(attempt, proxy):
 
 
 # --- the time limit ---------------------------------------------------------------------------
+
+
+def wait_until_told():
+    """A task that says why it was told to stop."""
+    try:
+        print("started", flush=True)
+        time.sleep(60)  # until the test, or what it tests, ends it
+    except KeyboardInterrupt as told:
+        print(told)
+        raise
+
+
+def told(made, outcome):
+    """Return why a function was told to stop."""
+    started, *lines = made.stdout(outcome).decode().splitlines()
+    assert started == "started"
+    return lines
+
+
+def test_a_function_whose_time_is_up_is_told_so(attempt):
+    made = attempt(wait_until_told, time_limit=5).start()
+
+    assert ExitCode.TIMED_OUT == made.end()[0]
+    (why,) = told(made, made.outcome())
+    sentence = r"the job's time limit of 5 s is over; its process is killed in 0.\d+ s"
+    assert re.fullmatch(sentence, why)
+
+
+def test_a_function_whose_job_is_stopped_is_told_so(attempt):
+    made = attempt(wait_until_told, time_limit=300).start(stdout=subprocess.PIPE)
+    started(made)
+
+    made.process.terminate()
+
+    assert ExitCode.TERMINATED == made.end()[0]
+    (why,) = told(made, made.stopped_outcome())
+    assert why.startswith("AWS Batch is stopping this job (cancelled, terminated, or")
+    assert re.search(r"; its process is killed in \d+ s$", why)
+
+
+def test_a_sigterm_of_the_functions_own_is_nothing_of_batchs(attempt):
+    made = attempt(lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+
+    assert ExitCode.RAISED == made.end()[0]
+    ((link,),) = (record["chain"] for record in made.outcome().meta["results"])
+    assert link["message"] == "SIGTERM came, and not from farcall"
+
+
+@pytest.fixture
+def _this_module_travels():
+    """The job has no tests to import."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("_this_module_travels")
+@pytest.mark.parametrize("fails_before", [False, True])
+def test_a_task_group_whose_time_is_up_is_out_of_time(attempt, fails_before):
+    def electron(function):
+        pickled = base64.b64encode(cloudpickle.dumps(function))
+        return Code("work", pickled, (), ())
+
+    codes = [electron(lambda: 1 // (not fails_before)), electron(wait_until_told)]
+    nodes = [Node(0, (), {}), Node(1, (), {})]
+    made = attempt(run_group, codes, nodes, {}, time_limit=5).start()
+
+    assert ExitCode.TIMED_OUT == made.end()[0]
+    outcome = made.outcome()
+    assert outcome.meta["status"] == "timed_out"
+    (record,) = outcome.meta["results"]
+    assert record["nodes"][1]["chain"][0]["message"].startswith("the job's time limit of 5 s is")
 
 
 def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(attempt):
