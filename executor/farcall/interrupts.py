@@ -1,46 +1,77 @@
-"""Ctrl-C while jobs are being ended: whoever presses it again wants to leave."""
+"""Ctrl-C while jobs are being ended: whoever presses it again wants to leave.
+
+SIGINT has one handler in a process, and several sessions may end jobs at overlapping times. So
+all of them share one handler, which is there as long as any of them wants to know.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+
+_wanted: Counter[Interrupts] = Counter()
+"""Who wants to know, and how often; of the main thread alone, which sets handlers and runs them."""
 
 
 class Interrupts:
     """Tells of Ctrl-C before it does what it would do anyway; only while somebody wants to know.
+
+    On another thread than the main one it tells nothing.
 
     Args:
         on_interrupt: Is told, in a signal handler: it has to be brief.
     """
 
     def __init__(self, on_interrupt: Callable[[], None]) -> None:
-        self._on_interrupt = on_interrupt
-        self._wanted = 0
-        self._before: _Handler | None = None
+        self.on_interrupt = on_interrupt
 
     def __enter__(self) -> None:
-        self._wanted += 1
-        if self._wanted > 1 or threading.current_thread() is not threading.main_thread():
-            return  # only the main thread may set handlers, and gets signals
-        before = signal.getsignal(signal.SIGINT)
-        if callable(before):  # else it is ignored, or not Python's affair
-            self._before = before
-            signal.signal(signal.SIGINT, self._handle)
+        if threading.current_thread() is not threading.main_thread():
+            return
+        _wanted[self] += 1
+        if _wanted.total() > 1:
+            return  # the handler is there, or the program has set another since
+        now = signal.getsignal(signal.SIGINT)
+        if isinstance(now, _Relay):  # of an earlier time, which the program has put back
+            _Relay.active = now
+        elif callable(now):  # else it is ignored, or not Python's affair
+            _Relay.active = _Relay(now)
+            signal.signal(signal.SIGINT, _Relay.active)
 
     def __exit__(self, *error: object) -> None:
-        self._wanted -= 1
-        if self._wanted or self._before is None:
+        if threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGINT) == self._handle:  # nobody has set another since
-            signal.signal(signal.SIGINT, self._before)
-        self._before = None
+        _wanted[self] -= 1
+        if not _wanted[self]:
+            del _wanted[self]
+        relay = _Relay.active
+        if not _wanted and relay is not None:
+            if signal.getsignal(signal.SIGINT) is relay:  # the program has set no other since
+                signal.signal(signal.SIGINT, relay.before)
+            _Relay.active = None
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._on_interrupt()
-        if self._before is not None:
-            self._before(number, frame)
+
+class _Relay:
+    """The handler. A program that has kept it may call it for ever: it always passes on.
+
+    Attributes:
+        active: The one that tells, or None.
+        before: What does what Ctrl-C would do anyway.
+    """
+
+    active: ClassVar[_Relay | None] = None
+
+    def __init__(self, before: _Handler) -> None:
+        self.before = before
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self is _Relay.active:
+            for each in list(_wanted):
+                each.on_interrupt()
+        self.before(number, frame)

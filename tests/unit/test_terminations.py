@@ -188,7 +188,11 @@ async def test_a_failure_that_nobody_waits_for_is_told(terminations, client, cap
 
 async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, client, caplog):
     told = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+
+    def handle(number, _frame):
+        told.append(number)
+
+    before = signal.signal(signal.SIGINT, handle)
     try:
         client.terminate_job = Client(terminate_job=lambda **_: asyncio.sleep(600)).terminate_job
         leaving = asyncio.ensure_future(terminations.leave(["x", "y"], 2, "left"))
@@ -207,5 +211,5 @@ async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, clien
         signal.raise_signal(signal.SIGINT)
         assert told == [signal.SIGINT] * 2
     finally:
-        assert signal.signal(signal.SIGINT, before) is not terminations._interrupts._handle
+        assert signal.signal(signal.SIGINT, before) is handle
     assert caplog.text.count("left without") == 2
