@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Mapping
 
@@ -47,8 +46,7 @@ class Mark:
         """Have it deleted. Who else follows stores it anew before the container forgets it."""
         if self._storing is not None:
             self._storing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._storing
+            await asyncio.gather(self._storing, return_exceptions=True)
             self._store.delete_later([self._key])
 
     async def _put(self) -> None:

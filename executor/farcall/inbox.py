@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from farcall.details import JobDetail
 from farcall.store import Store
+from farcall.timeouts import within
 from farcall.watching import Ended, Patience, Watch, moment
 
 _SHORTEST_S = 0.25
@@ -132,7 +133,7 @@ class _Lane:
             return
         self._wake.clear()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), wait_s)
+            await within(wait_s, self._wake.wait())
 
     async def _look(self) -> None:
         """Tell of the outcomes that have arrived, then of the ends that came without one."""

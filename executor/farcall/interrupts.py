@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 _wanted: Counter[Interrupts] = Counter()
-"""Who wants to know, and how often; of the main thread alone, which sets handlers and runs them."""
+"""Who wants to know, and how often. All are of the main thread, which alone sets handlers."""
 
 
 class Interrupts:
@@ -50,11 +50,12 @@ class Interrupts:
         _wanted[self] -= 1
         if not _wanted[self]:
             del _wanted[self]
-        relay = _Relay.active
-        if not _wanted and relay is not None:
-            if signal.getsignal(signal.SIGINT) is relay:  # the program has set no other since
-                signal.signal(signal.SIGINT, relay.before)
-            _Relay.active = None
+        if _wanted:
+            return
+        _Relay.active = None
+        now = signal.getsignal(signal.SIGINT)
+        if isinstance(now, _Relay):  # the program has set no other since
+            signal.signal(signal.SIGINT, now.before)
 
 
 class _Relay:

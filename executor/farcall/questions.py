@@ -20,6 +20,7 @@ from farcall.attempts import Attempts
 from farcall.batch import DESCRIBE_IDS, Batch
 from farcall.details import JobDetail, JobStatus
 from farcall.states import STUCK, blocked, is_blocked
+from farcall.timeouts import within
 from farcall.watching import Ended, Patience, Watch, moment
 
 _log = logging.getLogger("farcall")
@@ -106,7 +107,7 @@ class Questions:
         wait_s = self._rests_until - moment()
         if wait_s > _TOGETHER_S:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), min(wait_s, _LONGEST_S))
+                await within(min(wait_s, _LONGEST_S), self._wake.wait())
         self._rests_until = -math.inf
 
     # --- jobs as a whole ----------------------------------------------------------------------

@@ -32,6 +32,7 @@ from farcall.store import Store
 from farcall.submission import Submission
 from farcall.submitter import Submitter
 from farcall.terminations import Terminations
+from farcall.timeouts import within
 from farcall.tracker import Tracker
 from farcall.watching import Arrival
 from farcall_runtime.contract import run_root
@@ -320,7 +321,7 @@ def _is_good(future: asyncio.Future[Any]) -> bool:
 
 async def _flush(store: Store) -> None:
     try:
-        await asyncio.wait_for(store.flush(), _LAST_DELETIONS_S)
+        await within(_LAST_DELETIONS_S, store.flush())
     except asyncio.TimeoutError:
         _log.warning(
             "delivered objects stay in s3://%s, which did not answer for %g s; a lifecycle rule "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from farcall.ui.watchers import Feed
+import asyncio
+from types import SimpleNamespace
+
+from farcall.ui.watchers import Feed, Watcher
 
 
 async def test_a_slow_listener_is_told_once_of_what_changed_often():
@@ -21,3 +24,28 @@ async def test_news_without_a_key_wake_the_listener():
     feed.note([])
     assert [] == await feed.take(100, 60)
     assert [] == await feed.take(100, 0.01)
+
+
+class Counting(Watcher[int]):
+    """Counts its looks."""
+
+    looks = 0
+
+    def keys(self):
+        return []
+
+    def is_active(self):
+        return False
+
+    async def look(self):
+        self.looks += 1
+
+
+async def test_nobody_looks_on_where_news_come_as_the_last_listener_leaves(clock):
+    watcher = Counting(SimpleNamespace(trouble="", last_minute=0))
+    with watcher.listen():
+        await asyncio.sleep(15)
+        watcher.hurry()
+    looks = watcher.looks
+    await asyncio.sleep(600)
+    assert watcher.looks == looks

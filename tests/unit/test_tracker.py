@@ -528,6 +528,22 @@ async def test_what_nobody_foresaw_leaves_nobody_waiting(side, world):
     assert world.told[0][2].error.__cause__ is failure
 
 
+# --- the end of it ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 200])
+async def test_closing_ends_the_looking_though_news_come_in_the_same_moment(size, world):
+    world.jobs.set("j", "RUNNING", summary={"RUNNING": size})
+    world.watch("j", size)
+    await asyncio.sleep(1000)  # by now both pollers rest for long between two looks
+    world.tracker.hurry(["j"])
+    closing = asyncio.ensure_future(world.tracker.close())
+    await asyncio.wait([closing], timeout=600)
+    assert closing.done()
+    (end,) = {arrival.error for _, _, arrival in world.told}
+    assert isinstance(end, ClosedError)
+
+
 # --- questions --------------------------------------------------------------------------------
 
 

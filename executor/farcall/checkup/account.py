@@ -11,6 +11,7 @@ from farcall import aws
 from farcall.aws import Aws
 from farcall.checkup.findings import FAILED, OK, WARNING, Finding, told
 from farcall.errors import ServiceError
+from farcall.timeouts import within
 
 _SKEW_S = 60
 """AWS refuses what was signed five minutes ago, or will be in five minutes."""
@@ -38,7 +39,7 @@ async def identify(access: Aws, time_limit_s: float) -> Identity:
     try:
         async with access.client("sts") as client:
             asking = aws.call(client, "get_caller_identity")
-            reply = await asyncio.wait_for(asking, time_limit_s)
+            reply = await within(time_limit_s, asking)
     except asyncio.TimeoutError:
         found = f"STS did not say whose they are within {time_limit_s:g} s"
         return Identity([Finding(name, WARNING, found, "check the network")], False)

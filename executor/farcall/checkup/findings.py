@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall.origins import origin
+from farcall.timeouts import within
 
 OK = "ok"
 WARNING = "warning"
@@ -80,7 +81,7 @@ async def guarded(
         time_limit_s: How long it may take.
     """
     try:
-        return list(await asyncio.wait_for(findings, time_limit_s))
+        return list(await within(time_limit_s, findings))
     except asyncio.TimeoutError:
         return [
             Finding(

@@ -18,6 +18,7 @@ from farcall.definitions import resource_requirements
 from farcall.errors import ServiceError, SettingsError
 from farcall.preflight import find_image, find_log_group, find_queue, find_role
 from farcall.settings import Settings
+from farcall.timeouts import within
 from farcall_runtime.contract import PROTOCOL_VERSION
 
 _ECS = "ecs-tasks.amazonaws.com"
@@ -209,7 +210,7 @@ async def _in_docker(uri: str) -> dict[str, Any]:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), _DOCKER_S)
+        out, _ = await within(_DOCKER_S, process.communicate())
         found = json.loads(out)
     except (asyncio.TimeoutError, ValueError):
         return {}

@@ -15,6 +15,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from farcall.timeouts import within
+
 HEARTBEAT_S = 15.0
 _LAST_WORD_S = 0.5
 
@@ -65,7 +67,7 @@ class EventStream(Response):
             await self._events.aclose()
         last = {"type": "http.response.body", "body": b"", "more_body": False}
         with contextlib.suppress(asyncio.TimeoutError):  # a browser that takes nothing
-            await asyncio.wait_for(send(last), _LAST_WORD_S)
+            await within(_LAST_WORD_S, send(last))
         if not sending.cancelled():
             sending.result()
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from farcall.errors import FarcallError
 from farcall.records import moment
+from farcall.timeouts import within
 from farcall.ui.account import Account
 
 _log = logging.getLogger("farcall")
@@ -56,7 +57,7 @@ class Feed(Generic[K]):
         """
         if not self._pending:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), patience_s)
+                await within(patience_s, self._news.wait())
         self._news.clear()
         keys = list(islice(self._pending, most))
         for key in keys:
@@ -170,7 +171,7 @@ class Watcher(abc.ABC, Generic[K]):
             lively = self.is_active() or _now() < self._changed_at + _LIVELY_S
             pause_s = TROUBLE_S if self.error else ACTIVE_S if lively else QUIET_S
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._hurried.wait(), pause_s)
+                await within(pause_s, self._hurried.wait())
 
     async def _look_once(self) -> None:
         try:

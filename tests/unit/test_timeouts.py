@@ -1,0 +1,65 @@
+"""Waiting with a bound, which a cancel always ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.timeouts import within
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+async def test_what_is_done_in_time_is_given():
+    assert await within(1, asyncio.sleep(0.9, "value")) == "value"
+
+
+async def test_what_fails_in_time_is_raised():
+    async def fail():
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await within(1, fail())
+
+
+async def test_what_is_not_done_in_time_is_cancelled_and_cleans_up():
+    told = []
+
+    async def last():
+        try:
+            await asyncio.sleep(2)
+        finally:
+            await asyncio.sleep(0.1)
+            told.append("cleaned up")
+
+    with pytest.raises(asyncio.TimeoutError):
+        await within(1, last())
+    assert told == ["cleaned up"]
+
+
+@pytest.mark.parametrize("ends", ["early", "together", "with an error"])
+async def test_a_cancel_is_never_swallowed(ends, recwarn):
+    event, told = asyncio.Event(), []
+
+    async def wait():
+        try:
+            await event.wait()
+            if ends == "with an error":
+                raise ValueError
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+
+    async def loop():
+        while True:
+            await within(600, wait())
+
+    looping = asyncio.ensure_future(loop())
+    await asyncio.sleep(1)
+    if ends != "early":
+        event.set()
+    looping.cancel()
+    await asyncio.wait([looping], timeout=60)
+    assert looping.cancelled()
+    assert told == (["cancelled"] if ends == "early" else [])
