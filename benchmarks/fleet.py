@@ -90,7 +90,7 @@ def _play(
         for part in (index.function(entry.function), entry):
             parts.append(bundle[part.offset : part.offset + part.length])
             part.check(parts[-1])
-        key = assignment.where.outcome_key(assignment.array_index)
+        key = assignment.where.outcome_key(assignment.number)
         yield key, _run(assignment, key, *parts, storage)
 
 
@@ -130,7 +130,7 @@ def _run(
     }
     value = b"".join(envelope.pack(results))
     if storage is not None and len(value) > SINGLE_PUT_BYTES:
-        place = assignment.where.value_key(assignment.array_index, assignment.attempt)
+        place = assignment.where.value_key(assignment.number, assignment.attempt)
         meta["value"] = {"size": len(value), "sha256": storage.put_large(place, [value])}
         value = b""
     return envelope.seal_outcome(assignment.key, key, meta, b"", b"", value)
@@ -159,7 +159,7 @@ def sample_outcome() -> str:
     )
     empty = b"".join(envelope.pack([[cloudpickle.dumps(abs)]]))
     calls = b"".join(envelope.pack([[cloudpickle.dumps([((1,), {})])]]))
-    key = assignment.where.outcome_key(assignment.array_index)
+    key = assignment.where.outcome_key(assignment.number)
     return "x" * envelope.size(_run(assignment, key, empty, calls))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class Assignment(NamedTuple):
         where: The bundle's place.
         digest: SHA-256 of the bundle's index.
         key: Signs outcomes and chunks of output.
-        array_index: Number of the array child; 0 for a plain job.
+        array_index: Number of the array child; None where there is none, as of a plain job.
         attempt: Number of the attempt, from 1.
         job_id: The Batch job's ID.
     """
@@ -51,12 +52,17 @@ class Assignment(NamedTuple):
     where: Location
     digest: str
     key: bytes
-    array_index: int
+    array_index: int | None
     attempt: int
     job_id: str
 
     def __repr__(self) -> str:
-        return f"<Assignment {self.array_index} of {self.where.url}, attempt {self.attempt}>"
+        return f"<Assignment {self.number} of {self.where.url}, attempt {self.attempt}>"
+
+    @property
+    def number(self) -> int:
+        """Number of the task in the bundle."""
+        return self.array_index or 0
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Assignment:
@@ -70,8 +76,8 @@ class Assignment(NamedTuple):
                 where=Location.parse(environment.get(contract.ENV_BUNDLE, "")),
                 digest=_hexadecimal(contract.ENV_DIGEST, environment).hex(),
                 key=_hexadecimal(contract.ENV_OUTCOME_KEY, environment),
-                array_index=int(environment.get(contract.ENV_ARRAY_INDEX, "0")),
-                attempt=int(environment.get(contract.ENV_ATTEMPT, "1")),
+                array_index=_number(contract.ENV_ARRAY_INDEX, environment, 0),
+                attempt=_number(contract.ENV_ATTEMPT, environment, 1) or 1,
                 job_id=environment.get(contract.ENV_JOB_ID, ""),
             )
         except KeyError as error:
@@ -96,10 +102,21 @@ class Fetched(NamedTuple):
 
 
 def _hexadecimal(name: str, environment: Mapping[str, str]) -> bytes:
-    value = bytes.fromhex(environment[name])
-    if len(value) != hashlib.sha256().digest_size:
-        raise ValueError(f"{name} must have 64 hexadecimal digits")
-    return value
+    text = environment[name]
+    with contextlib.suppress(ValueError):
+        value = bytes.fromhex(text)
+        if len(value) == hashlib.sha256().digest_size:
+            return value
+    raise ValueError(f"{name} must have 64 hexadecimal digits")
+
+
+def _number(name: str, environment: Mapping[str, str], least: int) -> int | None:
+    text = environment.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise ValueError(f"{name} is {text!r}; it must be a number from {least} on")
+    return int(text)
 
 
 def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
@@ -111,7 +128,7 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
     Raises:
         RefusedError: S3 could not be asked, or the outcome there is not ours.
     """
-    key = job.where.outcome_key(job.array_index)
+    key = job.where.outcome_key(job.number)
     try:
         outcome = envelope.open_outcome(job.key, key, storage.read(key, 0, _LARGEST_OUTCOME_BYTES))
         return ExitCode(outcome.meta["code"])
@@ -133,13 +150,15 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         payload: An empty file.
 
     Raises:
-        RefusedError: The bundle is missing, was changed, or comes from another Python.
+        RefusedError: The bundle is missing, was changed, comes from another Python, or holds no
+            task for a container like this one.
     """
     try:
         bundle = _Bundle(job, storage)
         _check_python(bundle.index)
-        page = bundle.read(bundle.index.page(job.array_index))
-        entry = bundle.index.entry(job.array_index, page)
+        _check_number(job.array_index, bundle.index.entries)
+        page = bundle.read(bundle.index.page(job.number))
+        entry = bundle.index.entry(job.number, page)
         function, arguments = (
             bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
         )
@@ -165,6 +184,24 @@ def _check_python(index: Index) -> None:
         f"the function was pickled by Python {theirs} and this image runs Python {ours}; "
         f"build the image on Python {theirs}, or run the workflow on Python {ours}"
     )
+
+
+def _check_number(number: int | None, tasks: int) -> None:
+    """Refuse to guess which of a bundle's tasks is meant.
+
+    A single task is a plain job, for which Batch sets no number; 0 could mean no other task.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
+    """
+    if number is None and tasks > 1:
+        said = "is not set, so nothing says which of them this container is to run"
+    elif number is not None and number >= tasks:
+        said = f"is {number}, so there is none for this container"
+    else:
+        return
+    text = f"the bundle's tasks are {tasks}, and {contract.ENV_ARRAY_INDEX} {said}"
+    raise RefusedError(ExitCode.BAD_ENVIRONMENT, text)
 
 
 class _Bundle:

@@ -48,7 +48,7 @@ class Supervisor:
         self._oom_kills = memory.oom_kills()
         self._meta: dict[str, Any] = {}  # the bundle's, once the index is verified
         self._streams = Streams(
-            assignment.where, assignment.array_index, assignment.attempt, assignment.key
+            assignment.where, assignment.number, assignment.attempt, assignment.key
         )
         self._child = Child(self._streams)
         signal.signal(signal.SIGTERM, self._on_terminate)
@@ -172,14 +172,14 @@ class Supervisor:
         value: Buffer = b""
         if details.get("results"):
             value = self._child.read_result()
-        key = job.where.outcome_key(job.array_index)
+        key = job.where.outcome_key(job.number)
         final = self._is_final(code)
         if not final:
-            key = job.where.attempt_key(job.array_index, job.attempt)
+            key = job.where.attempt_key(job.number, job.attempt)
         storage = self._storage.bounded(math.inf, self._times.give_up_at)
         try:
             if len(value) > SINGLE_PUT_BYTES:
-                place = job.where.value_key(job.array_index, job.attempt)
+                place = job.where.value_key(job.number, job.attempt)
                 digest = storage.put_large(place, [value])
                 meta["value"] = {"size": len(value), "sha256": digest}
                 value = b""

@@ -160,7 +160,9 @@ GOOD = {
 
 def test_the_environment_is_read():
     found = Assignment.read({**GOOD, "AWS_BATCH_JOB_ATTEMPT": "2", "AWS_BATCH_JOB_ID": "j"})
-    assert found == Assignment(WHERE, "ab" * 32, b"\xcd" * 32, 0, 2, "j")
+    assert found == Assignment(WHERE, "ab" * 32, b"\xcd" * 32, None, 2, "j")
+    assert found.number == 0
+    assert Assignment.read({**GOOD, "AWS_BATCH_JOB_ARRAY_INDEX": "7"}).number == 7
 
 
 @pytest.mark.parametrize("missing", GOOD)
@@ -179,13 +181,13 @@ def test_a_missing_variable_is_named(missing):
         ("FARCALL_OUTCOME_KEY", ""),
         ("FARCALL_OUTCOME_KEY", "ab"),
         ("FARCALL_OUTCOME_KEY", "no hexadecimal digits"),
-        ("AWS_BATCH_JOB_ARRAY_INDEX", "x"),
-        ("AWS_BATCH_JOB_ATTEMPT", "x"),
+        *(("AWS_BATCH_JOB_ARRAY_INDEX", text) for text in ("", "x", "-1", " 1", "1.0", "\u0661")),
+        *(("AWS_BATCH_JOB_ATTEMPT", text) for text in ("", "x", "0", "-1")),
     ],
 )
 def test_a_variable_that_is_not_what_the_contract_says_is_refused(name, text):
     """An empty key would sign outcomes that anybody can sign."""
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(RefusedError, match=name) as caught:
         Assignment.read({**GOOD, name: text})
     assert caught.value.code is ExitCode.BAD_ENVIRONMENT
 

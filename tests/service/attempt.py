@@ -29,7 +29,7 @@ __main__.leave(runner.run(os.environ, times.Times(*map(float, sys.argv[1:]))))
 class Attempt:
     """A task's bundle in the bucket, and the process that runs it."""
 
-    def __init__(self, aws, proxy, function, *args, calls=None, time_limit=300):
+    def __init__(self, aws, proxy, function, *args, calls=None, tasks=1, time_limit=300):
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         settings = Settings(s3_bucket_name=bucket, retry_attempts=1)
         (arguments,) = payload.pack_calls([calls or [(args, {})]])
@@ -37,7 +37,7 @@ class Attempt:
             settings.model_copy(update={"time_limit": time_limit}),
             "v1/attempts",
             "attempt",
-            iter([(payload.pack_function(function), arguments)]),
+            iter([(payload.pack_function(function), arguments)] * tasks),
             Workflow("attempts"),
         )
         self.where = self._bundle.where

@@ -390,6 +390,32 @@ def test_output_is_stored_soon_while_somebody_follows(attempt, proxy, tmp_path):
 # --- broken surroundings ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("tasks", "number", "said"),
+    [
+        (3, "", "is not set, so nothing says which of them this container is to run"),
+        (3, "3", "is 3, so there is none for this container"),
+        (1, "1", "is 1, so there is none for this container"),
+    ],
+)
+def test_a_container_that_no_task_is_meant_for_runs_none(attempt, tasks, number, said):
+    made = attempt(lambda: 7, tasks=tasks).start(environment={"AWS_BATCH_JOB_ARRAY_INDEX": number})
+
+    assert ExitCode.BAD_ENVIRONMENT == made.end()[0]
+    outcome = made.outcome(made.where.outcome_key(int(number or 0)))
+    assert "refused" == outcome.meta["status"]
+    sentence = f"the bundle's tasks are {tasks}, and AWS_BATCH_JOB_ARRAY_INDEX {said}"
+    assert sentence == outcome.meta["detail"]
+
+
+@pytest.mark.parametrize(("tasks", "number"), [(1, ""), (1, "0"), (3, "2")])
+def test_a_container_that_a_task_is_meant_for_runs_it(attempt, tasks, number):
+    made = attempt(lambda: 7, tasks=tasks).start(environment={"AWS_BATCH_JOB_ARRAY_INDEX": number})
+
+    assert (0, "") == made.end()
+    assert 7 == value_of(made.outcome(made.where.outcome_key(int(number or 0))))
+
+
 def test_streams_that_are_closed_harm_nothing(attempt):
     def work():
         sys.stdout.close()
