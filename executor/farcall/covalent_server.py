@@ -242,8 +242,10 @@ class CovalentServer:
             },
             "timeout": STOP_TIMEOUT_S,
         }
+        # What tasks were given and returned lies there.
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self.home / "tmp"
-        temporary.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir(exist_ok=True)
         environment = {
             # Covalent looks for it even where it needs nothing in it.
             "HOME": str(self.home),

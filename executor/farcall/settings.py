@@ -40,6 +40,7 @@ else:
 SECTION = ("executors", "awsbatch")
 ENVIRONMENT_PREFIX = "FARCALL_"
 _FILES = (Path("farcall.toml"), Path("~/.config/farcall/farcall.toml"))
+DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
 _NAME = r"[A-Za-z0-9_-]{1,128}"
 _SQS = r"[A-Za-z0-9_-]{1,80}(\.fifo)?"
 _ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
@@ -121,7 +122,8 @@ class Settings(BaseSettings):
         poll_freq: The longest time in seconds between two looks at a job; they follow each other
             faster while something happens.
         cache_dir: Folder for arguments and values that would take half the memory that is left,
-            and where values of more than 64 MiB lie on their way into Covalent's store.
+            and where values of more than 64 MiB lie on their way into Covalent's store. The
+            default stands for the system's folder for temporary files (``TMPDIR``).
         container_image_uri: Image of the jobs, built from farcall's Dockerfile.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
@@ -173,7 +175,7 @@ class Settings(BaseSettings):
     retry_attempts: Annotated[int, _Number] = Field(3, ge=1, le=10)
     time_limit: Annotated[int, _Number] = Field(300, ge=60)
     poll_freq: Annotated[float, _Number] = Field(10, ge=0, allow_inf_nan=False)
-    cache_dir: str = "/tmp/covalent"  # noqa: S108  # the documented default
+    cache_dir: str = DEFAULT_CACHE_DIR
     container_image_uri: str = Field("", max_length=255)
     prefix: str = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, _Number] = Field(0.1, ge=0, le=60)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
+import os
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from farcall.errors import FarcallError
+from farcall.settings import DEFAULT_CACHE_DIR
 from farcall_runtime import memory, pickles
 from farcall_runtime.envelope import Buffer
 
@@ -25,6 +28,8 @@ class NoRoomError(FarcallError):
     @classmethod
     def of(cls, folder: str, what: str, error: OSError) -> NoRoomError:
         """Return the error that says what did not fit, and what to do."""
+        if folder == DEFAULT_CACHE_DIR:
+            folder = tempfile.gettempdir()
         return cls(
             f"cache_dir is {folder!r}, where {what} had to lie: {error}; "
             "make room there, or set cache_dir to a folder that has it"
@@ -32,13 +37,29 @@ class NoRoomError(FarcallError):
 
 
 def open_file(folder: str) -> BinaryIO:
-    """Open a file that has no name, in a folder that is made if it is not there.
+    """Open a file that has no name.
+
+    Args:
+        folder: Where it lies; made for this user alone if it is not there. The default of
+            ``cache_dir`` would be its first user's: in its place the system's folder for
+            temporary files is taken, where everybody may have such a file.
 
     Raises:
-        OSError: The folder cannot be made or written to.
+        OSError: The folder cannot be made or written to, or a stranger's link leads there.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryFile(dir=folder)
+    if folder == DEFAULT_CACHE_DIR:
+        return tempfile.TemporaryFile()
+    path = Path(folder)
+    _refuse_strangers_links(path.absolute())
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return tempfile.TemporaryFile(dir=path)
+
+
+def _refuse_strangers_links(path: Path) -> None:
+    """Refuse a way that another user of this machine may lead elsewhere at any time."""
+    for part in (*reversed(path.parents), path):
+        if part.is_symlink() and part.lstat().st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EPERM, "is a symbolic link of another user", str(part))
 
 
 def is_needed(size: int) -> bool:

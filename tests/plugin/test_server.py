@@ -134,6 +134,7 @@ def test_it_is_the_one_that_a_client_process_finds(server):
 
 def test_a_finished_dispatch_survives_kill(new_server, dispatch, wait):
     server = new_server()
+    assert 0o700 == server.home.stat().st_mode & 0o777  # it is nobody else's
     former = server.pid
     finished = dispatch(three, 1, server=server)
     assert 3 == wait(finished, server=server).result

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import signal
 
 import pytest
 
-from farcall import payload, spilling
+from farcall import Settings, payload, spilling
 from farcall.spilling import NoRoomError, is_needed, open_file
 from farcall_runtime import envelope, memory, pickles
 
@@ -57,6 +58,61 @@ def test_a_folder_that_cannot_be_is_told_with_its_option(tight, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NoRoomError, match=r"cache_dir is '.*/file/cache'.*make room there"):
         packed(MANY, tmp_path / "file" / "cache")
+
+
+SOMEBODY, ANOTHER = 23_456, 23_457
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+
+
+def as_user(user, function):
+    """Run a function as another user of this machine; return what it prints."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        try:
+            said = function()
+        except BaseException as error:
+            said = error
+        os.write(writer, repr(said).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+@as_root
+def test_the_default_folder_is_nobodys_own():
+    folder = Settings().cache_dir
+
+    def write_and_read():
+        with open_file(folder) as file:
+            file.write(b"1")
+            file.seek(0)
+            return file.read()
+
+    assert ["b'1'", "b'1'"] == [as_user(user, write_and_read) for user in (SOMEBODY, ANOTHER)]
+
+
+@as_root
+def test_what_a_stranger_points_elsewhere_is_not_followed(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    for name, owner in ("trap", ANOTHER), ("mine", os.geteuid()):
+        (tmp_path / name).symlink_to(tmp_path / "theirs")
+        os.chown(tmp_path / name, owner, owner, follow_symlinks=False)
+    with pytest.raises(OSError, match="symbolic link of another user"):
+        open_file(str(tmp_path / "trap" / "cache"))
+    assert [] == list((tmp_path / "theirs").iterdir())
+    open_file(str(tmp_path / "mine" / "cache")).close()
+
+
+def test_a_folder_that_is_made_is_the_users_alone(tmp_path):
+    open_file(str(tmp_path / "cache")).close()
+    assert 0o700 == (tmp_path / "cache").stat().st_mode & 0o777
 
 
 def test_a_full_folder_is_told_too(tight, tmp_path):
