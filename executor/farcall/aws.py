@@ -22,6 +22,7 @@ import aioboto3
 import aiobotocore.session
 import botocore.exceptions
 from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.httpsession import get_cert_path
@@ -42,6 +43,9 @@ _RETRY_S = 60
 _ATTEMPTS = 4
 _CONNECTIONS = 128
 _SETTLE_S = 0.05
+_ENVIRONMENT = "env"
+"""botocore's word for keys from the environment."""
+
 _CREDENTIALS_KEPT = timedelta(minutes=10)
 """How long obstore keeps temporary credentials before it asks the session again."""
 
@@ -102,6 +106,7 @@ class Aws:
         s3_endpoint: URL of S3 where it is not AWS's own, else empty.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
         batch: The client of Batch. It sends each request once; `farcall.lanes` tries again.
+        overruled: Warns of a ``credentials`` file that other keys come before; else empty.
     """
 
     def __init__(self, session: Any, settings: Settings) -> None:
@@ -122,6 +127,7 @@ class Aws:
         ).rstrip("/")
         self.has_console = False
         self.batch: Any = None
+        self.overruled = ""
 
     @classmethod
     async def configured(cls, settings: Settings) -> Aws:
@@ -159,6 +165,12 @@ class Aws:
             raise ServiceError(
                 "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
                 "a profile or a credentials file in farcall's options"
+            )
+        if "credentials" in settings.model_fields_set and credentials.method == _ENVIRONMENT:
+            aws.overruled = (
+                f"credentials is {settings.credentials!r}, and the keys of AWS_ACCESS_KEY_ID in "
+                "the environment are used all the same, as everywhere in AWS; unset them, or set "
+                "profile to one of the file, which comes before them"
             )
         aws.batch = await aws._enter(aws._stack, "batch", attempts=1)
         aws.has_console = ".amazonaws.com" in aws.batch.meta.endpoint_url
@@ -238,12 +250,38 @@ class Aws:
             service, region_name=self.region, endpoint_url=url, config=config
         )
         try:
-            return await stack.enter_async_context(opening)
+            client = await stack.enter_async_context(opening)
         except (botocore.exceptions.BotoCoreError, ValueError) as error:  # a URL that is none
             raise _unusable(error) from error
+        client.meta.events.register("response-received", self._note_answered)
+        return client
+
+    async def _note_answered(
+        self, parsed_response: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        code = str((parsed_response or {}).get("Error", {}).get("Code", ""))
+        if failures.is_of_credentials(ServiceError("", code=code)):
+            await self._read_anew()
+
+    async def _read_anew(self) -> None:
+        """Take over keys that somebody has written meanwhile where the ones in use came from.
+
+        botocore renews credentials whose end it knows. Keys from a file or from the environment
+        it reads once, and would use for ever.
+        """
+        held = await self._session.get_credentials()
+        if type(held) is not AioCredentials:
+            return
+        resolver = self._session._session.get_component("credential_provider")
+        with contextlib.suppress(botocore.exceptions.BotoCoreError):
+            found = await resolver.load_credentials()
+            if type(found) is AioCredentials:
+                held.access_key, held.secret_key = found.access_key, found.secret_key
+                held.token = found.token
 
     async def _credentials(self) -> S3Credential:
         """Hand the session's credentials to obstore, renewed by botocore where they expire."""
+        await self._read_anew()
         credentials = await self._session.get_credentials()
         frozen = await credentials.get_frozen_credentials()
         expires = None

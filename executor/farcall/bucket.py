@@ -20,7 +20,7 @@ from obstore.store import S3Store
 
 from farcall import failures
 from farcall.errors import ServiceError, SettingsError
-from farcall_runtime.refusals import EXPIRED, may_pass
+from farcall_runtime.refusals import may_pass
 
 _TRY_FOR_S = 60.0
 _FIRST_WAIT_S = 0.2
@@ -85,10 +85,11 @@ class Bucket:
                 if told is None:
                     raise
                 spent_s = _now() - begun
-                if isinstance(told, ServiceError) and told.code in EXPIRED:
+                if failures.is_of_credentials(told):
+                    self._stores.clear()  # the next request is to have what there is by then
+                if isinstance(told, ServiceError) and failures.is_expired(told):
                     # They may have been renewed since, while this machine slept for example.
                     renewals += 1
-                    self._stores.clear()
                     is_over = renewals > failures.RENEWALS
                 else:
                     is_over = not _may_pass(told) or spent_s > _TRY_FOR_S
@@ -117,8 +118,8 @@ class Bucket:
         code = said[1] if said else ""
         if _WHOLE in text:  # the object is empty; S3 itself says 416
             return ServiceError(text, operation=operation, code="InvalidRange", status=416)
-        if isinstance(error, PermissionDeniedError) or _DENIED in text:
-            code = "AccessDenied"
+        if _DENIED in text or (isinstance(error, PermissionDeniedError) and not code):
+            code = _DENIED
         return ServiceError(
             f"{operation} of s3://{self.name}/{key} failed: {reason(error)}",
             operation=operation,
@@ -151,13 +152,11 @@ def _may_pass(told: Exception) -> bool:
 def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: float) -> Exception:
     if not isinstance(told, ServiceError):
         return told
-    if told.code == "AccessDenied":
-        return failures.like(told, f"{told}; the credentials in use need permission for it")
-    if told.code in EXPIRED:
-        return failures.like(told, f"{told}; renew the credentials and try again")
+    what_to_do = failures.remedy(told)
     if isinstance(error, UnauthenticatedError):  # raised where they could not be fetched
-        text = f"{told}; tried {tries} times in {spent_s:.0f} s; {failures.NO_CREDENTIALS}"
-        return failures.like(told, text)
+        what_to_do = f"tried {tries} times in {spent_s:.0f} s; {failures.NO_CREDENTIALS}"
+    if what_to_do:
+        return failures.like(told, f"{told}; {what_to_do}")
     return failures.explain_tries(told, tries, spent_s) if _may_pass(told) else told
 
 

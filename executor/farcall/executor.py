@@ -18,6 +18,7 @@ from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.task import Task
 from farcall.terminations import named
+from farcall.watching import is_unseen
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -212,7 +213,7 @@ class BatchExecutor:
         if blocks:
             unfinished.clear()  # they are the outer block's
         try:
-            if unfinished and error is not None:
+            if unfinished and error is not None and not is_unseen(error):
                 reason = f"left by {type(error).__name__}"
                 await session.terminations.leave(unfinished, len(unfinished), reason)
             elif unfinished:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import botocore.exceptions
 import botocore.parsers
+from obstore.exceptions import UnauthenticatedError
 
 from farcall.errors import ServiceError, SettingsError, SubmissionError
 from farcall_runtime import refusals
@@ -32,11 +33,55 @@ RENEWALS = 3
 the request was on its way. If not, whoever waits is to hear of it soon."""
 
 _VALUE = re.compile(r", value: .*?(?=, type: <class|, valid )", re.DOTALL)
+
+_RENEW = "renew the credentials and try again"
 NO_CREDENTIALS = (
-    "check where the credentials come from: `aws sts get-caller-identity` needs them too"
+    "check where the credentials come from: `aws sts get-caller-identity` needs them too, and "
+    "`aws sso login` renews those of IAM Identity Center"
 )
+_WRONG_KEYS = (
+    "check the access key and its secret where the credentials come from: AWS does not take them. "
+    "They may be deleted, inactive, mistyped or another partition's, or the region is not enabled "
+    "for the account; `aws sts get-caller-identity` needs them too"
+)
+_CLOCK = "set this machine's clock: AWS takes no request that was signed some minutes off its own"
+
+_CLOCK_CODES = ("RequestTimeTooSkewed", "RequestInTheFuture")
+_CLOCK_WORDS = ("signature expired", "signature not yet current")
+"""What services say of a wrong clock with the very code of a wrong key."""
+
+_KEY_CODES = (
+    "AuthFailure",
+    "IncompleteSignature",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidSecurity",
+    "InvalidSignature",
+    "InvalidToken",
+    "MissingAuthenticationToken",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClient",
+)
+"""How codes begin that say that AWS does not take the keys.
+
+https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+https://docs.aws.amazon.com/awssupport/latest/APIReference/CommonErrors.html
+"""
+
+_UNAUTHORIZED = "UnauthorizedOperation"
 
 _LASTING = (botocore.exceptions.NoCredentialsError, botocore.exceptions.ParamValidationError)
+
+_UNOBTAINABLE = (
+    botocore.exceptions.CredentialRetrievalError,
+    botocore.exceptions.NoAuthTokenError,
+    botocore.exceptions.NoCredentialsError,
+    botocore.exceptions.PartialCredentialsError,
+    botocore.exceptions.SSOError,
+    botocore.exceptions.TokenRetrievalError,
+    UnauthenticatedError,
+)
+"""What stands for credentials that cannot be had; no request was made with any."""
 
 
 def explain(operation: str, error: BaseException) -> ServiceError:
@@ -51,7 +96,54 @@ def explain(operation: str, error: BaseException) -> ServiceError:
     error = showable(error)
     text, cause = str(error) or type(error).__name__, str(_cause(error) or "")
     text += f" ({cause})" if cause not in text else ""
+    text += f"; {NO_CREDENTIALS}" if isinstance(error, _UNOBTAINABLE) else ""
     return ServiceError(f"{operation}: {text}", operation=operation, sent=_was_sent(error))
+
+
+def remedy(error: ServiceError, text: str = "") -> str:
+    """Say what to do about a refusal of the credentials, of how they are used, or of their rights.
+
+    Args:
+        error: What a call met.
+        text: What the service said of it.
+
+    Returns:
+        The remedy; empty where it was something else.
+    """
+    code = error.code
+    if code in _CLOCK_CODES or (_is_key(code) and any(w in text.lower() for w in _CLOCK_WORDS)):
+        return _CLOCK
+    if is_expired(error):
+        return _RENEW
+    if _is_key(code):
+        return _WRONG_KEYS
+    if is_denied(error):
+        return f"the credentials in use need permission for {error.operation}"
+    return ""
+
+
+def is_denied(error: ServiceError) -> bool:
+    """Tell whether a permission was missing for the call."""
+    # Where an answer has no body, its status stands for a code.
+    return "AccessDenied" in error.code or error.code in ("403", "Forbidden", _UNAUTHORIZED)
+
+
+def is_of_credentials(error: BaseException) -> bool:
+    """Tell whether it was the credentials that AWS did not take, or that could not be had.
+
+    Others may be there soon: somebody renews them, or sets the clock.
+    """
+    if isinstance(error, _UNOBTAINABLE):
+        return True
+    if not isinstance(error, ServiceError):
+        return False
+    if is_expired(error) or _is_key(error.code) or error.code in _CLOCK_CODES:
+        return True
+    return error.__cause__ is not None and is_of_credentials(error.__cause__)
+
+
+def _is_key(code: str) -> bool:
+    return code.startswith(_KEY_CODES)
 
 
 def showable(error: BaseException) -> BaseException:
@@ -73,19 +165,17 @@ def may_pass(error: ServiceError) -> bool:
 def concerns_all(error: BaseException) -> bool:
     """Tell whether what kept one object of the bucket from being had keeps every other, too.
 
-    The bucket is gone, the credentials are, or they may not. Anything else may be the matter of
-    that object alone, whatever S3 calls it.
+    The bucket is gone, or the credentials may not. Anything else may be the matter of that object
+    alone, whatever S3 calls it; and credentials that are not taken may be renewed.
     """
-    if isinstance(error, SettingsError):
-        return True
-    if not isinstance(error, ServiceError):
-        return False
-    return "AccessDenied" in error.code or is_expired(error) or NO_CREDENTIALS in str(error)
+    return isinstance(error, SettingsError) or (
+        isinstance(error, ServiceError) and is_denied(error)
+    )
 
 
 def is_expired(error: ServiceError) -> bool:
     """Tell whether the credentials had expired, which other ones need not have."""
-    return "Expired" in error.code
+    return error.code in refusals.EXPIRED
 
 
 def explain_submission(request: Mapping[str, Any], error: ServiceError) -> Exception:
@@ -136,7 +226,7 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
     text = f"{error}; tried {tries} times in {seconds:.0f} s"
     if error.status:
         text += "; AWS's service fails, so try again later (https://health.aws.amazon.com)"
-    else:
+    elif not is_of_credentials(error):
         text += "; check the network, and the options region and endpoint_url"
     return like(error, text)
 
@@ -163,6 +253,7 @@ def like(error: ServiceError, text: str) -> ServiceError:
     """Return an error that differs in its text."""
     told = ServiceError(text)
     told.__dict__.update(error.__dict__)
+    told.__cause__ = error.__cause__
     return told
 
 
@@ -170,19 +261,17 @@ def _refused(operation: str, error: botocore.exceptions.ClientError) -> ServiceE
     said = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
     code, status = str(said.get("Code", "")), int(meta.get("HTTPStatusCode", 0))
-    text = f"{operation} was refused: {said.get('Message') or code} ({code})"
-    if "AccessDenied" in code or code == "UnauthorizedOperation":
-        text += f"; the credentials in use need permission for {operation}"
-    elif "Expired" in code:
-        text += "; renew the credentials and try again"
-    return ServiceError(
-        text,
+    message = str(said.get("Message") or code)
+    refused = ServiceError(
+        f"{operation} was refused: {message} ({code})",
         operation=operation,
         code=code,
         request_id=str(meta.get("RequestId", "")),
         status=status,
         sent=status >= 500,  # a refusal with 4xx did nothing
     )
+    what_to_do = remedy(refused, message)
+    return like(refused, f"{refused}; {what_to_do}") if what_to_do else refused
 
 
 def _was_sent(error: BaseException) -> bool:

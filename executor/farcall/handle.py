@@ -70,7 +70,7 @@ class Handle:
         """
         while True:
             self.watch(*await self._find())
-            if not is_closed(await self._arrived()):
+            if not was_closed(await self._arrived()):
                 return
 
     async def status(self) -> JobStatus:
@@ -136,8 +136,8 @@ class Handle:
             session.events.listen(self._settings.event_queue)
 
     def _tell(self, _index: int, arrived: Arrival) -> None:
-        if is_closed(arrived):
-            self._followed = False  # the job goes on; whoever waits follows it in a new session
+        if isinstance(arrived, Ended) and arrived.error is not None:
+            self._followed = False  # the job goes on; whoever waits follows it anew
         else:
             self._arrival = arrived
             self._on_end(self.id)
@@ -158,6 +158,13 @@ class Handle:
             waits.remove(wait)
 
 
-def is_closed(arrived: Arrival) -> bool:
-    """Tell whether it is the tracker that ended, and not the job."""
-    return isinstance(arrived, Ended) and isinstance(arrived.error, ClosedError)
+def was_closed(arrived: Arrival) -> bool:
+    """Tell whether it is the tracker that ended, and not the job.
+
+    Raises:
+        FarcallError: The job could not be looked for; it goes on.
+    """
+    error = arrived.error if isinstance(arrived, Ended) else None
+    if error is not None and not isinstance(error, ClosedError):
+        raise error
+    return error is not None

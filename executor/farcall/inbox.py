@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from farcall.details import JobDetail
 from farcall.store import Store
 from farcall.timeouts import within
-from farcall.watching import Ended, Patience, Watch, moment
+from farcall.watching import Ended, Patience, Trouble, Watch, moment
 
 _SHORTEST_S = 0.25
 """Between two looks, for each page that the first of them took."""
@@ -41,14 +41,20 @@ class Inbox:
         root: Key prefix of the run.
         on_missing: Is told of tasks that have ended, whose outcome is not there, and of which no
             detail is known.
+        trouble: Is told of looks that fail.
     """
 
     def __init__(
-        self, store: Store, root: str, on_missing: Callable[[Watch, list[int]], None]
+        self,
+        store: Store,
+        root: str,
+        on_missing: Callable[[Watch, list[int]], None],
+        trouble: Trouble,
     ) -> None:
         self.store = store
         self.root = root
         self.on_missing = on_missing
+        self.trouble = trouble
         self.looking: set[asyncio.Task[None]] = set()
         self._small = _Lane(self)
         self._large: dict[str, _Lane] = {}
@@ -103,7 +109,7 @@ class _Lane:
         self._task: asyncio.Task[None] | None = None
         self._least_s = _SHORTEST_S
         self._longest_s = _SHORTEST_S
-        self._patience = Patience()
+        self._patience = Patience(inbox.trouble)
 
     def hurry(self) -> None:
         self._news = moment()
@@ -123,6 +129,7 @@ class _Lane:
                 self._patience.renew()
             except Exception as error:  # nobody may wait for ever because of a bug
                 self._patience.endure(error, self.watches)
+        self._patience.end()
 
     async def _pause(self) -> None:
         least_s = self._least_s * self._inbox.crowd

@@ -11,7 +11,7 @@ from farcall import logs
 from farcall.course import Course
 from farcall.delivered import Delivered, Usage
 from farcall.errors import FarcallError
-from farcall.handle import Handle, is_closed
+from farcall.handle import Handle, was_closed
 from farcall.payload import Call
 from farcall.reading import Reading
 from farcall.results import CallResult
@@ -216,7 +216,7 @@ class Job(Handle, Generic[R]):
             self.watch(session, submission, index)
             arrived = await self._arrived()
             delivery = self._delivery  # which another wait may have begun meanwhile
-            if not is_closed(arrived) and (delivery is None or _has_failed(delivery)):
+            if not was_closed(arrived) and (delivery is None or _has_failed(delivery)):
                 delivery = self._delivery = asyncio.ensure_future(
                     self._fetch(session, submission, index, arrived)
                 )

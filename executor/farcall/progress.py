@@ -58,11 +58,19 @@ class Progress:
         name: What they are calls of.
         total: Their number.
         count: Tells how far they are.
+        trouble: Tells what keeps that from being known, and what to do; empty where nothing does.
     """
 
-    def __init__(self, name: str, total: int, count: Callable[[], Counts]) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        count: Callable[[], Counts],
+        trouble: Callable[[], str] = lambda: "",
+    ) -> None:
         self._report = Report(name, total)
         self._count = count
+        self._trouble = trouble
         self._view: Bar | Lines | None = None
         self._showing: asyncio.Task[None] | None = None
 
@@ -92,6 +100,7 @@ class Progress:
             while self._view is not None:
                 await asyncio.sleep(_STEP_S)
                 self._report.take(self._count())
+                self._report.trouble = self._trouble()
                 self._view.show()
 
 
@@ -110,11 +119,15 @@ class Report:
     Args:
         name: What they are calls of.
         total: Their number.
+
+    Attributes:
+        trouble: What keeps them from being known any better; else empty.
     """
 
     def __init__(self, name: str, total: int) -> None:
         self.name = name
         self.total = total
+        self.trouble = ""
         self.counts = Counts()
         self._began = time.monotonic()
         self._seen: deque[tuple[float, int]] = deque()
@@ -163,13 +176,16 @@ class Lines:
         self._said_at = time.monotonic()
         self._said: Counts | None = None
         self._tenth = 0
+        self._was_in_trouble = False
 
     def show(self) -> None:
         """Say a line if it is time for one."""
         tenth = _LINES * self._report.counts.ended // self._report.total
-        if tenth > self._tenth or time.monotonic() - self._said_at >= _LINE_S:
+        is_new = self._report.trouble != "" and not self._was_in_trouble
+        if tenth > self._tenth or is_new or time.monotonic() - self._said_at >= _LINE_S:
             self._say()
             self._tenth = tenth
+        self._was_in_trouble = self._report.trouble != ""
 
     def close(self) -> None:
         """Say how it ended."""
@@ -178,7 +194,8 @@ class Lines:
 
     def _say(self) -> None:
         self._said_at, self._said = time.monotonic(), self._report.counts
-        sys.stderr.write(f"farcall: {self._report.name}: {self._report}\n")
+        trouble = f"; {self._report.trouble}" if self._report.trouble else ""
+        sys.stderr.write(f"farcall: {self._report.name}: {self._report}{trouble}\n")
         sys.stderr.flush()
 
 
@@ -240,7 +257,10 @@ class Bar:
         row.add_column(ratio=1)
         bar = ProgressBar(total=self._report.total, completed=self._report.counts.ended)
         row.add_row(Text(self._report.name), bar)
-        return Group(row, Text(f"  {self._report}"))
+        lines = [Text(f"  {self._report}")]
+        if self._report.trouble:
+            lines.append(Text(f"  {self._report.trouble}", style="yellow"))
+        return Group(row, *lines)
 
 
 def _start(console: Console) -> Live:

@@ -21,7 +21,7 @@ from farcall.batch import DESCRIBE_IDS, Batch
 from farcall.details import JobDetail, JobStatus
 from farcall.states import STUCK, blocked, is_blocked
 from farcall.timeouts import within
-from farcall.watching import Ended, Patience, Watch, moment
+from farcall.watching import Ended, Patience, Trouble, Watch, moment
 
 _log = logging.getLogger("farcall")
 
@@ -42,6 +42,7 @@ class Questions:
         watches: By ID, the jobs.
         on_news: Is told of a job to which something happened.
         attempts: Is told of jobs of which attempts may have failed.
+        trouble: Is told of questions that fail.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Questions:
         watches: dict[str, Watch],
         on_news: Callable[[Watch], None],
         attempts: Attempts,
+        trouble: Trouble,
     ) -> None:
         self._batch = batch
         self._watches = watches
@@ -60,7 +62,7 @@ class Questions:
         self._rests_until = math.inf
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._patience = Patience()
+        self._patience = Patience(trouble)
 
     def hurry(self, watch: Watch) -> None:
         """Ask soon about a job that is new, or to which something happens."""
@@ -97,6 +99,7 @@ class Questions:
             except Exception as error:  # nobody may wait for ever because of a bug
                 self._patience.endure(error, self._watches)
                 await asyncio.sleep(_SHORTEST_S)
+        self._patience.end()
 
     async def _rest(self) -> None:
         """Wait until there is something to ask."""

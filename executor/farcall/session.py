@@ -78,6 +78,8 @@ class Session:
     """
 
     def __init__(self, access: Aws) -> None:
+        if access.overruled:
+            _log.warning("%s", access.overruled)
         self.aws = access
         self.batch = Batch(access)
         self.tracker = Tracker(self.batch, self.store)

@@ -104,7 +104,8 @@ class Settings(BaseSettings):
         region: AWS region. Where it is not given anywhere, ``AWS_REGION``,
             ``AWS_DEFAULT_REGION`` and the profile's region come before ``us-east-1``.
         credentials: Path of the AWS credentials file. The default leaves the choice to
-            ``AWS_SHARED_CREDENTIALS_FILE``.
+            ``AWS_SHARED_CREDENTIALS_FILE``. Keys in the environment come before either, unless
+            ``profile`` names one of the file.
         batch_queue: Name or ARN of the job queue.
         s3_bucket_name: Bucket for payloads, results and output.
         batch_job_definition_name: Definition whose image is used where ``container_image_uri``
@@ -129,7 +130,9 @@ class Settings(BaseSettings):
         linger_s: How long a submission waits for others, in seconds, to become one array job.
         retry_on: ``failure`` retries whatever failed; ``infrastructure`` only lost hosts and
             failed starts, so that the function's own exceptions are final.
-        stuck_timeout_s: Seconds after which a job that cannot be placed fails; None never.
+        stuck_timeout_s: Seconds after which a job that cannot be placed fails; None never. They
+            count only while Batch says why it cannot place it, which it does of the job at the
+            head of the queue.
         tags: Tags of every job, at most 45.
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.

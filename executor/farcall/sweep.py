@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,8 +20,11 @@ from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.store import Arrived
 from farcall.submission import Submission
+from farcall.terminations import named
 from farcall.wait import Array, Fetched, Ready, Wait
-from farcall.watching import Arrival, Ended
+from farcall.watching import Arrival, Ended, is_unseen
+
+_log = logging.getLogger("farcall")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -126,7 +130,8 @@ class Sweep(Generic[R]):
         progress: AbstractContextManager[object] = nullcontext()
         if self._progress:
             count = functools.partial(wait.count, session.tracker.latest)
-            progress = Progress(self._name, len(self._calls), count)
+            trouble = session.tracker.trouble
+            progress = Progress(self._name, len(self._calls), count, lambda: trouble.text)
         cause: BaseException | None = None
         helpers = [asyncio.ensure_future(self._submit(session, wait))]
         helpers += [asyncio.ensure_future(self._fetch(session, wait)) for _ in range(_FETCHERS)]
@@ -160,7 +165,12 @@ class Sweep(Generic[R]):
             if array.tell is not None:
                 session.tracker.unwatch(array.submission.job_id, array.tell)
         job_ids = [array.submission.job_id for array in unfinished]
-        if cause is not None and unfinished:
+        if unfinished and (
+            is_unseen(cause) if cause is not None else all(each.is_unseen for each in unfinished)
+        ):
+            text = "%s go on; attach joins a job, and recover(%r) all of this run"
+            _log.warning(text, named(job_ids, "job"), session.run)
+        elif cause is not None and unfinished:
             tasks = sum(array.unfinished for array in unfinished)
             reason = f"left by {type(cause).__name__}"
             await session.terminations.leave(job_ids, tasks, reason)
@@ -190,7 +200,9 @@ class Sweep(Generic[R]):
         array = wait.arrays[submission.job_id] = Array(submission, first, submission.size)
 
         def tell(index: int, arrival: Arrival) -> None:
-            if not (isinstance(arrival, Ended) and arrival.error):  # else it may still run
+            if isinstance(arrival, Ended) and arrival.error:  # it may still run
+                array.is_unseen = array.is_unseen or is_unseen(arrival.error)
+            else:
                 array.unfinished -= 1
             numbers = wait.calls_of(array, index)
             array.ended += len(numbers)
@@ -223,7 +235,7 @@ class Sweep(Generic[R]):
                     wait.fetched.put_nowait(error)
                     return
                 passes = isinstance(error, ServiceError) and failures.may_pass(error)
-                if passes and wait.postpone(ready):
+                if (passes or failures.is_of_credentials(error)) and wait.postpone(ready):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]

@@ -18,7 +18,7 @@ from farcall.questions import Questions
 from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Submission
-from farcall.watching import ClosedError, IsFull, OnArrival, Watch
+from farcall.watching import ClosedError, IsFull, OnArrival, Trouble, Watch
 
 _COALESCE_S = 0.01
 
@@ -29,6 +29,9 @@ class Tracker:
     Args:
         batch: Batch.
         store_of: Gives the store of a bucket.
+
+    Attributes:
+        trouble: What keeps it from looking at the moment, if anything does.
     """
 
     def __init__(self, batch: Batch, store_of: Callable[[str], Store]) -> None:
@@ -37,7 +40,10 @@ class Tracker:
         self._watches: dict[str, Watch] = {}
         self._inboxes: dict[tuple[str, str], Inbox] = {}
         self._attempts = Attempts(batch, store_of)
-        self._questions = Questions(batch, self._watches, self._look_soon, self._attempts)
+        self.trouble = Trouble()
+        self._questions = Questions(
+            batch, self._watches, self._look_soon, self._attempts, self.trouble
+        )
         self._on_empty = self._forget  # once, and not for each of 10,000
         self._asked: dict[str, asyncio.Future[JobDetail | None]] = {}
         self._answering: asyncio.Task[None] | None = None
@@ -159,7 +165,7 @@ class Tracker:
         place = (where.bucket, where.root)
         if place not in self._inboxes:
             store = self._store_of(where.bucket)
-            self._inboxes[place] = Inbox(store, where.root, self._questions.look_for)
+            self._inboxes[place] = Inbox(store, where.root, self._questions.look_for, self.trouble)
         return self._inboxes[place]
 
     def _look_soon(self, watch: Watch) -> None:

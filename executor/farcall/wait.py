@@ -78,6 +78,7 @@ class Array:
         unfinished: How many of its tasks have not ended.
         ended: How many calls are in those that have.
         tell: What the tracker tells of their ends.
+        is_unseen: Whether it could not be looked for any longer; it goes on.
     """
 
     submission: Submission
@@ -85,6 +86,7 @@ class Array:
     unfinished: int
     ended: int = 0
     tell: OnArrival | None = None
+    is_unseen: bool = False
 
 
 class Wait:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+from farcall import failures
 from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall.settings import Settings
@@ -21,7 +22,10 @@ _log = logging.getLogger("farcall")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _GIVE_UP_S = 600.0
-"""For how long the tracker's own calls may fail before the waiting tasks are told."""
+"""For how long the tracker's own calls may fail before the waiting tasks are told. A person has
+this time to renew credentials."""
+
+_SAY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,10 @@ class Ended:
 
 class ClosedError(FarcallError):
     """The tracker was closed while somebody waited; another can follow the job on."""
+
+
+class UnseenError(ServiceError):
+    """A job could not be looked for any longer; it goes on, and who waits again follows it."""
 
 
 Arrival: TypeAlias = Arrived | Ended
@@ -157,15 +165,64 @@ class Watch:
         return self.take(detail)
 
 
-class Patience:
-    """Bears failures of the tracker's own calls, but not for ever."""
+class Trouble:
+    """What keeps the tracker from looking, for whoever shows it."""
 
     def __init__(self) -> None:
+        self._texts: dict[Patience, str] = {}
+        self._said_at = -math.inf
+
+    @property
+    def text(self) -> str:
+        """What goes wrong, what to do, and how long it is borne; empty where nothing does."""
+        return next(iter(self._texts.values()), "")
+
+    def note(self, patience: Patience, error: FarcallError, left_s: float) -> None:
+        """Note a failure that is borne, and say so: at once, and then once a minute.
+
+        Args:
+            patience: What bears it.
+            error: The failure.
+            left_s: For how long it is borne.
+        """
+        is_new = not self._texts
+        minutes = max(1, round(left_s / 60))
+        text = f"{error}; jobs go on meanwhile; trying again for {minutes} min"
+        self._texts[patience] = text
+        if is_new or moment() - self._said_at >= _SAY_S:
+            self._said_at = moment()
+            _log.warning("%s", text)
+
+    def forget(self, patience: Patience) -> None:
+        """Note that somebody looks no more."""
+        self._texts.pop(patience, None)
+
+    def clear(self, patience: Patience) -> None:
+        """Note that a call got through."""
+        if self._texts.pop(patience, "") and not self._texts:
+            _log.warning("AWS answers again; going on")
+
+
+class Patience:
+    """Bears failures of the tracker's own calls, but not for ever.
+
+    Args:
+        trouble: Is told of them.
+    """
+
+    def __init__(self, trouble: Trouble) -> None:
+        self._trouble = trouble
         self._failing_since: float | None = None
 
     def renew(self) -> None:
         """Note that a call got through."""
         self._failing_since = None
+        self._trouble.clear(self)
+
+    def end(self) -> None:
+        """Note that there is nothing to look for any more."""
+        self._failing_since = None
+        self._trouble.forget(self)
 
     def endure(self, error: Exception, watches: Mapping[str, Watch]) -> None:
         """Note a failure; where it would last for ever, tell those who wait.
@@ -182,14 +239,51 @@ class Patience:
         now = moment()
         if self._failing_since is None:
             self._failing_since = now
-            _log.warning("%s; trying again", told)
+        left_s = self._failing_since + _GIVE_UP_S - now
         permanent = isinstance(told, SettingsError) or (
-            isinstance(told, ServiceError) and "AccessDenied" in told.code
+            isinstance(told, ServiceError) and failures.is_denied(told)
         )
-        if permanent or now - self._failing_since > _GIVE_UP_S:
-            self._failing_since = None
-            for watch in list(watches.values()):
-                watch.give_up(told)
+        if not permanent and left_s >= 0:
+            self._trouble.note(self, told, left_s)
+            return
+        self.end()
+        for watch in list(watches.values()):
+            watch.give_up(_out_of_sight(told, watch.submission))
+
+
+def _out_of_sight(error: FarcallError, job: Submission) -> FarcallError:
+    """Say that it is only the wait that has ended, and how to go on with it."""
+    if not isinstance(error, ServiceError):
+        return error
+    run = job.where.root.rpartition("/")[2]
+    told = UnseenError(
+        f"{error}; job {job.job_id} ({job.name}) goes on, and what it stores is kept: when this "
+        f"is mended, `farcall attach {job.job_id}` joins it again, and `farcall recover {run}` "
+        "all of this run"
+    )
+    told.__dict__.update(error.__dict__)
+    told.__cause__ = error.__cause__
+    return told
+
+
+def is_unseen(error: BaseException) -> bool:
+    """Tell whether an error came of a job that could not be looked for, in whatever it is wrapped.
+
+    Such a job goes on, and so do others of whoever stops for it: nothing is wrong with them. The
+    same is so where AWS does not take the credentials.
+    """
+    left: list[BaseException | None] = [error]
+    known = set()
+    while left:
+        each = left.pop()
+        if isinstance(each, UnseenError) or (
+            isinstance(each, ServiceError) and failures.is_of_credentials(each)
+        ):
+            return True
+        if each is not None and id(each) not in known:
+            known.add(id(each))
+            left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    return False
 
 
 def moment() -> float:

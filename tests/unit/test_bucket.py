@@ -77,7 +77,7 @@ async def test_expired_credentials_are_fetched_anew_a_few_times(clock):
 
 async def test_a_refusal_is_final(clock):
     world = World(PermissionDeniedError(refusal(403, "AccessDenied")))
-    with pytest.raises(ServiceError, match="need permission for it") as caught:
+    with pytest.raises(ServiceError, match="need permission for GetObject") as caught:
         await world.get()
     assert (world.asked, caught.value.code) == ([0], "AccessDenied")
     world = World(GenericError(refusal(400, "InvalidArgument")))

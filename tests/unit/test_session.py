@@ -22,7 +22,9 @@ async def session():
     async def close(): ...
 
     memory = MemoryStore()
-    access = SimpleNamespace(batch=None, close=close, store=lambda bucket: memory, client=None)
+    access = SimpleNamespace(
+        batch=None, close=close, store=lambda bucket: memory, client=None, overruled=""
+    )
     made = Session(access)
     yield made
     await made.close()
@@ -57,7 +59,9 @@ async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch
     async def close(): ...
 
     monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
-    access = SimpleNamespace(batch=None, close=close, store=lambda bucket: MemoryStore())
+    access = SimpleNamespace(
+        batch=None, close=close, store=lambda bucket: MemoryStore(), overruled=""
+    )
     made = Session(access)
     monkeypatch.setattr(made.store("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short
     await asyncio.sleep(0)  # its keeper begins

@@ -13,7 +13,7 @@ from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, JobStuckError, ServiceError, SettingsError
 from farcall.states import ending
 from farcall.submission import Submission
-from farcall.watching import ClosedError, Ended, Watch
+from farcall.watching import ClosedError, Ended, Watch, is_unseen
 from farcall_runtime.contract import Location
 from unit.fakes import no_answer, refusal
 from unit.tracking import HOST_LOST, ROOT, arrived
@@ -447,6 +447,9 @@ def test_states_only_go_forward_whatever_the_order_of_events(events, asked):
 
 UNREACHABLE = ServiceError("ListObjectsV2 failed: no route", operation="ListObjectsV2")
 DENIED = ServiceError("ListObjectsV2 refused", operation="ListObjectsV2", code="AccessDenied")
+EXPIRED = ServiceError(
+    "ListObjectsV2 refused; renew the credentials", operation="ListObjectsV2", code="ExpiredToken"
+)
 NO_BUCKET = SettingsError("no such bucket", option="s3_bucket_name")
 
 
@@ -467,7 +470,11 @@ async def test_a_listing_that_fails_for_too_long_is_told_to_all_who_wait(world):
     world.watch("k")
     world.inbox.failures[ROOT] = UNREACHABLE
     assert 600 <= await world.until(3) <= 700
-    assert {arrival.error for _, _, arrival in world.told} == {UNREACHABLE}
+    for job_id, _, arrival in world.told:
+        assert str(arrival.error).startswith(f"{UNREACHABLE}; job {job_id} (n) goes on")
+        assert f"`farcall attach {job_id}`" in str(arrival.error)
+        assert "`farcall recover run`" in str(arrival.error)
+        assert is_unseen(arrival.error)
 
 
 @pytest.mark.parametrize("failure", [DENIED, NO_BUCKET])
@@ -479,7 +486,7 @@ async def test_a_permanent_refusal_is_told_to_all_who_wait_for_that_run_at_once(
     world.inbox.failures[ROOT] = failure
     assert await world.until(3) < 2
     assert sorted(world.tasks()) == [("j", 0), ("j", 1), ("k", 0)]
-    assert {arrival.error for _, _, arrival in world.told} == {failure}
+    assert all(str(arrival.error).startswith(str(failure)) for _, _, arrival in world.told)
     await asyncio.sleep(10)
     world.store("other", root="another/v1/run")
     await world.until(4, at_most_s=1)
@@ -502,6 +509,46 @@ async def test_outcomes_arrive_while_batch_cannot_be_reached(world):
     assert await world.until(2) > 200
     assert world.told[0] == ("j", 0, arrived("j", 0))
     assert isinstance(world.told[1][2].error, ServiceError)
+
+
+async def test_what_keeps_from_looking_is_said_each_minute_until_it_passes(world, caplog):
+    """Once for all that fails by the same, and for whoever shows it."""
+    trouble = world.tracker.trouble
+    world.jobs.set("j", "PENDING", summary={"RUNNING": 200})
+    world.jobs.set("k", "RUNNING")
+    world.watch("j", size=200)  # which is looked for by itself
+    world.watch("k")
+    await asyncio.sleep(5)
+    assert trouble.text == ""
+    world.inbox.failures[ROOT] = EXPIRED
+    world.jobs.failure = refusal("ExpiredTokenException", 403)
+    await asyncio.sleep(200)
+    assert "renew the credentials" in trouble.text
+    assert "jobs go on meanwhile; trying again for" in trouble.text
+    assert 3 <= len(caplog.records) <= 5
+    assert all("renew the credentials" in record.message for record in caplog.records)
+    caplog.clear()
+    world.inbox.failures.clear()
+    world.jobs.failure = None
+    await asyncio.sleep(30)
+    assert trouble.text == ""
+    (again,) = caplog.records
+    assert again.message.startswith("AWS answers again")
+    assert world.told == []
+
+
+async def test_nothing_is_said_of_what_nobody_waits_for_any_more(world):
+    def tell(index, arrival):
+        raise AssertionError
+
+    world.watch("j", tell=tell)
+    world.inbox.failures[ROOT] = EXPIRED
+    world.jobs.failure = refusal("ExpiredTokenException", 403)
+    await asyncio.sleep(30)
+    assert world.tracker.trouble.text != ""
+    world.tracker.unwatch("j", tell)
+    await asyncio.sleep(30)
+    assert world.tracker.trouble.text == ""
 
 
 async def test_after_a_failure_new_tasks_have_their_own_patience(world):

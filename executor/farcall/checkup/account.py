@@ -61,6 +61,8 @@ async def identify(access: Aws, time_limit_s: float) -> Identity:
         if left_s < _SOON_S:
             remedy = "renew them before you submit what takes longer"
             findings = [Finding(name, WARNING, found, remedy)]
+    if access.overruled:
+        findings.append(Finding("credentials file", WARNING, *access.overruled.split("; ", 1)))
     return Identity([*findings, *_clock(reply)], False)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import obstore
 
-from farcall import aws
+from farcall import aws, failures
 from farcall.aws import Aws
 from farcall.bucket import Bucket
 from farcall.checkup.findings import (
@@ -18,7 +18,6 @@ from farcall.checkup.findings import (
     WARNING,
     Finding,
     guarded,
-    is_denied,
 )
 from farcall.errors import ServiceError, SettingsError
 from farcall.settings import Settings
@@ -89,7 +88,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         finally:
             await bucket.ask("DeleteObject", key, lambda s: obstore.delete_async(s, [key]))
     except ServiceError as error:
-        if not is_denied(error):
+        if not failures.is_denied(error):
             raise
         # Whoever cannot do this cannot submit, other than with what is looked at elsewhere.
         remedy = f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
@@ -147,7 +146,7 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
     try:
         rules = await _rules(client, settings)
     except ServiceError as error:
-        if not is_denied(error):
+        if not failures.is_denied(error):
             raise
         rules = []
     if any("NoncurrentVersionExpiration" in rule for rule in rules):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
+from farcall import failures
 from farcall.errors import FarcallError, ServiceError, SettingsError
 from farcall.origins import origin
 from farcall.timeouts import within
@@ -49,11 +50,6 @@ class Finding:
     remedy: str = ""
 
 
-def is_denied(error: ServiceError) -> bool:
-    """Tell whether a permission was missing for the call."""
-    return "AccessDenied" in error.code or error.code in ("403", "Forbidden")
-
-
 def told(check: str, error: Exception) -> Finding:
     """Return the finding of a check that ended with an error."""
     text, _, remedy = str(error).partition("; ")
@@ -61,7 +57,7 @@ def told(check: str, error: Exception) -> Finding:
         if error.option:
             remedy += f" ({error.option} comes from {origin(error.option)})"
         return Finding(check, FAILED, text, remedy)
-    if isinstance(error, ServiceError) and is_denied(error):
+    if isinstance(error, ServiceError) and failures.is_denied(error):
         action = _ACTIONS.get(error.operation, f"batch:{error.operation}")
         remedy = f"to have it checked, allow {action} to the credentials in use"
         return Finding(check, NOT_CHECKED, f"{action} is not allowed", remedy)

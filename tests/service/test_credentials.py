@@ -1,0 +1,166 @@
+"""Credentials that end while jobs run, and those that lose against others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, ServiceError, Settings, checkup, watching
+from farcall.checkup import WARNING
+from farcall.session import session_for
+from patience import until_async
+from proxy import Proxy
+
+OLD = "ASIAOLD"
+
+
+def linger(go: str) -> int:
+    """Wait for a file."""
+    while not Path(go).exists():
+        time.sleep(0.05)
+    return 7
+
+
+class Login:
+    """A profile with keys that end, as a login writes them into a file."""
+
+    def __init__(self, aws: farcall.local.LocalAWS, proxy: Proxy, file: Path) -> None:
+        self._good = aws.environment
+        self._proxy = proxy
+        self._file = file
+        self._write(OLD, "secret")
+
+    def end(self) -> None:
+        self._proxy.rule = lambda request: "expired" if request.access_key_id == OLD else ""
+
+    def renew(self) -> None:
+        self._write(self._good["AWS_ACCESS_KEY_ID"], self._good["AWS_SECRET_ACCESS_KEY"])
+
+    def _write(self, key: str, secret: str) -> None:
+        self._file.write_text(
+            f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+            "aws_session_token = token\n"
+        )
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def login(
+    aws: farcall.local.LocalAWS, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Login:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "keys"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    return Login(aws, proxy, file)
+
+
+async def test_keys_that_are_renewed_in_their_file_are_taken_up(
+    login: Login, proxy: Proxy, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        job = await executor.submit(linger, str(go))
+        trouble = (await session_for(executor.settings)).tracker.trouble
+        login.end()
+        await until_async(lambda: "renew the credentials" in trouble.text)
+        go.touch()
+        login.renew()
+        assert 7 == await job.result()
+        await until_async(lambda: not trouble.text)
+
+
+async def test_the_wait_ends_and_the_jobs_go_on(
+    login: Login,
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(watching, "_GIVE_UP_S", 1.0)
+    go = tmp_path / "go"
+    with pytest.raises(ServiceError, match="renew the credentials.*goes on") as caught:
+        async with make_executor(endpoint_url=proxy.url) as executor:
+            other = await executor.submit(linger, str(go))
+            job = await executor.submit(linger, str(go))
+            login.end()
+            await job.result()
+    assert f"`farcall attach {job.id}`" in str(caught.value)
+    assert not job.done()
+    login.renew()
+    go.touch()
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        assert 7 == await executor.attach(other.id).result()
+        assert 7 == await job.result()  # by the same handle, too
+    assert not proxy.counts["batch terminatejob"]
+
+
+@pytest.mark.parametrize("return_exceptions", [False, True])
+async def test_so_do_those_of_a_map_which_shows_why(
+    login: Login,
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    return_exceptions: bool,
+) -> None:
+    monkeypatch.setattr(watching, "_GIVE_UP_S", 1.0)
+    go = tmp_path / "go"
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        run = await executor.run_name()
+        sweep = executor.task(linger).map(
+            [str(go)] * 3, return_exceptions=return_exceptions, progress=True
+        )
+        waiting = asyncio.ensure_future(sweep._gather())
+        await until_async(lambda: sweep.job_ids)
+        login.end()
+        (came,) = await asyncio.gather(waiting, return_exceptions=True)
+    told = came if return_exceptions else [came]
+    assert all(isinstance(error, ServiceError) for error in told)
+    assert f"`farcall recover {run}`" in str(told[0])
+    assert "renew the credentials" in capsys.readouterr().err
+    assert f"recover({run!r})" in caplog.text
+    login.renew()
+    go.touch()
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        recovered = await executor.recover(run)
+        assert [7, 7, 7] == [await job.result() for job in recovered.jobs]
+
+
+async def test_a_file_that_loses_against_the_environment_is_warned_of(
+    aws: farcall.local.LocalAWS,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = [
+        f"{n} = {aws.environment[n.upper()]}\n"
+        for n in ("aws_access_key_id", "aws_secret_access_key")
+    ]
+    (tmp_path / "keys").write_text(f"[default]\n{''.join(keys)}[work]\n{''.join(keys)}")
+    monkeypatch.setenv("FARCALL_CREDENTIALS", str(tmp_path / "keys"))
+    session = await session_for(Settings())
+    await session.close()
+    assert "AWS_ACCESS_KEY_ID in the environment are used all the same" in caplog.text
+    found = {each.check: each for each in await checkup.examine()}
+    assert WARNING == found["credentials file"].verdict
+    assert "unset them, or set profile" in found["credentials file"].remedy
+
+    caplog.clear()
+    monkeypatch.setenv("FARCALL_PROFILE", "work")
+    session = await session_for(Settings())
+    await session.close()
+    assert "all the same" not in caplog.text
+    assert "credentials file" not in {each.check for each in await checkup.examine()}
