@@ -24,7 +24,7 @@ from farcall.errors import (
 from farcall.payload import Call
 from farcall.store import Store
 from farcall.submission import Submission
-from farcall_runtime import envelope
+from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part
 
@@ -113,16 +113,16 @@ class Calls:
             sentence = f"{where.url} is not what was submitted ({error})"
             remedy = "find out who writes to the bucket"
             raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
-        if len(data) <= _SMALL_BYTES:
-            return _unpickled(data, about)
+        # In a thread, whose `KeyboardInterrupt` is the arguments' own and nobody's Ctrl-C.
         return await asyncio.to_thread(_unpickled, data, about)
 
 
 def _unpickled(data: Buffer, about: About) -> list[Call]:
     try:
         calls: list[Call] = unpickling.load(envelope.unpack(data))
-    except Exception as error:  # the arguments' own code
-        sentence = f"the arguments cannot be unpickled here ({type(error).__name__}: {error})"
+    except BaseException as error:  # the arguments' own code
+        why = f"{type(error).__name__}: {failures.message(error)}"
+        sentence = f"the arguments cannot be unpickled here ({why})"
         raise TaskNotPicklableError(
             about.tell(sentence, "install here what their classes need")
         ) from error

@@ -19,6 +19,12 @@ _wanted: Counter[Interrupts] = Counter()
 """Who wants to know, and how often. All are of the main thread, which alone sets handlers."""
 
 
+def is_ctrl_c(error: BaseException) -> bool:
+    """Tell whether an error may be somebody's Ctrl-C, which Python raises in the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and isinstance(error, KeyboardInterrupt)
+
+
 class Interrupts:
     """Tells of Ctrl-C before it does what it would do anyway; only while somebody wants to know.
 

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from farcall.errors import TaskNotPicklableError
+from farcall.interrupts import is_ctrl_c
 from farcall.spilling import NoRoomError, Spill
-from farcall_runtime import envelope, pickles
+from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.envelope import Buffer
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -106,7 +107,9 @@ def pack_function(function: Callable[..., Any]) -> Packed:
     try:
         with project_by_value():
             return _pack(function)
-    except Exception as error:
+    except BaseException as error:  # pickling runs the user's code
+        if is_ctrl_c(error):
+            raise
         name = getattr(function, "__qualname__", repr(function))
         raise TaskNotPicklableError(
             f"function {name} cannot be pickled ({_reason(error)}); what it uses from around "
@@ -158,9 +161,9 @@ def pack_call(calls: Sequence[Call], cache_dir: str | None = None) -> Packed:
     try:
         with project_by_value():
             return _frame(pickles.dump(list(calls), new_sink))
-    except NoRoomError:
-        raise
-    except Exception as error:
+    except BaseException as error:  # pickling runs the user's code
+        if isinstance(error, NoRoomError) or is_ctrl_c(error):
+            raise
         raise TaskNotPicklableError(
             f"{_find_culprit(calls)} cannot be pickled ({_reason(error)}); open files, sockets, "
             "locks and generators cannot travel: pass what they are made from"
@@ -193,13 +196,15 @@ def _find_culprit(calls: Sequence[Call]) -> str:
         for name, value in named:
             try:
                 pickles.dump(value)
-            except Exception:
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
                 return f"{name} ({type(value).__name__})"
     return "the arguments"
 
 
 def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {failures.message(error)}"
 
 
 # --- modules by value ------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -14,6 +16,9 @@ from farcall_runtime.contract import STREAMS, TERMINATED_TYPE, CallStatus, Outco
 from farcall_runtime.envelope import Buffer
 
 R = TypeVar("R")
+
+_ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError)
+"""What ends or cancels whoever it reaches. Raised by a task it says nothing to its caller."""
 
 _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "AttributeError", "MissingError")
 
@@ -100,7 +105,10 @@ def is_success(meta: dict[str, Any]) -> bool:
 def read(
     meta: dict[str, Any], value: Buffer, job: About, why: Verdict | None = None
 ) -> list[Result]:
-    """Turn a verified outcome into results.
+    """Turn a verified outcome into results. It is to be called in a thread of its own.
+
+    A value's own code may raise whatever it likes where it is read, and that is the error of its
+    call alone. In another thread than the main one no `KeyboardInterrupt` is somebody's Ctrl-C.
 
     Args:
         meta: The outcome's description.
@@ -197,10 +205,10 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
     if record["status"] == CallStatus.RETURNED:
         try:
             value = unpickling.load(parts)
-        except Exception as trouble:  # the value's own code
+        except BaseException as trouble:  # the value's own code
             sentence = (
                 "the function's value cannot be unpickled here "
-                f"({type(trouble).__name__}: {trouble})"
+                f"({type(trouble).__name__}: {failures.message(trouble)})"
             )
             why = Verdict(
                 errors.ResultNotPicklableError,
@@ -248,30 +256,32 @@ def verdict(record: dict[str, Any]) -> Verdict:
 
 # --- exceptions ------------------------------------------------------------------------------
 
+_CAUSE: Any = BaseException.__cause__
+_CONTEXT: Any = BaseException.__context__
+"""The base class's own attributes: another class may do anything where its own are used."""
+
 
 def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> BaseException:
     """Rebuild the exception the function raised, with its chain and its remote traceback."""
     chain = record["chain"]
     members = [_member(link, parts) for link in chain]
     for link, behind, member in zip(chain[1:], members, members[1:], strict=False):
-        # By the base class's own attributes: a class may refuse to have any set.
-        if link["relation"] == failures.CAUSE:
-            BaseException.__cause__.__set__(behind, member)  # type: ignore[union-attr]
-        else:
-            BaseException.__context__.__set__(behind, member)  # type: ignore[union-attr]
+        (_CAUSE if link["relation"] == failures.CAUSE else _CONTEXT).__set__(behind, member)
     lines = [
         f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}:",
         with_source(record["traceback"]),
         *job.earlier_lines(),
     ]
     note = "\n".join(lines)
-    if isinstance(members[0], _Unknown):
-        text = f"the function raised {members[0]}\n{note}"
-        known = errors.TaskError(text, **job.fields())
-        known.__cause__, known.__context__ = members[0].__cause__, members[0].__context__
-        return known
-    _add_note(members[0], members[-1], note)
-    return members[0]
+    first = members[0]
+    if type(first) is not _Unknown:
+        with contextlib.suppress(BaseException):  # the class's own code
+            _add_note(first, members[-1], note)
+            return first
+    text = f"the function raised {chain[0]['type']}: {chain[0]['message']}\n{note}"
+    known = errors.TaskError(text, **job.fields())
+    known.__cause__, known.__context__ = _CAUSE.__get__(first), _CONTEXT.__get__(first)
+    return known
 
 
 class _Unknown(errors.TaskError):
@@ -282,16 +292,19 @@ def _member(link: dict[str, Any], parts: Sequence[Buffer]) -> BaseException:
     if link["part"] is not None:
         try:
             error = unpickling.load([parts[link["part"]]])
-        except Exception:  # a class this process lacks, or whose own code fails here
+        except BaseException:  # a class this process lacks, or whose own code fails here
             error = None
-        if isinstance(error, Exception):
-            return error
+        kind = type(error)
+        if issubclass(kind, Exception) and not issubclass(kind, _ENDS):
+            return error  # type: ignore[no-any-return]
     return _Unknown(f"{link['type']}: {link['message']}")
 
 
 def _add_note(error: BaseException, last: BaseException, note: str) -> None:
-    if hasattr(error, "add_note"):
-        notes = vars(error).get("__notes__", ())
-        vars(error)["__notes__"] = [*(notes if isinstance(notes, list) else ()), note]
-    elif last.__cause__ is None:  # Python 3.10 shows no notes, but it shows causes
-        last.__cause__ = errors.TaskError(note)
+    if hasattr(BaseException, "add_note"):
+        own = object.__getattribute__(error, "__dict__")
+        notes = own.get("__notes__", ())
+        own["__notes__"] = [*(notes if isinstance(notes, list) else ()), note]
+        return
+    if _CAUSE.__get__(last) is None:  # Python 3.10 shows no notes, but it shows causes
+        _CAUSE.__set__(last, errors.TaskError(note))

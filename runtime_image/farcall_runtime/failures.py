@@ -43,7 +43,7 @@ def capture(
         chain.append(
             {
                 "type": type_name(member),
-                "message": _message(member),
+                "message": message(member),
                 "relation": relation,
                 "part": len(parts) if data is not None else None,
             }
@@ -96,7 +96,7 @@ def _pickle(error: Exception) -> bytes | None:
     data = _pickle_as_it_is(error)
     if data is not None:
         return data
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):
         data = pickles.dump_whole(_recipe(error))
         pickle.loads(data)  # noqa: S301  # our own bytes
         return data
@@ -104,7 +104,7 @@ def _pickle(error: Exception) -> bytes | None:
 
 
 def _pickle_as_it_is(error: BaseException) -> bytes | None:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):
         data = pickles.dump_whole(error)
         copy = pickle.loads(data)  # noqa: S301  # our own bytes
         if type(copy) is not type(error):
@@ -138,15 +138,16 @@ class _Rebuilt:
 def _can_pickle(value: object) -> bool:
     try:
         pickles.dump_whole(value)
-    except Exception:  # the value's own code may raise anything
+    except BaseException:  # the value's own code may raise anything
         return False
     return True
 
 
-def _message(error: BaseException) -> str:
+def message(error: BaseException) -> str:
+    """Return what an exception says, shortened where it is long; its class may fail at that."""
     try:
         return _shorten(str(error))
-    except Exception as broken:  # the user's own __str__
+    except BaseException as broken:  # the user's own __str__
         return f"<no message: str() raised {type(broken).__name__}>"
 
 

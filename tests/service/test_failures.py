@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import contextlib
 import ctypes
 import os
@@ -9,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,7 @@ from farcall import (
     JobTimeoutError,
     ResultNotPicklableError,
     TaskError,
+    TaskNotPicklableError,
 )
 
 sys.path.append(str(Path(__file__).parent))
@@ -114,6 +118,75 @@ async def test_sys_exit_is_told_and_does_not_end_the_client(executor: BatchExecu
 
     with pytest.raises(TaskError, match="SystemExit: 3"):
         await job.result()
+
+
+def spring(name: str, client: int) -> str:
+    """Raise in the client; anywhere else be a value."""
+    if os.getpid() == client:
+        raise (getattr(asyncio, name, None) or getattr(builtins, name))("enough")
+    return name
+
+
+class Trap:
+    """What raises where it is read in the client."""
+
+    def __init__(self, name: str, client: int) -> None:
+        self.recipe = spring, (name, client)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.recipe
+
+
+ENDS = ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError"]
+
+
+async def test_a_value_that_would_end_the_client_is_one_calls_error(
+    executor: BatchExecutor,
+) -> None:
+    task, here = (
+        executor.task(lambda name: Trap(name, here) if name in ENDS else name),
+        os.getpid(),
+    )
+
+    found = await task.map(["one", *ENDS, "two"], return_exceptions=True)
+
+    assert (found[0], found[-1]) == ("one", "two")
+    assert {type(error) for error in found[1:-1]} == {ResultNotPicklableError}
+    for name, error in zip(ENDS, found[1:-1], strict=True):
+        assert f"cannot be unpickled here ({name}: enough)" in str(error)
+
+
+async def test_a_value_that_would_end_the_client_leaves_its_siblings_alone(
+    executor: BatchExecutor, tmp_path: Path
+) -> None:
+    def work(name: str, go: str) -> Any:
+        while name == "one" and not Path(go).exists():
+            time.sleep(0.02)
+        return Trap(name, here) if name in ENDS else name
+
+    here, go = os.getpid(), tmp_path / "go"
+    names = ["one", *ENDS]
+    jobs = [await executor.submit(work, name, str(go)) for name in names]
+
+    found = await asyncio.gather(*(job.result() for job in jobs[1:]), return_exceptions=True)
+    assert {type(error) for error in found} == {ResultNotPicklableError}
+    go.touch()
+    assert await jobs[0].result() == "one"
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_an_argument_that_would_end_the_client_is_refused(
+    executor: BatchExecutor, name: str
+) -> None:
+    class Argument:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return str, (spring(name, here),)
+
+    here = os.getpid()
+    with pytest.raises(TaskNotPicklableError, match=f"argument 1 .Argument.*{name}"):
+        await executor.submit(str, Argument())
+    with pytest.raises(TaskNotPicklableError, match=f"argument 1 .Argument.*{name}"):
+        await executor.task(str).map([1, Argument()])
 
 
 async def test_os_exit_is_told_with_its_code_and_the_output(executor: BatchExecutor) -> None:

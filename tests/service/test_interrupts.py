@@ -203,3 +203,50 @@ def test_ctrl_c_reaches_the_program_after_two_sessions_have_ended_jobs(
             process.communicate()
     assert said.splitlines()[-1] == "left"
     assert process.returncode == 0
+
+
+#: Reads a value that takes as long as the program itself lets it.
+SLOW_VALUE = """
+import asyncio, os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import farcall
+
+client, go = os.getpid(), threading.Event()
+
+def wait(pid):
+    if os.getpid() == client:
+        print("reading", flush=True)
+        sys.modules["__main__"].go.wait()
+
+class Slow:
+    def __reduce__(self):
+        return wait, (client,)
+
+async def main():
+    async with farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1) as executor:
+        await executor.task(Slow)()
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("left")
+go.set()
+"""
+
+
+def test_ctrl_c_ends_a_program_that_is_reading_a_value(
+    aws: farcall.local.LocalAWS, tmp_path: Path
+) -> None:
+    script = tmp_path / "client.py"
+    script.write_text(SLOW_VALUE)
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "reading\n"
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert said == "left\n"
+    assert process.returncode == 0

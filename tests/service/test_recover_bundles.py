@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import sys
 import time
@@ -35,7 +36,7 @@ class Moved:
 
 def _unknown():
     if os.environ.get("FARCALL_TEST_HOME") == "here":
-        raise LookupError("nobody knows it here")
+        raise getattr(builtins, os.environ["FARCALL_TEST_ERROR"])("nobody knows it here")
     return Moved()
 
 
@@ -93,10 +94,12 @@ async def test_a_chunk_tells_each_of_its_calls(keeping):
     assert found == [[((x,), {}) for x in (0, 1, 2)], [((x,), {}) for x in (3, 4)]]
 
 
-async def test_arguments_that_cannot_be_read_here_are_told(keeping, monkeypatch):
+@pytest.mark.parametrize("error", ["LookupError", "SystemExit", "KeyboardInterrupt"])
+async def test_arguments_that_cannot_be_read_here_are_told(keeping, monkeypatch, error):
     async with keeping as executor:
         job = await executor.submit(double, Moved())
         monkeypatch.setenv("FARCALL_TEST_HOME", "here")
+        monkeypatch.setenv("FARCALL_TEST_ERROR", error)
         with pytest.raises(TaskNotPicklableError, match=f"nobody knows it here.*{job.id}"):
             await job.calls()
         await job.wait()

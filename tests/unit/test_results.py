@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -215,6 +216,88 @@ def test_an_exception_that_cannot_say_itself_arrives(remote):
 
     error = remote(work).error
     assert (type(error), error.args) == (MuteError, (1,))
+
+
+class Ending(BaseException):
+    """What no ``except Exception`` catches, and that cannot even be shown."""
+
+    def __str__(self):
+        raise SystemExit(4)
+
+
+class CancelError(asyncio.CancelledError, Exception):
+    """A cancel to whoever awaits, an error to ``except Exception``."""
+
+
+ENDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, CancelError, Ending]
+
+
+def spring(kind, pid, make=int, *args):
+    """Raise in one process; anywhere else make something."""
+    if os.getpid() == pid:
+        raise kind(3)
+    return make(*args)
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_value_whose_reading_would_end_this_process_is_an_error_of_its_call(container, kind):
+    here = os.getpid()
+
+    class Springing:
+        def __reduce__(self):
+            return spring, (kind, here)
+
+    records, value = container.run(lambda x: x or Springing(), [((n,), {}) for n in (1, 0, 3)])
+    one, trapped, three = results.read(done(*records), value, JOB)
+    assert (one.unwrap(), three.unwrap()) == (1, 3)
+    with pytest.raises(errors.ResultNotPicklableError, match=f"unpickled here .{kind.__name__}"):
+        trapped.unwrap()
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_an_exception_whose_reading_would_end_this_process_is_a_task_error(remote, kind):
+    here = os.getpid()
+
+    class SpringingError(Exception):
+        def __reduce__(self):
+            return spring, (kind, here, SpringingError, *self.args)
+
+    def work():
+        raise SpringingError("what happened")
+
+    error = remote(work).error
+    assert type(error) is errors.TaskError
+    assert "SpringingError: what happened" in str(error)
+
+
+def test_an_exception_that_would_cancel_or_end_whoever_gets_it_is_a_task_error(remote):
+    class StopError(SystemExit, Exception):
+        pass
+
+    for kind in (CancelError, StopError):
+
+        def work(kind=kind):
+            raise kind("enough")
+
+        error = remote(work).error
+        assert type(error) is errors.TaskError
+        assert f"{kind.__qualname__}: enough" in str(error)
+
+
+@pytest.mark.parametrize("attribute", ["__class__", "__dict__", "__notes__", "__cause__"])
+def test_an_exception_that_ends_whoever_looks_at_it_arrives(remote, attribute):
+    here = os.getpid()
+
+    class SpringingError(Exception):
+        def __getattribute__(self, name):
+            if name == attribute:
+                spring(SystemExit, here)
+            return super().__getattribute__(name)
+
+    def work():
+        raise SpringingError("what happened")
+
+    assert type(remote(work).error) is SpringingError
 
 
 # --- values and functions that cannot be read -------------------------------------------------
