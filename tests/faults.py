@@ -32,6 +32,7 @@ Something happens to the connection:
 * ``"lost"``: passed on, and closed without an answer
 * ``"truncated"``: passed on, and closed in the middle of the answer
 * ``"hang"``: not passed on, and never answered
+* ``"held"``: passed on when `Proxy.release` is called, whoever waits for the answer by then
 
 Or to the answer:
 

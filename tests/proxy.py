@@ -89,6 +89,7 @@ class Proxy:
         self._is_gone = False
         self._is_open = threading.Event()
         self._loop = asyncio.new_event_loop()
+        self._released = asyncio.Event()
         self._threads = ThreadPoolExecutor(_THREADS)
         self._onward: aiohttp.ClientSession
         self._server: asyncio.Server
@@ -122,6 +123,10 @@ class Proxy:
     def hang(self) -> None:
         """Take requests from now on and answer none."""
         self.lasting["*"] = "hang"
+
+    def release(self) -> None:
+        """Pass on what is held."""
+        self._in_loop(self._released.set)
 
     def of(self, service: str) -> dict[str, int]:
         """Return the requests of one service, by operation."""
@@ -223,6 +228,8 @@ class Proxy:
             return _hang_up(received, reset=True)
         if fault == "hang" or self._is_gone:
             await self._loop.create_future()  # never done
+        if fault == "held":
+            await self._released.wait()
         if fault == "slow" or isinstance(fault, (int, float)):
             await asyncio.sleep(SLOW_S if fault == "slow" else fault)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -17,7 +16,7 @@ from farcall import failures
 from farcall.aws import Aws
 from farcall.definitions import Definition
 from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, ServiceError
+from farcall.errors import ServiceError
 from farcall.lanes import Lane, Ticket, Tries, is_throttling
 from farcall.listing import Listing
 from farcall.states import OWN_REASON
@@ -37,15 +36,11 @@ _SUBMITS_PER_S = 45.0
 _POLLS_PER_S = 5.0
 _CONTROLS_PER_S = 20.0
 
-_SUBMIT_FOR_S = 60.0
 _REGISTER_FOR_S = 20.0
 _TERMINATE_FOR_S = 20.0
-LOOK_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0)
-"""Waits before looking for a job whose submission was not answered: lists lag behind."""
-_LOOK_FOR_S = 300.0
-"""Whoever gave up sooner would leave a job that nobody knows of."""
-
-_NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
+LOOK_FOR_S = 300.0
+"""So long it is tried to look for a job: whoever gave up sooner would leave one that nobody knows
+of."""
 
 
 class Batch:
@@ -64,7 +59,6 @@ class Batch:
         self._submitting = Lane(access.batch, _SUBMITS_PER_S)
         self._polling = Lane(access.batch, _POLLS_PER_S)
         self._control = Lane(access.batch, _CONTROLS_PER_S)
-        self._ending: set[asyncio.Future[None]] = set()
         self.listing = Listing(self._polling)
 
     # --- queues and definitions ---------------------------------------------------------------
@@ -78,8 +72,13 @@ class Batch:
         Raises:
             ServiceError: Batch refused the call.
         """
-        reply = await self._control.call("describe_job_queues", jobQueues=[name])
-        return next(iter(reply.get("jobQueues", [])), None)
+        wanted: dict[str, Any] = {"jobQueues": [name]}
+        while True:
+            reply = await self._control.call("describe_job_queues", **wanted)
+            found = reply.get("jobQueues", [])
+            if found or not reply.get("nextToken"):
+                return next(iter(found), None)
+            wanted["nextToken"] = reply["nextToken"]
 
     async def ensure_definition(self, definition: Definition) -> str:
         """Return the ARN of an active definition with this content, registered if there is none.
@@ -143,85 +142,25 @@ class Batch:
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    async def submit(self, request: Mapping[str, Any], ticket: Ticket | None = None) -> str:
-        """Submit a job exactly once, and return its ID.
+    async def submit(self, request: Mapping[str, Any], ticket: Ticket) -> str:
+        """Send a SubmitJob request once, and return the job's ID.
 
-        SubmitJob takes no token, so it is never sent again blindly: where no answer came, the
-        job is looked up by its name, which must be unique, and adopted if it is there.
-
-        Cancelling the wait takes a request back that waits for its turn. For one on its way the
-        answer is waited for, and the job is terminated.
+        It takes no token, so only `farcall.sending` knows when it may be sent again.
 
         Args:
             request: The request.
-            ticket: Tells afterwards whether Batch may have got it.
+            ticket: With which the caller may take it back.
 
         Raises:
-            SettingsError: There is no such queue.
-            SubmissionError: Batch refused the job.
-            ServiceError: The credentials don't allow it, or Batch cannot be reached.
+            ServiceError: Batch refused, or did not answer.
         """
-        ticket = ticket or Ticket()
-        sending = asyncio.ensure_future(self._submit(request, ticket))
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            if ticket.withdraw():
-                sending.cancel()
-            else:
-                # Shielded: a second cancel must not cut off a request that is on its way.
-                ending = asyncio.ensure_future(self._terminate_late(request, sending))
-                self._ending.add(ending)
-                ending.add_done_callback(self._ending.discard)
-                await asyncio.shield(ending)
-            raise
-
-    async def _submit(self, request: Mapping[str, Any], ticket: Ticket) -> str:
-        tries = Tries(_SUBMIT_FOR_S)
-        while True:
-            try:
-                reply = await self._submitting.once("submit_job", ticket=ticket, **request)
-            except ServiceError as error:
-                found = await self._find_unanswered(request, error) if error.sent else None
-                if found:
-                    return found
-                ticket.note_refused()
-                # Batch's own services learn of a new definition one after the other.
-                new = bool(_NEW_DEFINITION.search(str(error)))
-                try:
-                    await tries.wait_after(error, again=new)
-                except ServiceError as last:
-                    raise failures.explain_submission(request, last) from error
-            else:
-                return str(reply["jobId"])
-
-    async def _terminate_late(
-        self, request: Mapping[str, Any], sending: asyncio.Future[str]
-    ) -> None:
-        try:
-            await self.terminate([await sending], "cancelled while it was submitted")
-        except FarcallError as error:
-            _log.warning("%s, which was cancelled: %s", request["jobName"], error)
-
-    async def _find_unanswered(
-        self, request: Mapping[str, Any], error: ServiceError
-    ) -> str | None:
-        name = request["jobName"]
-        _log.warning("%s; looking whether %s was submitted", error, name)
-        for wait_s in LOOK_AGAIN_S:
-            await asyncio.sleep(wait_s)
-            try:
-                found = await self.find_named(request["jobQueue"], name)
-            except ServiceError as failure:
-                raise failures.explain_unanswered(request, error, failure) from failure
-            if found:
-                return found[0]
-        return None
+        reply = await self._submitting.once("submit_job", ticket=ticket, **request)
+        return str(reply["jobId"])
 
     async def find_named(self, queue: str, name: str) -> list[str]:
         """Return the IDs of a queue's jobs of one name, in any status.
 
-        Lists lag behind: a job just submitted is found a little later, see `LOOK_AGAIN_S`.
+        Lists lag behind: a job just submitted is found a little later.
 
         Args:
             queue: Name or ARN of the queue.
@@ -233,13 +172,19 @@ class Batch:
         Source:
             https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
         """
-        wanted = {"name": "JOB_NAME", "values": [name]}
-        reply = await self._control.call(
-            "list_jobs", patience_s=_LOOK_FOR_S, jobQueue=queue, filters=[wanted]
-        )
-        # The filter takes no notice of upper and lower case.
-        jobs = reply.get("jobSummaryList", [])
-        return [str(job["jobId"]) for job in jobs if job["jobName"] == name]
+        wanted: dict[str, Any] = {
+            "jobQueue": queue,
+            "filters": [{"name": "JOB_NAME", "values": [name]}],
+        }
+        found: list[str] = []
+        while True:
+            reply = await self._control.call("list_jobs", patience_s=LOOK_FOR_S, **wanted)
+            # The filter takes no notice of upper and lower case.
+            jobs = reply.get("jobSummaryList", [])
+            found += [str(job["jobId"]) for job in jobs if job["jobName"] == name]
+            if not reply.get("nextToken"):  # an empty page need not be the last one
+                return found
+            wanted["nextToken"] = reply["nextToken"]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
         """Return what Batch knows of jobs; unknown ones, and some just submitted, are missing.

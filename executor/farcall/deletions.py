@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import obstore
@@ -48,15 +49,25 @@ class Deletions:
             await asyncio.gather(self._sweeping, return_exceptions=True)
         await self._sweep(0)
 
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete up to 1000 objects now; those that are not there are no error.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        request = partial(obstore.delete_async, paths=keys)
+        with contextlib.suppress(FileNotFoundError):
+            await self._bucket.ask("DeleteObjects", keys[0], request)
+
     async def _sweep(self, wait_s: float) -> None:
         while self._doomed and self._may_delete:
             if len(self._doomed) < _MOST:
                 await asyncio.sleep(wait_s)
             keys = self._doomed[:_MOST]
             try:
-                request = partial(obstore.delete_async, paths=keys)
-                await self._bucket.ask("DeleteObjects", keys[0], request)
-            except (ServiceError, SettingsError, FileNotFoundError) as error:
+                await self.delete(keys)
+            except (ServiceError, SettingsError) as error:
                 self._may_delete = getattr(error, "code", "") != "AccessDenied"
                 _log.warning(
                     "%d delivered objects stay in s3://%s (%s); a lifecycle rule can delete them",

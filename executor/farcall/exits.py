@@ -28,9 +28,11 @@ EXITS: tuple[Row, ...] = (
         exit_code(ExitCode.BUNDLE_MISSING),
         Ending(
             errors.OutcomeMissingError,
-            "the job did not find its payload in the bucket",
+            "the job did not find its payload in the bucket, and ran nothing",
             "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-            "and nobody may delete bundles; then submit again",
+            "and nobody may delete bundles; then submit again. Nothing is to be done where "
+            "farcall deleted it: the value had been delivered, or SubmitJob was not answered and "
+            "another job of this name took the place of this one",
         ),
     ),
     Row(

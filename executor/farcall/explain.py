@@ -309,4 +309,4 @@ async def _blocked_child(session: Session, detail: JobDetail) -> JobDetail | Non
 
 async def _first_page(session: Session, detail: JobDetail, status: JobStatus) -> list[JobDetail]:
     pages = session.batch.listing.children(detail.job_id, status)
-    return await anext(pages, [])
+    return await anext((page async for page in pages if page), [])

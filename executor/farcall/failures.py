@@ -192,17 +192,14 @@ def explain_submission(request: Mapping[str, Any], error: ServiceError) -> Excep
     return error
 
 
-def explain_unanswered(
-    request: Mapping[str, Any], error: ServiceError, failure: ServiceError
-) -> ServiceError:
+def explain_unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
     """Say that a job may run.
 
     Args:
-        request: The SubmitJob request.
+        name: The job's name.
         error: Why there was no answer to it.
         failure: Why the job was not found either.
     """
-    name = request["jobName"]
     return like(
         failure,
         f"{error}; whether job {name} was submitted is not known, because looking for it failed: "

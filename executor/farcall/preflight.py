@@ -91,12 +91,17 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
         ServiceError: CloudWatch refused.
     """
     name = settings.batch_job_log_group_name
+    token: dict[str, Any] = {}
     async with access.client("logs") as client:
-        reply = await aws.call(client, "describe_log_groups", logGroupNamePrefix=name)
-    for group in reply.get("logGroups", []):
-        if group["logGroupName"] == name:
-            found: dict[str, Any] = group
-            return found
+        while True:
+            reply = await aws.call(client, "describe_log_groups", logGroupNamePrefix=name, **token)
+            for group in reply.get("logGroups", []):
+                if group["logGroupName"] == name:
+                    found: dict[str, Any] = group
+                    return found
+            if not reply.get("nextToken"):
+                break
+            token = {"nextToken": reply["nextToken"]}
     raise SettingsError(
         f"batch_job_log_group_name is {name!r}, and there is no such log group in "
         f"{access.region}; create it (`aws logs create-log-group --log-group-name {name}`), "

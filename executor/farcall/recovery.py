@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from farcall import calls
-from farcall.batch import LOOK_AGAIN_S
 from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, ServiceError, UnknownError
 from farcall.failures import may_pass
 from farcall.job import Job
+from farcall.sending import has_begun
 from farcall.session import Session
 from farcall.settings import Settings
 from farcall.store import Arrived, Store
@@ -30,6 +30,9 @@ _log = logging.getLogger("farcall")
 
 _KEPT = timedelta(days=7)
 """For how long Batch knows a job after its end at least: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html"""
+
+_LOOK_AGAIN_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Waits before looking for the jobs that are missing: Batch's lists lag behind."""
 
 _PARALLEL = 32
 _MOST_NAMED = 10
@@ -146,7 +149,8 @@ async def recover(
     if not stored:
         raise await _unknown(session, settings, run)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
-    found, unanswered = await _find_jobs(session, settings, store, places)
+    queues = await _queues(settings, store, places)
+    found, unanswered = await _find_jobs(session, queues, _LOOK_AGAIN_S)
     succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
     # Listed last: what Batch calls a success by now was stored before, unless it was deleted.
     arrived = await _outcomes(store, root)
@@ -175,6 +179,9 @@ async def recover(
 async def find(session: Session, settings: Settings, where: Location) -> Submission | None:
     """Return the job of a bundle, from Batch; None if it was never submitted.
 
+    Who is told that there is none submits again. So the bundle is deleted then: a job that turns
+    up all the same finds no payload, and runs nothing.
+
     Args:
         session: The event loop's session.
         settings: The options.
@@ -185,31 +192,53 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
         ServiceError: AWS refused a call.
     """
     store = session.store(where.bucket)
-    found, unanswered = await _find_jobs(session, settings, store, [where])
-    if where in unanswered:
-        raise FarcallError(
-            f"whether {where.bundle} was submitted is not known: its queue could not be asked"
-        )
-    return found[where][0] if where in found else None
+    queues = await _queues(settings, store, [where])
+    for waits_s in (_LOOK_AGAIN_S, (0.0,)):
+        found, unanswered = await _find_jobs(session, queues, waits_s)
+        if where in found:
+            return found[where][0]
+        if where in unanswered:
+            raise FarcallError(
+                f"whether {where.bundle} was submitted is not known: its queue could not be asked"
+            )
+        if await has_begun(store, where):
+            raise FarcallError(
+                f"the job of {where.bundle} has begun, and Batch does not list it: lists lag "
+                "behind for some seconds, so try again; it forgets a job some days after its end"
+            )
+        await store.delete([where.bundle_key])
+    return None
+
+
+async def _queues(
+    settings: Settings, store: Store, places: list[Location]
+) -> dict[Location, list[str]]:
+    """Return in which queues to look for the jobs of bundles, the most likely one first."""
+    hints = await _each(lambda where: calls.queue_of(store, where), places)
+    return {
+        where: list(dict.fromkeys(queue for queue in (hint, settings.batch_queue) if queue))
+        for where, hint in zip(places, hints, strict=True)
+    }
 
 
 async def _find_jobs(
-    session: Session, settings: Settings, store: Store, places: list[Location]
+    session: Session, queues: Mapping[Location, list[str]], waits_s: Sequence[float]
 ) -> tuple[dict[Location, tuple[Submission, JobDetail]], set[Location]]:
     """Look for the jobs of bundles.
+
+    Args:
+        session: The event loop's session.
+        queues: The queues of each bundle.
+        waits_s: Before each look at the lists.
 
     Returns:
         The jobs that there are, in the order of their bundles; and the bundles of which nothing
         can be said, because Batch refused to list their queue.
     """
-    hints = await _each(lambda where: calls.queue_of(store, where), places)
-    queues = {
-        where: list(dict.fromkeys(queue for queue in (hint, settings.batch_queue) if queue))
-        for where, hint in zip(places, hints, strict=True)
-    }
+    places = list(queues)
     found: dict[Location, tuple[Submission, JobDetail]] = {}
     unanswered: set[Location] = set()
-    for wait_s in (0.0, *LOOK_AGAIN_S):
+    for wait_s in waits_s:
         await asyncio.sleep(wait_s)
         missing = [where for where in places if where not in found]
         named = await _each(lambda where: _named(session, where, queues[where]), missing)

@@ -28,6 +28,9 @@ OWN_REASON = "farcall: "
 STUCK = "stuck for "
 """How such a reason goes on where the job was ended because it could not be placed."""
 
+WITHDRAWN = "withdrawn: SubmitJob was not answered, and Batch did not list the job"
+"""How such a reason goes on where a job turned up after its place had been given to another."""
+
 EXITED = "Essential container in task exited"
 """Batch's words on any container that has ended by itself: they say nothing else."""
 
@@ -217,6 +220,15 @@ ENDINGS: tuple[Row, ...] = (
             errors.JobTimeoutError,
             "the job ran longer than time_limit, and Batch ended it",
             "raise time_limit",
+        ),
+    ),
+    Row(
+        status(f"{OWN_REASON}{WITHDRAWN}"),
+        Ending(
+            errors.JobCancelledError,
+            "the job turned up after another had been submitted in its place, and was ended "
+            "without its payload",
+            "nothing: the job that its reason names has run the function",
         ),
     ),
     Row(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import mmap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -42,6 +42,7 @@ _MOST_BYTES = 1024**3
 its place must not fill the memory."""
 _PAGE = 1000
 _BEHIND_END = "InvalidRange"
+_TOO_LARGE_TO_COPY = "InvalidRequest"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
 
 
@@ -355,6 +356,65 @@ class Store:
 
         return await self._requests.ask("ListObjectsV2", prefix, look)
 
+    async def is_there(self, prefix: str) -> bool:
+        """Tell whether there is any object below a prefix that ends with a slash.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+
+        async def look(store: S3Store) -> bool:
+            return bool(await anext(aiter(obstore.list(store, prefix, chunk_size=1)), None))
+
+        return await self._requests.ask("ListObjectsV2", prefix, look)
+
+    async def copy(self, key: str, to: str) -> None:
+        """Copy an object to another key.
+
+        S3 copies up to 5 GB by one request; what is larger comes here and goes back.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: There is no such object, S3 refused or could not be reached.
+
+        Source:
+            https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html
+        """
+        try:
+            await self._requests.ask("CopyObject", key, lambda s: obstore.copy_async(s, key, to))
+        except FileNotFoundError as error:
+            raise ServiceError(
+                f"CopyObject of s3://{self.bucket}/{key} failed: it is no longer there; find out "
+                "who deletes",
+                operation="CopyObject",
+                code="NoSuchKey",
+                status=404,
+            ) from error
+        except ServiceError as error:
+            if error.code != _TOO_LARGE_TO_COPY:
+                raise
+            await self._requests.ask(
+                "PutObject", to, lambda s: _copy_through(s, key, to), sending=True
+            )
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects now; those that are not there are no error.
+
+        Who may not delete, but may write, has them emptied: nobody takes an empty one for what it
+        was.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        try:
+            await self._deletions.delete(keys)
+        except ServiceError as error:
+            if error.code != "AccessDenied":
+                raise
+            await asyncio.gather(*(self.put(key, [b""], quick=True) for key in keys))
+
     def delete_later(self, keys: Iterable[str]) -> None:
         """Delete objects in bulk, a little later; failing to is not an error."""
         self._deletions.add(keys)
@@ -362,3 +422,21 @@ class Store:
     async def flush(self) -> None:
         """Delete now what was to be deleted later."""
         await self._deletions.flush()
+
+
+async def _copy_through(store: S3Store, key: str, to: str) -> None:
+    """Fetch an object and store it under another key meanwhile."""
+    reply = await obstore.get_async(store, key)
+
+    async def pieces() -> AsyncIterator[Buffer]:
+        async for piece in reply.stream(min_chunk_size=PART_BYTES):
+            yield memoryview(piece)
+
+    await obstore.put_async(
+        store,
+        to,
+        pieces(),
+        use_multipart=True,
+        chunk_size=PART_BYTES,
+        max_concurrency=PARALLEL_PARTS,
+    )

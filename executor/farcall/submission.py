@@ -109,6 +109,7 @@ class Bundle:
 
     Attributes:
         where: Its place; it and its job have one name, so that who finds it finds the job.
+        keys: Every key that it has had.
         key: What the job's outcomes are signed with.
         size: Number of tasks, once `pieces` is through.
         digest: SHA-256 of the root of its index, hexadecimal, likewise.
@@ -123,7 +124,9 @@ class Bundle:
         workflow: Workflow,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
+        self._name = name
         self.where = Location(settings.s3_bucket_name, root, _unique(name))
+        self.keys = [self.where.bundle_key]
         self.key = secrets.token_bytes(32)
         self.size = 0
         self.digest = "0" * 64  # as long as the one that is to come
@@ -185,6 +188,12 @@ class Bundle:
             entries,
             origin.minor,
         )
+
+    def rename(self) -> Location:
+        """Take another name, and return the place; what is stored is the caller's to move."""
+        self.where = self.where._replace(bundle=_unique(self._name))
+        self.keys.append(self.where.bundle_key)
+        return self.where
 
     def environment(self, *, endpoint: str, region: str) -> dict[str, str]:
         """Return what the job has to know, once `pieces` is through.

@@ -14,6 +14,7 @@ from farcall.documents import Documents
 from farcall.errors import FarcallError
 from farcall.lanes import Ticket
 from farcall.payload import Origin, Packed
+from farcall.sending import Sender
 from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Submission
@@ -33,8 +34,9 @@ _CANCELLED = "cancelled while it was submitted"
 
 
 Planned: TypeAlias = Callable[[Location, int], Awaitable[None]]
-"""Is told the bundle of a task and its number there, before its job is submitted. Whoever notes it
-where it outlives this process finds the job again; see `farcall.recovery`."""
+"""Is told the bundle of a task and its number there, before its job is submitted; again where the
+bundle gets another name. Whoever notes it where it outlives this process finds the job again; see
+`farcall.recovery`."""
 
 _Key: TypeAlias = "tuple[str, Origin, str, Workflow]"
 """What tasks of one job have in common: the options, the Python that pickled them, the function's
@@ -98,6 +100,7 @@ class Submitter:
         self._terminations = terminations
         self._store = store
         self.documents = documents
+        self._sender = Sender(batch, store)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
 
@@ -244,7 +247,8 @@ class Submitter:
             name: A name to recognise the job by.
             tasks: Function and arguments of each, at least one.
             quick: Whether they come so quickly that they need no thread.
-            planned: Is told where they lie in the bucket, before the job is submitted.
+            planned: Is told where they lie in the bucket, before the job is submitted; again where
+                they get another name.
             workflow: What they belong to; by default what the options say.
             facts: What the bundle says of them besides, JSON.
 
@@ -259,17 +263,21 @@ class Submitter:
         arn = await self._batch.ensure_definition(definition)
         # A job that Batch cannot take is refused here, before its bundle is uploaded.
         self.documents.request(settings, bundle, arn, size=LARGEST_ARRAY)
-        where, ticket = bundle.where, Ticket()
+        ticket = Ticket()
+
+        def write() -> dict[str, Any]:
+            return self.documents.request(settings, bundle, arn, size=bundle.size)
+
         try:
-            await self._store.put(where.bundle_key, bundle.pieces(), quick=quick)
+            await self._store.put(bundle.where.bundle_key, bundle.pieces(), quick=quick)
             if planned is not None:
-                await planned(where)
-            request = self.documents.request(settings, bundle, arn, size=bundle.size)
-            job_id = await self._batch.submit(request, ticket)
+                await planned(bundle.where)
+            job_id = await self._sender.send(bundle, write, ticket, planned)
         except BaseException:
-            if ticket.withdraw():  # no job will ask for it
-                self._store.delete_later([where.bundle_key])
+            if ticket.withdraw():  # no job will ask for it, and none that turns up is to run
+                self._store.delete_later(bundle.keys)
             raise
+        where = bundle.where
         return Submission(job_id, where.bundle, where, bundle.key, bundle.size, bundle.digest)
 
     async def close(self) -> None:
@@ -277,3 +285,4 @@ class Submitter:
         for key in list(self._gatherings):
             self._flush(key)
         await asyncio.gather(*self._flushing, return_exceptions=True)
+        await self._sender.close()

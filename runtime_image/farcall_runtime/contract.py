@@ -178,6 +178,12 @@ class Location(NamedTuple):
         """Key of the bundle itself."""
         return f"{self.root}/bundles/{self.bundle}"
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Common starts of the keys of all that comes of the bundle, each with a slash."""
+        kinds = ("attempts", "outcomes", "streams", "values")
+        return tuple(f"{self.root}/{kind}/{self.bundle}/" for kind in kinds)
+
     def outcome_key(self, index: int) -> str:
         """Key of the final outcome of the array child ``index`` (0 for a plain job)."""
         return f"{self.root}/outcomes/{self.bundle}/{index}"

@@ -15,7 +15,7 @@ import boto3
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, unpickling
+from farcall import BatchExecutor, sending, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from patience import until
@@ -24,6 +24,12 @@ from service.attempt import Attempt
 
 PATIENCE_S = 100
 SUBMIT, LIST = "batch submitjob", "batch listjobs"
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded Batch's lists don't lag behind, but for the faults of these tests."""
+    monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))
 
 
 @pytest.fixture
@@ -43,11 +49,17 @@ class Ledger:
 
     @property
     def function(self) -> Callable[[int], int]:
+        return self.until(None)
+
+    def until(self, gate: Path | None) -> Callable[[int], int]:
+        """Return a function that ends once there is a file."""
         path = str(self._path)
 
         def work(number: int) -> int:
             with open(path, "a") as file:  # noqa: PTH123  # in one write, as others do it too
                 file.write(f"{number}\n")
+            while gate is not None and not gate.exists():
+                time.sleep(0.02)
             return number * number
 
         work.__name__ = self._name
@@ -149,6 +161,34 @@ async def test_a_sweep_becomes_one_job(
     (job,) = await asyncio.to_thread(ledger.jobs)
     assert job["arrayProperties"]["size"] == 20
     assert ledger.runs() == [*range(20)]
+
+
+async def test_a_request_that_arrives_late_runs_nothing(
+    proxy: Proxy,
+    ledger: Ledger,
+    make_executor: Callable[..., BatchExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """It is carried out only when its job was looked for in vain and another has begun."""
+    monkeypatch.setattr(farcall.aws, "_READ_TIMEOUT_S", 2)
+    proxy.faults[SUBMIT] += ["held"]
+    retried = {"retry_attempts": 3, "retry_on": "failure"}
+    async with make_executor(endpoint_url=proxy.url, **retried) as executor:
+        gate = tmp_path / "gate"
+        job = await asyncio.wait_for(executor.submit(ledger.until(gate), 7), PATIENCE_S)
+        await asyncio.to_thread(until, ledger.runs)
+        proxy.release()
+
+        def late() -> list[dict[str, Any]]:
+            others = (each for each in ledger.jobs() if each["jobId"] != job.id)
+            return [each for each in others if each["status"] in ("SUCCEEDED", "FAILED")]
+
+        (ended,) = await asyncio.to_thread(until, late)
+        gate.touch()
+        assert await job.result() == 49
+    assert ended["container"]["exitCode"] == ExitCode.BUNDLE_MISSING
+    assert ledger.runs() == [7]
 
 
 # --- a container that runs twice --------------------------------------------------------------

@@ -13,7 +13,16 @@ import pytest
 
 import farcall.aws
 import farcall.local
-from farcall import BatchExecutor, FarcallError, ServiceError, batch, bucket, lanes, watching
+from farcall import (
+    BatchExecutor,
+    FarcallError,
+    ServiceError,
+    batch,
+    bucket,
+    lanes,
+    sending,
+    watching,
+)
 from proxy import FAULTS, Fault, Proxy
 from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
 
@@ -29,11 +38,11 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(farcall.aws, "_RETRY_S", 1)
     monkeypatch.setattr(farcall.aws, "_ATTEMPTS", 2)
     monkeypatch.setattr(bucket, "_TRY_FOR_S", 1.0)
-    monkeypatch.setattr(batch, "_SUBMIT_FOR_S", 1.0)
+    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 1.0)
     monkeypatch.setattr(batch, "_REGISTER_FOR_S", 1.0)
     monkeypatch.setattr(batch, "_TERMINATE_FOR_S", 1.0)
-    monkeypatch.setattr(batch, "_LOOK_FOR_S", 1.0)
-    monkeypatch.setattr(batch, "LOOK_AGAIN_S", (0.1, 0.3))
+    monkeypatch.setattr(batch, "LOOK_FOR_S", 1.0)
+    monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.1, 0.3))
     monkeypatch.setitem(lanes.Lane.call.__kwdefaults__, "patience_s", 1.0)
     monkeypatch.setattr(lanes, "_REFUSED_FOR_S", 2.0)
     monkeypatch.setattr(watching, "_GIVE_UP_S", 3.0)

@@ -8,7 +8,8 @@ import pytest
 from farcall.batch import Batch
 from farcall.definitions import Definition
 from farcall.details import JobStatus
-from farcall.errors import ServiceError, SettingsError, SubmissionError
+from farcall.errors import ServiceError, SettingsError
+from farcall.lanes import Ticket
 from unit.fakes import Client, broken, no_answer, not_sent, refusal
 
 REQUEST = {"jobName": "simulate-0a1b", "jobQueue": "queue", "jobDefinition": "arn:1"}
@@ -31,209 +32,41 @@ def made(**operations):
 # --- submission -------------------------------------------------------------------------------
 
 
+async def submit(batch, request=REQUEST):
+    return await batch.submit(request, Ticket())
+
+
 async def test_a_job_is_submitted_with_one_call(clock):
     batch, client = made(submit_job=[ACCEPTED])
-    assert await batch.submit(REQUEST) == "job-1"
+    assert await submit(batch) == "job-1"
     assert client.calls == [("submit_job", REQUEST)]
-
-
-async def test_a_job_whose_answer_was_lost_is_adopted(clock):
-    """Exactly one job: it is found by its name, and not sent again."""
-    batch, client = made(
-        submit_job=[no_answer()], list_jobs=[NOTHING, NOTHING, summaries("simulate-0a1b")]
-    )
-    assert await batch.submit(REQUEST) == "id-simulate-0a1b"
-    assert len(client.asked("submit_job")) == 1
-    assert client.asked("list_jobs")[0] == {
-        "jobQueue": "queue",
-        "filters": [{"name": "JOB_NAME", "values": ["simulate-0a1b"]}],
-    }
-
-
-async def test_a_job_of_another_case_is_not_adopted(clock):
-    batch, _ = made(
-        submit_job=[no_answer(), ACCEPTED], list_jobs=lambda **_: summaries("Simulate-0A1B")
-    )
-    assert await batch.submit(REQUEST) == "job-1"
-
-
-@pytest.mark.parametrize("failure", [no_answer(), refusal("ServerException", 500)])
-async def test_a_job_that_is_not_found_is_sent_again(failure, clock):
-    batch, client = made(submit_job=[failure, ACCEPTED], list_jobs=lambda **_: NOTHING)
-    assert await batch.submit(REQUEST) == "job-1"
-    assert len(client.asked("submit_job")) == 2
-    assert len(client.asked("list_jobs")) == 5
-
-
-async def test_sending_ends_after_a_minute(clock):
-    begun = clock.now()
-    batch, client = made(submit_job=lambda **_: no_answer(), list_jobs=lambda **_: NOTHING)
-    with pytest.raises(ServiceError, match=r"SubmitJob: .*; tried \d+ times in \d+ s") as caught:
-        await batch.submit(REQUEST)
-    assert 60 <= clock.now() - begun < 80
-    assert f"tried {len(client.asked('submit_job'))} times" in str(caught.value)
-
-
-async def test_a_request_that_was_not_sent_needs_no_look(clock):
-    batch, client = made(submit_job=[not_sent(), not_sent(), ACCEPTED])
-    assert await batch.submit(REQUEST) == "job-1"
-    assert client.asked("list_jobs") == []
-
-
-async def test_a_connection_that_breaks_after_the_request_is_followed_by_a_look(clock):
-    """aiobotocore says of it what it says of a connection that could not be made."""
-    batch, client = made(submit_job=[broken()], list_jobs=[summaries("simulate-0a1b")])
-    assert await batch.submit(REQUEST) == "id-simulate-0a1b"
-    assert len(client.asked("submit_job")) == 1
-
-
-async def test_the_look_lasts_longer_than_the_network_is_gone(clock):
-    """To give up would leave a job that nobody knows of."""
-    away = clock.now() + 240
-
-    def look(**_):
-        return not_sent() if clock.now() < away else summaries("simulate-0a1b")
-
-    batch, client = made(submit_job=[no_answer()], list_jobs=look)
-    assert await batch.submit(REQUEST) == "id-simulate-0a1b"
-    assert len(client.asked("submit_job")) == 1
-
-
-async def test_a_look_that_fails_says_that_the_job_may_run(clock):
-    denied = refusal("AccessDeniedException", 403, "not authorized")
-    batch, client = made(submit_job=[no_answer()], list_jobs=[denied])
-    with pytest.raises(ServiceError, match="SubmitJob.*whether job simulate-0a1b.*ListJobs"):
-        await batch.submit(REQUEST)
-    assert len(client.asked("submit_job")) == 1
 
 
 async def test_throttling_never_fails_a_task(clock):
     batch, client = made(submit_job=[*[THROTTLED] * 50, ACCEPTED])
-    assert await batch.submit(REQUEST) == "job-1"
+    assert await submit(batch) == "job-1"
     assert len(client.asked("submit_job")) == 51
     assert client.asked("list_jobs") == []
 
 
-async def test_a_definition_that_batch_does_not_know_yet_is_waited_for(clock):
-    unknown = refusal("ClientException", 404, "JobDefinition arn:1 not found")
-    batch, _ = made(submit_job=[unknown, unknown, ACCEPTED])
-    assert await batch.submit(REQUEST) == "job-1"
-
-
-@pytest.mark.parametrize(
-    ("expected", "failure"),
-    [
-        (SettingsError, refusal("ClientException", 404, "Job queue queue does not exist")),
-        (SubmissionError, refusal("ClientException", 400, "Job size must be less than 30 KiB")),
-        (ServiceError, refusal("AccessDeniedException", 403, "not authorized")),
-    ],
-)
-async def test_a_refusal_is_final(expected, failure, clock):
-    batch, client = made(submit_job=[failure])
-    with pytest.raises(expected):
-        await batch.submit(REQUEST)
-    assert len(client.calls) == 1
-
-
-async def test_a_refused_queue_is_named(clock):
-    batch, _ = made(submit_job=[refusal("ClientException", 404, "Job queue queue not found")])
-    with pytest.raises(SettingsError, match="batch_queue is 'queue'") as caught:
-        await batch.submit(REQUEST)
-    assert caught.value.option == "batch_queue"
-
-
-# --- submission, cancelled --------------------------------------------------------------------
-
-
-class Slow:
-    """Answers SubmitJob when it is told to."""
-
-    def __init__(self, reply=ACCEPTED):
-        self.reply = reply
-        self.answers = asyncio.Event()
-        self.asked = 0
-
-    async def submit_job(self, **_):
-        self.asked += 1
-        await self.answers.wait()
-        if isinstance(self.reply, Exception):
-            raise self.reply
-        return self.reply
-
-
-async def cancelled(batch, *, after_s, request=REQUEST):
-    sending = asyncio.ensure_future(batch.submit(request))
-    await asyncio.sleep(after_s)
-    sending.cancel()
-    return sending
-
-
-async def test_a_request_that_waits_for_its_turn_is_taken_back(clock):
-    batch, client = made(submit_job=lambda **_: ACCEPTED)
-    others = [asyncio.ensure_future(batch.submit(REQUEST)) for _ in range(100)]
-    sending = await cancelled(batch, after_s=0.5, request={**REQUEST, "jobName": "not-wanted"})
-    await asyncio.sleep(0)
-    assert sending.cancelled()
-    await asyncio.gather(*others)
-    assert client.asked("submit_job") == [REQUEST] * 100
-
-
-async def test_a_request_that_is_refused_again_and_again_is_taken_back(clock):
-    batch, client = made(submit_job=lambda **_: THROTTLED)
-    sending = await cancelled(batch, after_s=60)
-    await asyncio.sleep(0)
-    assert sending.cancelled()
-    asked = len(client.calls)
-    await asyncio.sleep(60)
-    assert len(client.calls) == asked
-
-
-@pytest.mark.parametrize("reply", [THROTTLED, no_answer(), not_sent()])
-async def test_a_request_on_its_way_that_comes_to_nothing_is_not_repeated(reply, clock):
-    batch, client = made(list_jobs=lambda **_: NOTHING)
-    slow = Slow(reply)
-    client.submit_job = slow.submit_job
-    sending = await cancelled(batch, after_s=1)
-    slow.answers.set()
-    await asyncio.sleep(60)
-    assert sending.cancelled()
-    assert slow.asked == 1
-
-
-async def test_a_job_that_is_accepted_after_all_is_terminated(clock):
-    batch, client = made(terminate_job=lambda **_: {})
-    slow = Slow()
-    client.submit_job = slow.submit_job
-    sending = await cancelled(batch, after_s=1)
-    await asyncio.sleep(1)
-    assert not sending.done()
-    slow.answers.set()
-    await asyncio.gather(sending, return_exceptions=True)
-    assert sending.cancelled()
-    assert [call["jobId"] for call in client.asked("terminate_job")] == ["job-1"]
-
-
-async def test_a_job_whose_answer_was_lost_is_looked_for_and_terminated(clock):
-    batch, client = made(
-        submit_job=[no_answer()],
-        list_jobs=[NOTHING, summaries("simulate-0a1b")],
-        terminate_job=lambda **_: {},
-    )
-    sending = await cancelled(batch, after_s=0.3)
-    await asyncio.gather(sending, return_exceptions=True)
-    assert sending.cancelled()
-    assert [call["jobId"] for call in client.asked("terminate_job")] == ["id-simulate-0a1b"]
-
-
-async def test_a_job_that_is_refused_after_all_is_no_trouble(clock, caplog):
-    batch, client = made()
-    slow = Slow(refusal("ClientException", 400, "no"))
-    client.submit_job = slow.submit_job
-    sending = await cancelled(batch, after_s=1)
-    slow.answers.set()
-    await asyncio.gather(sending, return_exceptions=True)
-    assert sending.cancelled()
-    assert not caplog.messages
+async def test_a_job_is_found_by_its_name_on_any_page(clock):
+    """Batch may answer with an empty page and go on with another."""
+    pages = [
+        {"jobSummaryList": [], "nextToken": "t"},
+        {**summaries("Simulate-0A1B"), "nextToken": "u"},
+        summaries("simulate-0a1b"),
+    ]
+    batch, client = made(list_jobs=pages)
+    assert await batch.find_named("queue", "simulate-0a1b") == ["id-simulate-0a1b"]
+    wanted = {
+        "jobQueue": "queue",
+        "filters": [{"name": "JOB_NAME", "values": ["simulate-0a1b"]}],
+    }
+    assert client.asked("list_jobs") == [
+        wanted,
+        {**wanted, "nextToken": "t"},
+        {**wanted, "nextToken": "u"},
+    ]
 
 
 # --- definitions ------------------------------------------------------------------------------
@@ -440,6 +273,14 @@ async def test_a_queue_is_found_or_not(clock):
     assert client.asked("describe_job_queues") == [{"jobQueues": ["q"]}, {"jobQueues": ["r"]}]
 
 
+async def test_a_queue_is_found_behind_an_empty_page(clock):
+    queue = {"jobQueueName": "q", "state": "ENABLED"}
+    pages = [{"jobQueues": [], "nextToken": "t"}, {"jobQueues": [queue]}]
+    batch, client = made(describe_job_queues=pages)
+    assert await batch.find_queue("q") == queue
+    assert client.asked("describe_job_queues")[1] == {"jobQueues": ["q"], "nextToken": "t"}
+
+
 # --- lanes ------------------------------------------------------------------------------------
 
 
@@ -473,18 +314,18 @@ async def test_a_single_question_is_answered_in_the_midst_of_many(clock):
 
 
 async def test_the_end_of_a_job_waits_for_no_submission_and_no_question(clock):
-    def submit(**_):
+    def answer(**_):
         return THROTTLED if clock.now() < free else ACCEPTED
 
     free = clock.now() + 100
     batch, client = made(
-        submit_job=submit,
+        submit_job=answer,
         describe_jobs=lambda **_: {"jobs": []},
         describe_job_queues=lambda **_: {"jobQueues": []},
         terminate_job=lambda **_: {},
     )
     requests = [{**REQUEST, "jobName": f"n-{n}"} for n in range(500)]
-    busy = [asyncio.ensure_future(batch.submit(request)) for request in requests]
+    busy = [asyncio.ensure_future(submit(batch, request)) for request in requests]
     busy.append(asyncio.ensure_future(batch.describe(f"j{n}" for n in range(10_000))))
     await asyncio.sleep(5)
     begun = clock.now()
@@ -498,7 +339,7 @@ async def test_the_end_of_a_job_waits_for_no_submission_and_no_question(clock):
 
 async def test_a_throttled_lane_slows_no_other_down(clock):
     batch, client = made(submit_job=lambda **_: THROTTLED, terminate_job=lambda **_: {})
-    waiting = asyncio.ensure_future(batch.submit(REQUEST))
+    waiting = asyncio.ensure_future(submit(batch))
     await asyncio.sleep(30)
     begun = clock.now()
     await batch.terminate([f"j{n}" for n in range(21)], "enough")
@@ -520,40 +361,6 @@ async def test_an_hour_of_nothing_but_throttling_is_told(clock):
     with pytest.raises(ServiceError, match="nothing else was answered for 36.* what else calls"):
         await batch.describe(["j"])
     assert 3600 < clock.now() - begun < 3700
-
-
-async def test_credentials_that_are_renewed_meanwhile_cost_nothing(clock):
-    expired = refusal("ExpiredTokenException", 403)
-    batch, client = made(submit_job=[expired, expired, ACCEPTED])
-    assert await batch.submit(REQUEST) == ACCEPTED["jobId"]
-    batch, client = made(submit_job=lambda **_: expired)
-    with pytest.raises(ServiceError, match="renew the credentials"):
-        await batch.submit(REQUEST)
-    assert len(client.calls) == 4  # and ListJobs was not among them
-    assert len(client.asked("submit_job")) == 4
-
-
-async def test_a_second_cancel_does_not_lose_a_job_that_is_being_accepted(clock):
-    async def submit(**_):
-        await asyncio.sleep(5)
-        return ACCEPTED
-
-    batch, client = made(submit_job=submit, terminate_job=lambda **_: {})
-    waiting = asyncio.ensure_future(batch.submit(REQUEST))
-    for _ in range(2):
-        await asyncio.sleep(1)
-        waiting.cancel()
-    await asyncio.sleep(10)
-    assert waiting.cancelled()
-    assert [call["jobId"] for call in client.asked("terminate_job")] == [ACCEPTED["jobId"]]
-
-
-async def test_a_page_of_html_is_no_answer(clock):
-    page = {"ResponseMetadata": {"HTTPHeaders": {"content-type": "text/html"}}}
-    job = {"jobSummaryList": [{"jobId": "j-1", "jobName": REQUEST["jobName"]}]}
-    batch, client = made(submit_job=[page], list_jobs=[page, job])
-    client.meta.endpoint_url = "http://proxy"
-    assert await batch.submit(REQUEST) == "j-1"
 
 
 # --- the end of jobs --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from farcall import errors
 from farcall.details import JobDetail, JobStatus
-from farcall.states import BLOCKED, ENDINGS, blocked, ending, is_blocked, is_explained
+from farcall.states import BLOCKED, ENDINGS, WITHDRAWN, blocked, ending, is_blocked, is_explained
 from farcall_runtime.contract import ExitCode
 
 EXITED = "Essential container in task exited"
@@ -89,6 +89,13 @@ RECORDED = [
         ["was cancelled"],
         ["submit it again"],
         "farcall: cancelled by its owner",  # Batch does not always set the flag
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["another had been submitted in its place"],
+        ["nothing: the job that its reason names"],
+        f"farcall: {WITHDRAWN}, and was submitted again as simulate-0a1b",
+        flag="isTerminated",
     ),
     Recorded(
         errors.JobCancelledError,

@@ -151,6 +151,42 @@ async def test_keys_are_listed_sorted_with_their_sizes(store):
     ]
 
 
+async def test_an_object_is_copied(store):
+    await store.put("a", [b"data"])
+    await store.copy("a", "b")
+    assert [await store.get(key) for key in "ab"] == [b"data"] * 2
+    with pytest.raises(ServiceError, match="CopyObject of s3://bucket/c failed: it is no longer"):
+        await store.copy("c", "d")
+
+
+async def test_what_s3_does_not_copy_is_fetched_and_stored(store, monkeypatch):
+    async def refuse(*_args):
+        raise OSError("status 400: <Error><Code>InvalidRequest</Code><Message>5 GB</Message>")
+
+    monkeypatch.setattr(module.obstore, "copy_async", refuse)
+    data = random.Random(2).randbytes(2 * PART_BYTES + 17)
+    await store.put("a", [data])
+    await store.copy("a", "b")
+    assert await store.get("b") == data
+
+
+async def test_whether_there_is_anything_below_a_prefix_is_told(store):
+    await store.put(f"{ROOT}/outcomes/b/0", [b"x"])
+    assert await store.is_there(f"{ROOT}/outcomes/b/")
+    assert not await store.is_there(f"{ROOT}/outcomes/a/")
+
+
+async def test_who_may_not_delete_empties(store, monkeypatch):
+    async def refuse(*_args, **_options):
+        raise OSError("<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
+
+    await store.put("a", [b"data"])
+    await store.delete(["is-not-there"])
+    monkeypatch.setattr(module.obstore, "delete_async", refuse)
+    await store.delete(["a"])
+    assert await store.get("a") == b""
+
+
 async def test_objects_are_deleted_a_little_later_in_bulk(store, clock):
     for key in "abc":
         await store.put(f"{ROOT}/{key}", [b"x"])

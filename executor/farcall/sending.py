@@ -1,0 +1,231 @@
+"""Sends SubmitJob so that one job runs, whatever becomes of the request or of its answer.
+
+SubmitJob takes no token. A request that was not answered may have been carried out, or may be
+carried out later, so it is never sent again as it was:
+
+1. The job is looked for by its name, which is unique, in Batch's lists, which lag behind, and by
+   what it may have left in the bucket. It is adopted where it is found.
+2. Where it is not, it is *withdrawn*: its bundle gets another name, and is there no more under the
+   one that the request told. A job that turns up later finds no payload, runs nothing, and is not
+   retried; it is looked for, and ended.
+3. It is looked for once more. What had begun in time is adopted, and has its bundle back.
+4. The request is sent again, for a job of the new name.
+
+So a function runs twice only where a job was accepted and begun, and had fetched its payload,
+before the withdrawal, and is in no list so long after its submission.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from farcall import failures
+from farcall.batch import LOOK_FOR_S, Batch
+from farcall.errors import FarcallError, ServiceError
+from farcall.lanes import Ticket, Tries
+from farcall.states import WITHDRAWN
+from farcall.store import Store
+from farcall.submission import Bundle
+from farcall_runtime.contract import Location
+
+_log = logging.getLogger("farcall")
+
+LOOK_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Waits before looking for a job whose submission was not answered, half a minute in sum. AWS
+names no bound for how far lists lag behind; some seconds have been seen."""
+
+_SUBMIT_FOR_S = 60.0
+_BEGUN_S = 5.0
+_LATE_S = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0)
+"""Waits before looking for a withdrawn job that has turned up, a quarter of an hour in sum."""
+
+_NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
+
+Write = Callable[[], Mapping[str, Any]]
+"""Writes the SubmitJob request for a bundle, by the name that it has now."""
+
+Renamed = Callable[[Location], Awaitable[None]]
+"""Is told another place of a bundle, before a job is submitted that carries it."""
+
+
+class Sender:
+    """Sends SubmitJob requests for bundles of one bucket.
+
+    Args:
+        batch: Batch.
+        store: The bucket.
+    """
+
+    def __init__(self, batch: Batch, store: Store) -> None:
+        self._batch = batch
+        self._store = store
+        self._ending: set[asyncio.Future[None]] = set()
+        self._following: set[asyncio.Future[None]] = set()
+
+    async def send(
+        self, bundle: Bundle, write: Write, ticket: Ticket, renamed: Renamed | None = None
+    ) -> str:
+        """Have one job carry a bundle that is in the bucket, and return its ID.
+
+        Cancelling the wait takes a request back that waits for its turn. For one on its way the
+        answer is waited for, and the job is terminated.
+
+        Args:
+            bundle: The bundle. It may have another name afterwards.
+            write: Writes the request.
+            ticket: Tells afterwards whether Batch may have a job of the bundle's name.
+            renamed: Is told of another name.
+
+        Raises:
+            SettingsError: There is no such queue.
+            SubmissionError: Batch refused the job.
+            ServiceError: The credentials don't allow it, or AWS cannot be reached.
+        """
+        sending = asyncio.ensure_future(self._send(bundle, write, ticket, renamed))
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if ticket.withdraw():
+                sending.cancel()
+            else:
+                # Shielded: a second cancel must not cut off a request that is on its way.
+                ending = asyncio.ensure_future(self._terminate_late(bundle, sending))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+                await asyncio.shield(ending)
+            raise
+
+    async def close(self) -> None:
+        """Look no more for withdrawn jobs: without their payload they end by themselves."""
+        for each in self._following:
+            each.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
+
+    async def _send(
+        self, bundle: Bundle, write: Write, ticket: Ticket, renamed: Renamed | None
+    ) -> str:
+        tries = Tries(_SUBMIT_FOR_S)
+        while True:
+            request = write()
+            try:
+                return await self._batch.submit(request, ticket)
+            except ServiceError as error:
+                queue = request["jobQueue"]
+                found = await self._look(bundle.where, queue, error) if error.sent else None
+                if found:
+                    return found
+                ticket.note_refused()
+                # Batch's own services learn of a new definition one after the other.
+                new = bool(_NEW_DEFINITION.search(str(error)))
+                try:
+                    await tries.wait_after(error, again=new)
+                except ServiceError as last:
+                    raise failures.explain_submission(request, last) from error
+                found = await self._withdraw(bundle, queue, error, ticket) if error.sent else None
+                if found:
+                    return found
+                if error.sent and renamed is not None:
+                    await renamed(bundle.where)
+
+    async def _terminate_late(self, bundle: Bundle, sending: asyncio.Future[str]) -> None:
+        try:
+            await self._batch.terminate([await sending], "cancelled while it was submitted")
+        except FarcallError as error:
+            _log.warning("%s, which was cancelled: %s", bundle.where.bundle, error)
+
+    # --- without an answer --------------------------------------------------------------------
+
+    async def _look(self, where: Location, queue: str, error: ServiceError) -> str | None:
+        """Return the job of a request that was not answered; None where there seems to be none."""
+        _log.warning("%s; looking whether %s was submitted", error, where.bundle)
+        try:
+            for wait_s in LOOK_AGAIN_S:
+                await asyncio.sleep(wait_s)
+                found = await self._batch.find_named(queue, where.bundle)
+                if found:
+                    return found[0]
+            if await has_begun(self._store, where):
+                return await self._await_listed(where, queue)
+        except ServiceError as failure:
+            raise failures.explain_unanswered(where.bundle, error, failure) from failure
+        return None
+
+    async def _withdraw(
+        self, bundle: Bundle, queue: str, error: ServiceError, ticket: Ticket
+    ) -> str | None:
+        """Take the payload away from the job of a request that was not answered.
+
+        Returns:
+            The job, where it has begun all the same; then it has its payload back.
+        """
+        old = bundle.where
+        new = bundle.rename()
+        await self._store.copy(old.bundle_key, new.bundle_key)
+        await self._store.delete([old.bundle_key])
+        found = await self._batch.find_named(queue, old.bundle)
+        if not found and not await has_begun(self._store, old):
+            _log.warning("%s was withdrawn, and is submitted again as %s", old.bundle, new.bundle)
+            self._follow(old, queue, new)
+            return None
+        ticket.note_sent()
+        bundle.where = old
+        try:
+            await self._store.copy(new.bundle_key, old.bundle_key)
+            self._store.delete_later([new.bundle_key])
+            return found[0] if found else await self._await_listed(old, queue)
+        except ServiceError as failure:
+            raise failures.explain_unanswered(old.bundle, error, failure) from failure
+
+    async def _await_listed(self, where: Location, queue: str) -> str:
+        """Return the ID of a job that has left something in the bucket, once Batch lists it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LOOK_FOR_S
+        while loop.time() < until:
+            found = await self._batch.find_named(queue, where.bundle)
+            if found:
+                return found[0]
+            await asyncio.sleep(_BEGUN_S)
+        raise ServiceError(
+            f"it has begun, and ListJobs has not told of it for {LOOK_FOR_S:.0f} s; try again",
+            operation="ListJobs",
+        )
+
+    def _follow(self, old: Location, queue: str, new: Location) -> None:
+        """Look now and then for a withdrawn job: all its containers would start in vain."""
+
+        async def follow() -> None:
+            reason = f"{WITHDRAWN}, and was submitted again as {new.bundle}"
+            for wait_s in _LATE_S:
+                await asyncio.sleep(wait_s)
+                try:
+                    found = await self._batch.find_named(queue, old.bundle)
+                    await self._batch.terminate(found, reason)
+                except FarcallError as error:
+                    _log.debug("looking for %s, which was withdrawn: %s", old.bundle, error)
+                    continue
+                if found:
+                    text = "job %s (%s) turned up after it was withdrawn, and was ended"
+                    _log.warning(text, found[0], old.bundle)
+                    return
+
+        following = asyncio.ensure_future(follow())
+        self._following.add(following)
+        following.add_done_callback(self._following.discard)
+
+
+async def has_begun(store: Store, where: Location) -> bool:
+    """Tell whether the job of a bundle has left something in the bucket.
+
+    Args:
+        store: The bucket.
+        where: The bundle's place.
+
+    Raises:
+        ServiceError: S3 refused.
+    """
+    found = await asyncio.gather(*map(store.is_there, where.prefixes))
+    return any(found)
