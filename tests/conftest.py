@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 import farcall.local
@@ -29,6 +30,7 @@ def _clean_environment(
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # it keeps the keys it has found once
     monkeypatch.chdir(tmp_path)
 
 

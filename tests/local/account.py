@@ -15,6 +15,8 @@ from botocore import xform_name
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from signing import signed
+
 FINAL = ("SUCCEEDED", "FAILED")
 ORDER = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", *FINAL)
 
@@ -146,7 +148,8 @@ class Account:
         url = f"{self.local.endpoint_url}/v1/{operation.lower()}"
         body = json.dumps({"jobs": jobs, "reason": reason}).encode()
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, body)) as reply:
+            headers = signed("batch", "POST", url, self.local.environment, body)
+            with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             with error:

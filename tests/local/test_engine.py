@@ -15,6 +15,7 @@ from farcall.local.jobs import Status
 from farcall.local.logs import CloudWatchLogs
 from farcall.local.process import ProcessRunner
 from farcall.local.queues import Queues
+from farcall.local.signatures import AccessKey
 from patience import until_async
 
 DEFINITION = {
@@ -55,7 +56,7 @@ async def engine():
         raise AssertionError("these jobs have no role")
 
     world = World(
-        runner=ProcessRunner("http://127.0.0.1:9", RoleCredentials(assume)),
+        runner=ProcessRunner("http://127.0.0.1:9", RoleCredentials(assume, AccessKey.new())),
         logs=CloudWatchLogs(None, None),
         assumable=lambda _: False,
         environment_name=lambda _: names.COMPUTE_ENVIRONMENT,

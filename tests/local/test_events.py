@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 
 from farcall.local import LocalServer, start
 from local.account import Account
+from signing import signed
 
 STATES = ["RUNNABLE", "STARTING", "RUNNING"]
 ACCOUNT_ID = "123456789012"
@@ -295,13 +296,13 @@ def test_a_long_poll_waits_without_keeping_others_from_the_queue(batch, listen):
 
 def test_who_hangs_up_takes_no_message_along(batch, listen):
     listener = listen({"status": ["SUCCEEDED"]})
-    scope = "Credential=farcall-local/20000101/us-east-1/sqs/aws4_request"
-    headers = {
-        "Authorization": f"AWS4-HMAC-SHA256 {scope}",
+    body = json.dumps({"QueueUrl": listener.url, "WaitTimeSeconds": 20}).encode()
+    asked = {
         "X-Amz-Target": "AmazonSQS.ReceiveMessage",
         "Content-Type": "application/x-amz-json-1.0",
     }
-    body = json.dumps({"QueueUrl": listener.url, "WaitTimeSeconds": 20})
+    url = f"{batch.local.endpoint_url}/"
+    headers = signed("sqs", "POST", url, batch.local.environment, body, asked)
     for _ in range(8):
         connection = http.client.HTTPConnection(batch.local.endpoint_url.removeprefix("http://"))
         connection.request("POST", "/", body, headers)

@@ -16,6 +16,7 @@ import pytest
 import farcall.local
 from farcall.local import run_command, start
 from farcall.local.names import client_environment
+from farcall.local.signatures import AccessKey
 from local.account import Account
 from local.test_server import gone
 from patience import until
@@ -185,7 +186,9 @@ def test_ctrl_c_reaches_the_command_once(spawn):
 def test_serve_prints_exports_until_ctrl_c(spawn):
     """`serve` prints what a shell can evaluate, and ends quietly on SIGINT."""
     process = spawn("import farcall.local; farcall.local.serve()", stderr=subprocess.PIPE)
-    lines = [process.stdout.readline() for _ in client_environment("127.0.0.1", 1)]
+    lines = [
+        process.stdout.readline() for _ in client_environment("127.0.0.1", 1, AccessKey.new())
+    ]
     assert lines[0].startswith("export AWS_ENDPOINT_URL=http://127.0.0.1:")
     assert "export FARCALL_BATCH_QUEUE=farcall-local\n" in lines
     process.send_signal(signal.SIGINT)

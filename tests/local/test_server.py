@@ -33,8 +33,8 @@ def store(server):
         server.environment["FARCALL_S3_BUCKET_NAME"],
         endpoint=server.endpoint_url,
         region=server.environment["AWS_REGION"],
-        access_key_id="any",
-        secret_access_key="any",
+        access_key_id=server.environment["AWS_ACCESS_KEY_ID"],
+        secret_access_key=server.environment["AWS_SECRET_ACCESS_KEY"],
         client_options={"allow_http": True},
     )
 
@@ -85,8 +85,8 @@ async def test_asynchronous_clients(server):
     options = {
         "endpoint_url": server.endpoint_url,
         "region_name": "us-east-1",
-        "aws_access_key_id": "any",
-        "aws_secret_access_key": "any",
+        "aws_access_key_id": server.environment["AWS_ACCESS_KEY_ID"],
+        "aws_secret_access_key": server.environment["AWS_SECRET_ACCESS_KEY"],
         "config": Config(retries={"total_max_attempts": 1}),
     }
     async with session.client("sts", **options) as sts:

@@ -26,6 +26,9 @@ __main__.leave(runner.run(os.environ, times.Times(*map(float, sys.argv[1:]))))
 """
 
 
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
 class Attempt:
     """A task's bundle in the bucket, and the process that runs it."""
 
@@ -42,14 +45,10 @@ class Attempt:
         )
         self.where = self._bundle.where
         self._endpoint = proxy.url
+        self._keys = {name: os.environ.get(name, "") for name in _KEYS}
         self._bucket = S3Store(
             bucket,
-            config={
-                "endpoint": aws.endpoint_url,
-                "region": "us-east-1",
-                "access_key_id": "test",
-                "secret_access_key": "test",
-            },
+            config={"endpoint": aws.endpoint_url, "region": "us-east-1"},
             client_options={"allow_http": True},
         )
         obstore.put(self._bucket, self.where.bundle_key, b"".join(self._bundle.pieces()))
@@ -65,8 +64,7 @@ class Attempt:
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(RUNTIME_ROOT),
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
+            **self._keys,
             **self._bundle.environment(endpoint=self._endpoint, region="us-east-1"),
             **options.pop("environment", {}),
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import itertools
 import os
 import re
 import resource
@@ -24,6 +23,7 @@ from farcall_runtime.electron import Code, Node, run_group
 from patience import until
 from proxy import Proxy
 from service.attempt import Attempt
+from signing import session
 
 
 @pytest.fixture
@@ -116,22 +116,20 @@ def test_an_outcome_lands_once_whatever_is_answered(attempt, proxy, faults):
     assert [7] == [value_of(made.outcome())]
 
 
-def test_expired_credentials_are_fetched_anew(attempt, proxy, tmp_path):
-    numbers = itertools.count(1)
+def test_expired_credentials_are_fetched_anew(aws, attempt, proxy, tmp_path):
+    handed_out = []
     later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
 
     def credentials():
-        return {
-            "AccessKeyId": f"ASIA{next(numbers)}",
-            "SecretAccessKey": "secret",
-            "Token": "token",
-            "Expiration": later,
-        }
+        keys = session(aws.environment, aws.environment["FARCALL_BATCH_JOB_ROLE_NAME"])
+        handed_out.append(keys["AccessKeyId"])
+        return {**keys, "Expiration": later}
 
     def rule(request):
         if request.path == "/credentials":
             return 200, credentials()
-        return "expired" if (request.method, request.access_key_id) == ("PUT", "ASIA1") else ""
+        is_first = request.access_key_id in handed_out[:1]
+        return "expired" if request.method == "PUT" and is_first else ""
 
     proxy.rule = rule
     token = tmp_path / "token"
@@ -146,7 +144,7 @@ def test_expired_credentials_are_fetched_anew(attempt, proxy, tmp_path):
     )
 
     assert (0, "") == made.end()
-    assert "ASIA2" == proxy.seen[-1].access_key_id
+    assert handed_out[1] == proxy.seen[-1].access_key_id
 
 
 def test_what_the_role_may_not_do_is_not_tried_again(attempt, proxy):

@@ -25,6 +25,7 @@ from farcall import (
 )
 from proxy import FAULTS, Fault, Proxy
 from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
+from signing import session
 
 KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page", "hang")
 REMEDY = re.compile("check |try again|renew |need permission|log in|find out|can be set to")
@@ -90,7 +91,8 @@ async def test_credentials_that_cannot_be_had_are_told(
 ) -> None:
     """They are fetched when the session opens, and, so soon will they expire, for each call."""
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
-    keys = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": soon}
+    role = aws.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
+    keys = {**session(aws.environment, role), "Expiration": soon}
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with Proxy(aws.endpoint_url) as proxy:

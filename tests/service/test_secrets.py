@@ -32,6 +32,7 @@ from farcall.session import session_for
 from farcall_runtime.contract import ENV_BUNDLE, ENV_OUTCOME_KEY, ExitCode, Location
 from service.attacker import Attacker
 from service.attempt import Attempt
+from signing import session
 
 PATIENCE_S = 60
 
@@ -96,9 +97,17 @@ def watcher(
     capfd: pytest.CaptureFixture[str],
 ) -> Iterator[Watcher]:
     """Watch a test: log at DEBUG, stdout and stderr, CloudWatch's lines of its jobs."""
-    made = Watcher()
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", made.secret("secret key"))
-    monkeypatch.setenv("AWS_SESSION_TOKEN", made.secret("session token"))
+    keys = session(aws.environment, aws.environment["FARCALL_BATCH_JOB_ROLE_NAME"])
+    made = Watcher(
+        {
+            "the account's secret key": aws.environment["AWS_SECRET_ACCESS_KEY"],
+            "secret key": keys["SecretAccessKey"],
+            "session token": keys["Token"],
+        }
+    )
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
+    monkeypatch.setenv("AWS_SESSION_TOKEN", keys["Token"])
     logs = boto3.client("logs")
     before = lines(aws, logs)
     with caplog.at_level(logging.DEBUG, "farcall"):

@@ -18,6 +18,7 @@ import threading
 from typing import Any
 
 from farcall.local import names
+from farcall.local.signatures import AccessKey
 
 
 def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: bool) -> None:
@@ -28,12 +29,14 @@ def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: b
     if docker:
         _check_engine()
     listener = names.listen(host, port)
-    _tell(names.client_environment(*listener.getsockname()[:2], docker=docker))
+    key = AccessKey.new()
+    address, port = listener.getsockname()[:2]
+    _tell(names.client_environment(address, port, key, docker=docker))
     # Importing moto takes about a second, in which the caller can import what it needs itself;
     # its first request waits in the open port.
     from farcall.local.server import LocalServer
 
-    options: dict[str, Any] = {"enforce_iam": enforce_iam}
+    options: dict[str, Any] = {"key": key, "enforce_iam": enforce_iam}
     if docker:
         from farcall.local.docker import DockerRunner
 

@@ -11,7 +11,6 @@ Sources:
 from __future__ import annotations
 
 import datetime as dt
-import re
 import secrets
 import threading
 import time
@@ -19,21 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from farcall.local import names
+from farcall.local.signatures import AccessKey
 
 #: No bucket's name has only two letters, so this is no path of S3.
 PATH = "/v2/credentials/"
 
 #: How long the keys that ECS hands out are good for, in seconds.
 DEFAULT_LIFETIME_S = 6 * 3600.0
-
-_ACCESS_KEY = re.compile(r"Credential=([^/,\s]+)/")
-
-
-def access_key_id(authorization: str) -> str | None:
-    """Return the key a request was signed with, from its header; None if it was not."""
-    found = _ACCESS_KEY.search(authorization)
-    return found and found[1]
 
 
 @dataclass
@@ -61,14 +52,18 @@ class RoleCredentials:
     Args:
         assume: Assumes a role of moto's STS, given ARN, session name and seconds; returns moto's
             ``AssumedRole``.
-        enforced: Whether permissions are, so that a job must not have the account's own keys.
+        key: The account's own key.
+        enforced: Whether permissions are, so that a job must not have the account's own key.
 
     Attributes:
         token: What a request to the endpoint must carry in ``Authorization``.
         lifetime_s: Of the keys handed out from now on.
     """
 
-    def __init__(self, assume: Callable[[str, str, int], Any], *, enforced: bool = False) -> None:
+    def __init__(
+        self, assume: Callable[[str, str, int], Any], key: AccessKey, *, enforced: bool = False
+    ) -> None:
+        self._key = key
         self._enforced = enforced
         self.token = secrets.token_urlsafe()
         self.lifetime_s = DEFAULT_LIFETIME_S
@@ -80,11 +75,11 @@ class RoleCredentials:
     def keys(self, role_arn: str | None, session: str) -> dict[str, str]:
         """Return keys as environment variables, for a process, which has no endpoint.
 
-        Without permissions enforced they are the account's own; else the job role's, good for as
+        Without permissions enforced it is the account's own key; else the job role's, good for as
         long as the process can live, and none where there is no role.
         """
         if not self._enforced:
-            return names.CREDENTIALS
+            return self._key.environment
         if role_arn is None:
             return {}
         role = self._assume(role_arn, session, int(DEFAULT_LIFETIME_S))
@@ -121,10 +116,9 @@ class RoleCredentials:
             assert grant.answer is not None  # noqa: S101 - says so to the type checker
             return 200, grant.answer
 
-    def expired(self, authorization: str) -> bool:
-        """Say whether a request was signed with keys of ours that are good no more."""
-        expires = self._expires.get(access_key_id(authorization) or "", float("inf"))
-        return time.time() >= expires
+    def expired(self, key_id: str) -> bool:
+        """Say whether a key is one that was handed out here and is good no more."""
+        return time.time() >= self._expires.get(key_id, float("inf"))
 
     def _renew(self, grant: _Grant) -> None:
         lifetime_s = self.lifetime_s

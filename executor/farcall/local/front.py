@@ -1,20 +1,21 @@
 """One port for all services: the WSGI application and the HTTP handler under it.
 
-Batch is answered here, everything else by moto. The service is read from the credential scope of
-the signature, as moto does it; the signature itself is checked only where permissions are.
+Batch is answered here, everything else by moto, once `farcall.local.admission` has let the sender
+in. The service is read from the credential scope of the signature, as moto does it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import logging
-import re
 import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from email.message import Message
 from typing import Any
 
 from moto.backends import get_backend
@@ -23,13 +24,15 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import WSGIRequestHandler
 
 from farcall.local import credentials as role_credentials
-from farcall.local import names, receiving, refusals
+from farcall.local import names, receiving, refusals, signatures
 from farcall.local.actions import Call, doomed_keys
+from farcall.local.admission import Admission, Caller
 from farcall.local.api import Request, Response
 from farcall.local.credentials import RoleCredentials
 from farcall.local.errors import DropConnectionError
 from farcall.local.permissions import Guard
 from farcall.local.refusals import Reason, RefusedError
+from farcall.local.signatures import AccessKey
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
@@ -37,7 +40,15 @@ CONTROL_PATH = "/_farcall/"
 #: What farcall, its jobs and its completion events use of moto.
 SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts", "events", "sqs")
 
-_SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/[^/,\s]+/([^/,\s]+)/aws4_request")
+#: The service that development calls are signed for.
+CONTROL_SERVICE = "farcall"
+#: moto's own API, and what it puts in the place of an instance's metadata, keys included.
+_SHUT = ("/moto-api", "/latest/meta-data", "/latest/api")
+#: The longest body of a request that is not S3's. The largest AWS takes, of Lambda's, is 70 MB.
+MOST_BYTES = 100 * 2**20
+#: As much of a refused request is read, so that its sender reads the answer.
+_DRAINED_BYTES = 256 * 2**20
+_READ_BYTES = 2**20
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +68,11 @@ class Front:
         batch: Answers a Batch request; called from many threads.
         control: Answers a development call, given its name and document.
         credentials: The keys of the jobs' roles.
+        key: The account's own.
+        host: The address the server listens on.
 
     Attributes:
-        guard: Checks signatures and permissions; None lets everybody do everything.
+        guard: Checks permissions; None lets every sender do everything.
         refill: Is given a queue of moto's, under SQS's lock, before messages are taken from it.
         locks: A lock for each of `SERVICES`; ``""`` is for all others.
         connections: The sockets of the open connections.
@@ -70,6 +83,8 @@ class Front:
         batch: Callable[[Request], Response],
         control: Callable[[str, dict[str, Any]], Response],
         credentials: RoleCredentials,
+        key: AccessKey,
+        host: str,
     ) -> None:
         self.guard: Guard | None = None
         self.refill: Callable[[Any], None] = lambda queue: None
@@ -82,41 +97,89 @@ class Front:
         self.locks = {name: threading.Lock() for name in (*SERVICES, "")}
         self.locks["events"] = self.locks["sqs"]  # what one is given it puts into the other
         self.connections: set[socket.socket] = set()
+        self._admission = Admission(key, host, self.locks["iam"], self.locks["sts"])
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
-        path = environ["PATH_INFO"]
-        service = _service(environ)
-        authorization = environ.get("HTTP_AUTHORIZATION", "")
-        if path.startswith(role_credentials.PATH):
-            method = environ["REQUEST_METHOD"]
-            status, answer = self._credentials.answer(method, path, authorization)
-            return _send(Response(status, answer), start_response)
-        if path.startswith(CONTROL_PATH):
-            document = json.loads(environ["wsgi.input"].read() or b"{}")
-            return _send(self._control(path[len(CONTROL_PATH) :], document), start_response)
-        # A bucket's name has at least three letters, so /v1/ is no path of S3.
-        if service is None and path.startswith("/v1/"):
-            service = "batch"
-        if self._credentials.expired(authorization):
+        """Answer a request of the server's own. Those of others go to `receive`."""
+        scope = environ["HTTP_AUTHORIZATION"].split("/")
+        return self._answer(scope[3], environ, start_response)
+
+    def receive(
+        self, environ: dict[str, Any], headers: Message, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Answer a request of somebody's.
+
+        Args:
+            environ: The request, whose body is still to be read.
+            headers: As they came.
+            start_response: Takes status and headers.
+        """
+        path, service = environ["PATH_INFO"], _presumed_service(environ)
+        try:
+            self._admission.turn_away(headers, environ["werkzeug.socket"].getsockname()[0])
+            if path.startswith(role_credentials.PATH):
+                # Their token stands in the place of a signature.
+                token = environ.get("HTTP_AUTHORIZATION", "")
+                answer = self._credentials.answer(environ["REQUEST_METHOD"], path, token)
+                return _send(Response(*answer), start_response)
+            caller = self._identify(environ, headers)
+            service = caller.signature.service
+            if path.startswith(CONTROL_PATH) or path.startswith(_SHUT):
+                return self._send_control(caller, environ, start_response)
+            if caller.identity is not None and self.guard is not None:
+                return self._guarded(self.guard, caller, environ, start_response)
+            return self._answer(service, environ, start_response)
+        except RefusedError as error:
+            return _refuse(service, error, start_response)
+
+    def _identify(self, environ: dict[str, Any], headers: Message) -> Caller:
+        """Find out who has sent a request; its body is read then, and found to be theirs."""
+        target = environ["RAW_URI"]
+        if not target.startswith("/"):
+            raise RefusedError(Reason.INCOMPLETE, "A request line names a path, and no server.")
+        request = signatures.Request(environ["REQUEST_METHOD"], target, headers)
+        caller = self._admission.find(request)
+        signature = caller.signature
+        if signature.service == "s3":
+            signatures.verify(request, signature, caller.secret)
+            if signature.in_chunks:
+                _read_chunks(environ, caller)
+            else:
+                body = _read(environ)
+                signatures.check_digest(signature, hashlib.sha256(body).hexdigest())
+        else:
+            body = _read(environ, MOST_BYTES)
+            signatures.verify(request, signature, caller.secret, hashlib.sha256(body).hexdigest())
+        environ.pop("HTTP_X_MOTO_ACCOUNT_ID", None)  # with which moto lets anybody be anybody
+        if self._credentials.expired(signature.key_id):
             text = "The security token included in the request is expired"
-            return _refuse(service, RefusedError(Reason.EXPIRED, text), start_response)
-        if self.guard is not None:
-            return self._guarded(self.guard, service, environ, start_response)
-        return self._answer(service, environ, start_response)
+            raise RefusedError(Reason.EXPIRED, text)
+        return caller
+
+    def _send_control(
+        self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Answer a development call, which is the account's own alone."""
+        name = environ["PATH_INFO"].removeprefix(CONTROL_PATH)
+        if caller.signature.service != CONTROL_SERVICE or caller.identity is not None:
+            text = f"{environ['PATH_INFO']} is no call of AWS's."
+            raise RefusedError(Reason.DENIED, text)
+        document = json.loads(environ["wsgi.input"].read() or b"{}")
+        return _send(self._control(name, document), start_response)
 
     def _guarded(
         self,
         guard: Guard,
-        service: str | None,
+        caller: Caller,
         environ: dict[str, Any],
         start_response: StartResponse,
     ) -> Iterable[bytes]:
         """Answer a request if its sender has the permissions for it."""
-        call = _call(service or "", environ)
+        service = caller.signature.service
+        call = _call(service, environ)
         answered: list[Any] = []
         try:
-            hidden = guard.admit(call)
+            hidden = guard.admit(call, caller.identity)
         except RefusedError as error:
             return _refuse(service, error, start_response, doomed_keys(call))
         body = self._answer(service, environ, lambda *given: answered.extend(given))
@@ -126,25 +189,62 @@ class Front:
         return body
 
     def _answer(
-        self, service: str | None, environ: dict[str, Any], start_response: StartResponse
+        self, service: str, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
         if service == "batch":
             body = environ["wsgi.input"].read()
             method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
             request = Request(method, path, environ["QUERY_STRING"], body)
             return _send(self._batch(request), start_response)
-        app = self._apps.get(service or "", self._dispatcher)
+        app = self._apps.get(service, self._dispatcher)
         if service == "sqs" and receiving.may_wait(environ):
             sqs = get_backend("sqs")[names.ACCOUNT_ID][names.REGION]
             lock = self.locks["sqs"]
             return receiving.receive(sqs, environ, start_response, app, lock, self.refill)
-        with self.locks.get(service or "s3", self.locks[""]):
+        with self.locks.get(service, self.locks[""]):
             return list(app(environ, start_response))
 
 
-def _service(environ: dict[str, Any]) -> str | None:
-    found = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
-    return found[1] if found else None
+def _presumed_service(environ: dict[str, Any]) -> str:
+    """Return the service that a request without a signature may be for, to answer in its form."""
+    path, target = environ["PATH_INFO"], environ.get("HTTP_X_AMZ_TARGET", "")
+    if path.startswith(("/v1/", CONTROL_PATH)):  # a bucket's name has at least three letters
+        return "batch"
+    if target:
+        return "sqs" if target.startswith("AmazonSQS.") else "logs"
+    form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
+    return "sts" if form and path == "/" else "s3"
+
+
+def _read(environ: dict[str, Any], most: int | None = None) -> bytes:
+    """Read a request's body, and leave it to be read again.
+
+    Raises:
+        RefusedError: It is longer than it may be.
+    """
+    body: bytes = environ["wsgi.input"].read(-1 if most is None else most + 1)
+    if most is not None and len(body) > most:
+        raise RefusedError(Reason.TOO_LARGE, f"The body is longer than {most} bytes.")
+    environ["wsgi.input"] = io.BytesIO(body)
+    return body
+
+
+def _read_chunks(environ: dict[str, Any], caller: Caller) -> None:
+    """Read an aws-chunked body, and leave it as if it had come in one piece."""
+    source = io.BytesIO(_read(environ))
+    chunks = signatures.Chunks(source.readline, source.read, caller.signature, caller.secret)
+    body = b"".join(chunks)
+    environ["wsgi.input"] = io.BytesIO(body)
+    environ["CONTENT_LENGTH"] = str(len(body))
+    environ["HTTP_X_AMZ_CONTENT_SHA256"] = signatures.UNSIGNED
+    encodings = environ.get("HTTP_CONTENT_ENCODING", "").split(",")
+    left = [each.strip() for each in encodings if each.strip() not in ("", "aws-chunked")]
+    environ.pop("HTTP_CONTENT_ENCODING", None)
+    if left:
+        environ["HTTP_CONTENT_ENCODING"] = ",".join(left)
+    for name, value in chunks.trailers.items():
+        if name.startswith("x-amz-checksum-"):
+            environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
 
 
 def _call(service: str, environ: dict[str, Any]) -> Call:
@@ -162,12 +262,12 @@ def _call(service: str, environ: dict[str, Any]) -> Call:
 
 
 def _refuse(
-    service: str | None,
+    service: str,
     error: RefusedError,
     start_response: StartResponse,
     doomed: Sequence[str] = (),
 ) -> list[bytes]:
-    status, headers, body = refusals.answer(service or "s3", error, doomed)
+    status, headers, body = refusals.answer(service, error, doomed)
     start_response(status, headers)
     return [body]
 
@@ -186,6 +286,38 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
     return [body]
 
 
+class _Remaining:
+    """A request's body, of which it is known how much is still to come."""
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        self._source = environ["wsgi.input"]
+        # The source of a body in HTTP's chunks knows its end by itself.
+        self._left: int | None = None
+        if not environ.get("wsgi.input_terminated"):
+            length = environ.get("CONTENT_LENGTH") or "0"
+            self._left = int(length) if length.isascii() and length.isdecimal() else 0
+        self.at_end = self._left == 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read some bytes, or all that are still to come."""
+        if self._left is not None:
+            size = self._left if size < 0 else min(size, self._left)
+        data: bytes = self._source.read(size) if size else b""
+        if self._left is not None:
+            self._left -= len(data)
+        self.at_end = self._left == 0 or (self._left is None and (size < 0 or len(data) < size))
+        return data
+
+    def drain(self) -> None:
+        """Read the rest, unless it is very long."""
+        left = _DRAINED_BYTES
+        while left > 0 and not self.at_end:
+            data = self.read(_READ_BYTES)
+            if not data:
+                break
+            left -= len(data)
+
+
 # moto's own handler keeps underscores in S3 metadata; moto before 5.2 has none.
 _Handler: Any = getattr(werkzeug_app, "MotoRequestHandler", WSGIRequestHandler)
 
@@ -194,7 +326,7 @@ class Handler(_Handler):  # type: ignore[misc]
     """Serves many requests on one connection, which werkzeug's own handler does not.
 
     werkzeug closes after each request because it cannot tell whether the application has read
-    the whole body. Here the body is read first, so the next request is known to begin after it.
+    the whole body. Here that is known, so the next request is known to begin after it.
     A connection has a thread of its own, as everywhere in werkzeug's threaded server.
     """
 
@@ -222,19 +354,21 @@ class Handler(_Handler):  # type: ignore[misc]
     def run_wsgi(self) -> None:
         """Answer one request; named and called by werkzeug."""
         environ = self.make_environ()
-        length = int(environ.get("CONTENT_LENGTH") or 0)
-        chunked = environ.get("wsgi.input_terminated")
-        stream = environ["wsgi.input"]
-        environ["wsgi.input"] = io.BytesIO(stream.read() if chunked else stream.read(length))
+        stream = environ["wsgi.input"] = _Remaining(environ)
         answer: list[Any] = []
         try:
-            body = self.server.app(environ, lambda *given: answer.extend(given))
+            body = self.server.app.receive(
+                environ, self.headers, lambda *given: answer.extend(given)
+            )
+            stream.drain()
         except DropConnectionError:
             self.close_connection = True
             return
         except Exception:
             _log.exception("%s %s broke", self.command, self.path)
             answer, body = ["500 -", []], []
+        if not stream.at_end:
+            self.close_connection = True
         status, headers = answer[:2]
         self._answer(status, headers, body)
 
@@ -242,7 +376,10 @@ class Handler(_Handler):  # type: ignore[misc]
         code, _, phrase = status.partition(" ")
         self.send_response_only(int(code), phrase)
         for name, value in headers:
-            self.send_header(name, value)
+            if not name.lower().startswith("access-control-"):  # no page may read an answer
+                self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
         if not any(name.lower() == "content-length" for name, _ in headers):
             self.send_header("Content-Length", str(sum(map(len, body))))
         self.end_headers()

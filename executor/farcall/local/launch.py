@@ -45,8 +45,9 @@ class LocalAWS(Controls):
     Attributes:
         endpoint_url: URL of every service.
         environment: Variables that point AWS clients, farcall and their children at it:
-            endpoint, dummy credentials, region, and farcall's bucket, queue, roles, log group and
-            image. Nothing sets them here; put them where they are needed.
+            endpoint, region, the access key of this start, and farcall's bucket, queue, roles,
+            log group and image. Nothing sets them here; put them where they are needed. Whoever
+            has the key runs commands as this user.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], environment: dict[str, str]) -> None:
@@ -81,9 +82,18 @@ class LocalAWS(Controls):
             self._process.wait()
 
     def _call(self, name: str, document: dict[str, Any]) -> None:
-        request = urllib.request.Request(  # noqa: S310 - the URL is our own
-            f"{self.endpoint_url}/_farcall/{name}", json.dumps(document).encode()
+        # Not where the module begins: most embedded AWSs are never told anything.
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+
+        url, body = f"{self.endpoint_url}/_farcall/{name}", json.dumps(document).encode()
+        signed = AWSRequest("POST", url, data=body)
+        key = Credentials(
+            self.environment["AWS_ACCESS_KEY_ID"], self.environment["AWS_SECRET_ACCESS_KEY"]
         )
+        SigV4Auth(key, "farcall", self.environment["AWS_REGION"]).add_auth(signed)
+        request = urllib.request.Request(url, body, dict(signed.headers))  # noqa: S310 - our own
         # The user's proxy does not know this machine's loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
@@ -117,12 +127,12 @@ def start(
     Args:
         cpus: Processors the jobs share, None for the machine's. A job occupies as many as its
             VCPU requirement says, but never more than there are.
-        host: Address to listen on. Whoever can reach it can run commands as this user.
+        host: Address to listen on. It speaks HTTP: on a network others read along.
         port: Port to listen on, 0 for a free one.
         docker: Whether jobs run as containers of their definition's image, with a docker engine
             of this machine, and not as processes. Then no image is set in the environment.
-        enforce_iam: Whether signatures and permissions are checked. The keys in the environment
-            are then the root user's, who may do everything.
+        enforce_iam: Whether permissions are checked. The key in the environment is the root
+            user's, who may do everything.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.

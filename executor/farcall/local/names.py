@@ -7,6 +7,8 @@ import secrets
 import socket
 import time
 
+from farcall.local.signatures import AccessKey
+
 #: The account moto answers for.
 ACCOUNT_ID = "123456789012"
 REGION = "us-east-1"
@@ -24,8 +26,6 @@ LOG_GROUP = "farcall-local"
 DEFAULT_LOG_GROUP = "/aws/batch/job"
 #: Where jobs are processes of this machine no image is pulled.
 IMAGE = "farcall-local-process"
-
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "farcall-local", "AWS_SECRET_ACCESS_KEY": "farcall-local"}
 
 
 def batch_arn(resource: str) -> str:
@@ -53,7 +53,9 @@ def _with_host(hosts: str, host: str) -> str:
     return ",".join(filter(None, (hosts, host)))
 
 
-def client_environment(host: str, port: int, *, docker: bool = False) -> dict[str, str]:
+def client_environment(
+    host: str, port: int, key: AccessKey, *, docker: bool = False
+) -> dict[str, str]:
     """Return the variables that point AWS clients and farcall at the embedded AWS.
 
     Where jobs are containers, their image is for the user to name.
@@ -61,7 +63,7 @@ def client_environment(host: str, port: int, *, docker: bool = False) -> dict[st
     image = {} if docker else {"FARCALL_CONTAINER_IMAGE_URI": IMAGE}
     return {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        **CREDENTIALS,
+        **key.environment,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",

@@ -1,11 +1,10 @@
-"""Who sends a request, and whether the policies of IAM let them.
+"""Whether the policies of IAM let the sender of a request do what it asks for.
 
-The users, roles, access keys and policies are moto's, and so is the check of signatures. Whoever
-signs with the keys of `names.CREDENTIALS` is the account itself, its root user, to whom no policy
-applies.
+The users, roles and policies are moto's. Who a sender is, `farcall.local.admission` has found out.
+To the account itself, its root user, no policy applies.
 
 What is not looked at: permissions boundaries, session policies, policies of resources, and who
-may assume a role by STS. Presigned URLs are refused.
+may assume a role by STS.
 
 Source:
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
@@ -18,18 +17,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from moto.core.exceptions import InvalidClientTokenIdError, SignatureDoesNotMatchError
-from moto.iam.access_control import IAMRequest, S3IAMRequest, create_access_key
 from moto.iam.models import iam_backends
-from moto.s3.exceptions import (
-    S3InvalidAccessKeyIdError,
-    S3InvalidTokenError,
-    S3SignatureDoesNotMatchError,
-)
 
 from farcall.local import actions, names
 from farcall.local.actions import Call
-from farcall.local.credentials import access_key_id
 from farcall.local.policies import Need, UnknownElementError, Verdict, evaluate
 from farcall.local.refusals import Reason, RefusedError
 
@@ -49,23 +40,22 @@ class Guard:
     def __init__(self, *locks: AbstractContextManager[Any]) -> None:
         self._iam, self._sts = locks
 
-    def admit(self, call: Call) -> RefusedError | None:
+    def admit(self, call: Call, identity: Any) -> RefusedError | None:
         """Let a request pass.
+
+        Args:
+            call: The request.
+            identity: moto's access key it was signed with.
 
         Returns:
             What to answer instead of 404, where the caller must not learn that an object is not
             there.
 
         Raises:
-            RefusedError: The caller is not known, or a permission is missing.
+            RefusedError: A permission is missing.
         """
-        key_id = access_key_id(call.headers.get("Authorization", ""))
-        if key_id is None:
-            raise RefusedError(Reason.UNSIGNED, "The request carries no signature.")
-        if key_id == names.CREDENTIALS["AWS_ACCESS_KEY_ID"]:
-            return None
         with self._iam, self._sts:
-            caller = _identify(call, key_id)
+            caller = _Caller(identity.arn, _documents(identity.collect_policies()))
         for need in actions.needs(call):
             text = _objection(caller, need)
             if text is not None:
@@ -89,30 +79,6 @@ class Guard:
             policies = _documents([*own, *backend.list_attached_role_policies(role)[0]])
         arn = f"arn:aws:sts::{names.ACCOUNT_ID}:assumed-role/{role}/{session}"
         return _objection(_Caller(arn, policies), need)
-
-
-def _identify(call: Call, key_id: str) -> _Caller:
-    """Find out whose key it is, and that the signature was made with it."""
-    request = S3IAMRequest if call.service == "s3" else IAMRequest
-    try:
-        signed = request(
-            account_id=names.ACCOUNT_ID,
-            method=call.method,
-            path=call.uri,
-            data={},
-            body=call.body,
-            headers=dict(call.headers),
-            action="",
-        )
-        signed.check_signature()
-    except (InvalidClientTokenIdError, S3InvalidAccessKeyIdError, S3InvalidTokenError):
-        text = "The security token included in the request is invalid."
-        raise RefusedError(Reason.UNKNOWN_KEY, text) from None
-    except (SignatureDoesNotMatchError, S3SignatureDoesNotMatchError):
-        text = "The request signature we calculated does not match the signature you provided."
-        raise RefusedError(Reason.BAD_SIGNATURE, text) from None
-    key = create_access_key(names.ACCOUNT_ID, "aws", key_id, dict(call.headers))
-    return _Caller(key.arn, _documents(key.collect_policies()))
 
 
 def _documents(policies: Iterable[Any]) -> list[dict[str, Any]]:

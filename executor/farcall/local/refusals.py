@@ -37,6 +37,29 @@ class Reason(Enum):
         "InvalidSignatureException",
     )
     EXPIRED = ("ExpiredToken", "ExpiredToken", "ExpiredTokenException")
+    BAD_TOKEN = ("InvalidToken", "InvalidClientTokenId", "UnrecognizedClientException")
+    INCOMPLETE = (
+        "AuthorizationHeaderMalformed",
+        "IncompleteSignature",
+        "IncompleteSignatureException",
+    )
+    SKEWED = ("RequestTimeTooSkewed", "SignatureDoesNotMatch", "InvalidSignatureException")
+    BAD_DIGEST = (
+        "XAmzContentSHA256Mismatch",
+        "SignatureDoesNotMatch",
+        "InvalidSignatureException",
+    )
+    TOO_LARGE = ("EntityTooLarge", "RequestEntityTooLarge", "RequestEntityTooLargeException")
+
+
+#: What S3 answers with 400 and not with 403.
+_MALFORMED = {
+    Reason.EXPIRED,
+    Reason.BAD_TOKEN,
+    Reason.INCOMPLETE,
+    Reason.BAD_DIGEST,
+    Reason.TOO_LARGE,
+}
 
 
 class RefusedError(Exception):
@@ -73,7 +96,7 @@ def answer(
         headers["x-amz-request-id"] = request_id
         why = f"<Code>{s3_code}</Code><Message>{text}</Message>"
         body = f"{_XML}<Error>{why}</Error>"
-        if error.reason is Reason.EXPIRED:
+        if error.reason in _MALFORMED:
             status = 400
         elif doomed and error.reason is Reason.DENIED:
             status = 200

@@ -37,6 +37,7 @@ from farcall.local.permissions import Guard
 from farcall.local.process import ProcessRunner
 from farcall.local.queues import Queues
 from farcall.local.runner import Runner
+from farcall.local.signatures import AccessKey
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -81,9 +82,10 @@ class LocalServer(Controls):
         listener: The socket to listen on; a free port of the loopback by default.
         runner: Makes what runs the containers, given the endpoint's URL and what hands out the
             credentials of job roles. Processes by default.
-        enforce_iam: Whether signatures and permissions are checked. The keys in ``environment``
-            are then the account's root user's, who may do everything; users, roles and policies
-            are made by IAM's API. `farcall.local.permissions` says what is not looked at.
+        key: The account's own access key, in ``environment`` too; a new one by default.
+        enforce_iam: Whether permissions are checked. The account's own key is its root user's,
+            who may do everything; users, roles and policies are made by IAM's API.
+            `farcall.local.permissions` says what is not looked at.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -96,6 +98,7 @@ class LocalServer(Controls):
         cpus: int | None = None,
         listener: socket.socket | None = None,
         runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
+        key: AccessKey | None = None,
         enforce_iam: bool = False,
     ) -> None:
         self._socket = listener or names.listen()
@@ -103,10 +106,11 @@ class LocalServer(Controls):
             self._socket.close()
             raise RuntimeError("moto keeps one state for all: one LocalServer in a process.")
         host, port = self._socket.getsockname()[:2]
-        self.environment = names.client_environment(host, port)
+        key = key or AccessKey.new()
+        self.environment = names.client_environment(host, port, key)
         self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
-        self._credentials = RoleCredentials(self._assume, enforced=enforce_iam)
-        self._front = Front(self._batch, self._answer_control, self._credentials)
+        self._credentials = RoleCredentials(self._assume, key, enforced=enforce_iam)
+        self._front = Front(self._batch, self._answer_control, self._credentials, key, host)
         _create_resources(self._front)
         if enforce_iam:
             self._front.guard = Guard(self._front.locks["iam"], self._front.locks["sts"])

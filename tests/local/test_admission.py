@@ -1,0 +1,305 @@
+"""Whom the embedded AWS answers: AWS clients with its key, and neither web pages nor strangers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import http.client
+import json
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+import farcall.local
+from patience import until
+from signing import session, signed
+
+DEFINITION = {
+    "jobDefinitionName": "intruder",
+    "type": "container",
+    "containerProperties": {
+        "image": "any",
+        "command": ["true"],
+        "resourceRequirements": [
+            {"type": "VCPU", "value": "1"},
+            {"type": "MEMORY", "value": "128"},
+        ],
+    },
+}
+#: A call of each service and of what is the embedded AWS's own: method, path, body and headers.
+CALLS = {
+    "batch": ("POST", "/v1/registerjobdefinition", json.dumps(DEFINITION), {}),
+    "s3": ("PUT", "/farcall-local/intruder", "x", {}),
+    "logs": (
+        "POST",
+        "/",
+        json.dumps({"logGroupName": "farcall-local", "retentionInDays": 1}),
+        {"X-Amz-Target": "Logs_20140328.PutRetentionPolicy"},
+    ),
+    "iam": (
+        "POST",
+        "/",
+        "Action=UpdateRoleDescription&Version=2010-05-08&RoleName=farcall-local-job&Description=x",
+        {"Content-Type": "application/x-www-form-urlencoded"},
+    ),
+    "sts": (
+        "POST",
+        "/",
+        "Action=GetCallerIdentity&Version=2011-06-15",
+        {"Content-Type": "application/x-www-form-urlencoded"},
+    ),
+    "sqs": (
+        "POST",
+        "/",
+        json.dumps({"QueueName": "intruder"}),
+        {"X-Amz-Target": "AmazonSQS.CreateQueue", "Content-Type": "application/x-amz-json-1.0"},
+    ),
+    "farcall": ("POST", "/_farcall/configure", json.dumps({"api_rate": None}), {}),
+}
+#: What no request of anybody's opens: moto's own API, and the metadata of an instance.
+SHUT = ("/moto-api/reset", "/moto-api/data.json", "/latest/meta-data/", "/latest/api/token")
+FOREIGN = {
+    "another origin": {"Origin": "https://evil.example"},
+    "an opaque origin": {"Origin": "null"},
+    "a page of its own": {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"},
+    "another site": {"Sec-Fetch-Site": "cross-site"},
+    "another port": {"Sec-Fetch-Site": "same-site"},
+    "another name": {"Host": "evil.example"},
+    "another name with the port": {"Host": "127.0.0.1.evil.example:80"},
+}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["", "enforced"])
+def aws(request):
+    with farcall.local.start(cpus=1, enforce_iam=request.param) as started:
+        yield started
+
+
+def ask(aws, method, path, body="", headers=None):
+    """Send a request as it is; return status, headers and body of the answer."""
+    connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc, timeout=60)
+    try:
+        connection.request(method, path, body.encode(), dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def call(aws, service, keys=None, more=None):
+    """Make the call of a service, signed where there are keys."""
+    method, path, body, headers = CALLS[service]
+    if keys is not None:
+        url = f"{aws.endpoint_url}{path}"
+        headers = signed(service, method, url, keys, body.encode(), headers)
+    return ask(aws, method, path, body, {**headers, **(more or {})})
+
+
+def is_refused(answer):
+    status, headers, _ = answer
+    assert not [name for name in headers if name.lower().startswith("access-control-")]
+    return status in (400, 401, 403)
+
+
+@pytest.mark.parametrize("service", CALLS)
+def test_what_bears_no_signature_is_refused(aws, service):
+    assert is_refused(call(aws, service))
+
+
+@pytest.mark.parametrize("service", CALLS)
+def test_what_is_signed_is_done(aws, service):
+    status, headers, body = call(aws, service, aws.environment)
+    assert status == 200, body
+    assert not [name for name in headers if name.lower().startswith("access-control-")]
+
+
+@pytest.mark.parametrize("service", CALLS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"AWS_SECRET_ACCESS_KEY": "guessed"},
+        {"AWS_ACCESS_KEY_ID": "farcall-local", "AWS_SECRET_ACCESS_KEY": "farcall-local"},
+        {"AWS_SESSION_TOKEN": "guessed"},
+    ],
+    ids=lambda wrong: " ".join(wrong),
+)
+def test_what_is_signed_with_another_key_is_refused(aws, service, wrong):
+    assert is_refused(call(aws, service, {**aws.environment, **wrong}))
+
+
+@pytest.mark.parametrize("service", CALLS)
+def test_a_made_up_signature_of_the_real_key_is_refused(aws, service):
+    key = aws.environment["AWS_ACCESS_KEY_ID"]
+    now = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    scope = f"{key}/{now[:8]}/us-east-1/{service}/aws4_request"
+    for rest in ("", f", SignedHeaders=host;x-amz-date, Signature={'0' * 64}"):
+        headers = {
+            "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}{rest}",
+            "X-Amz-Date": now,
+            "X-Amz-Content-Sha256": "UNSIGNED-PAYLOAD",
+        }
+        assert is_refused(call(aws, service, more=headers))
+
+
+@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("service", CALLS)
+def test_what_may_come_from_a_page_is_refused_even_with_the_key(aws, service, foreign):
+    more = dict(foreign)
+    keys = aws.environment
+    if "Host" in more:  # it is signed along
+        method, path, body, headers = CALLS[service]
+        name = more["Host"]
+        headers = signed(service, method, f"http://{name}{path}", keys, body.encode(), headers)
+        answer = ask(aws, method, path, body, {**headers, "Host": name})
+    else:
+        answer = call(aws, service, keys, more)
+    assert is_refused(answer)
+
+
+def test_what_a_person_opens_is_no_page_and_is_let_in_by_its_signature(aws):
+    """As a presigned URL in a browser's address bar."""
+    s3 = client(aws, "s3", Config(signature_version="s3v4"))
+    s3.put_object(Bucket="farcall-local", Key="a/ü b", Body=b"data")
+    asked = {"Bucket": "farcall-local", "Key": "a/ü b"}
+    url = s3.generate_presigned_url("get_object", asked, ExpiresIn=60)
+    request = urllib.request.Request(url, headers={"Sec-Fetch-Site": "none"})
+    assert urllib.request.urlopen(request).read() == b"data"
+    for changed in (url.replace("b?", "c?"), f"{url}&versionId=null", url.replace("=60", "=61")):
+        assert changed != url
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(changed)
+    old = s3.generate_presigned_url("get_object", asked, ExpiresIn=0)
+    moment = old.partition("X-Amz-Date=")[2][:15]
+    until(lambda: dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S") > moment)
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(old)
+
+
+@pytest.mark.parametrize("service", CALLS)
+def test_a_signature_covers_the_whole_request(aws, service):
+    """Whoever has seen a signed request cannot have another one obeyed with its signature."""
+    method, path, body, headers = CALLS[service]
+    url = f"{aws.endpoint_url}{path}"
+    headers = signed(service, method, url, aws.environment, body.encode(), headers)
+    assert ask(aws, method, path, body, headers)[0] == 200
+    changes = [
+        (method, path, body + " ", headers),
+        ("DELETE", path, body, headers),
+        (method, f"{path}?x=1", body, headers),
+        (method, f"{path}2", body, headers),
+        (method, path, body, {**headers, "X-Amz-Security-Token": "x"}),
+        (method, path, body, {**headers, "X-Amz-Acl": "public-read"}),
+        (method, path, body, {**headers, "X-Amz-Date": "20000101T000000Z"}),
+    ]
+    for changed in changes:
+        assert is_refused(ask(aws, *changed)), changed
+
+
+@pytest.mark.parametrize("service", ["s3", "batch", "sts"])
+def test_an_old_signature_is_refused(aws, service, monkeypatch):
+    past = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) - dt.timedelta(minutes=16)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda **_: past)
+    status, _, body = call(aws, service, aws.environment)
+    assert status == 403
+    assert b"clock" in body
+
+
+@pytest.mark.parametrize("path", SHUT)
+def test_motos_own_api_is_shut(aws, path):
+    for service in ("s3", "farcall", "moto_api", "batch"):
+        for method in ("GET", "POST", "PUT"):
+            assert is_refused(ask(aws, method, path))
+            url = f"{aws.endpoint_url}{path}"
+            headers = signed(service, method, url, aws.environment)
+            assert is_refused(ask(aws, method, path, "", headers)), (service, method)
+
+
+def test_the_keys_of_a_role_need_their_own_secret_and_token(aws):
+    found = session(aws.environment, "farcall-local-job")
+    keys = {
+        "AWS_ACCESS_KEY_ID": found["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": found["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": found["Token"],
+    }
+    assert call(aws, "sts", keys)[0] == 200
+    without = {name: value for name, value in keys.items() if name != "AWS_SESSION_TOKEN"}
+    root = aws.environment["AWS_SECRET_ACCESS_KEY"]
+    for wrong in (without, {**keys, "AWS_SESSION_TOKEN": "x"}):
+        assert is_refused(call(aws, "sts", wrong))
+    assert is_refused(call(aws, "sts", {**keys, "AWS_SECRET_ACCESS_KEY": root}))
+    # What is the server's own is for whoever has started it.
+    assert is_refused(call(aws, "farcall", keys))
+
+
+def test_each_start_has_a_key_of_its_own(aws):
+    with farcall.local.start(cpus=1) as other:
+        assert is_refused(call(other, "sts", aws.environment))
+        assert is_refused(call(aws, "sts", other.environment))
+        assert call(other, "sts", other.environment)[0] == 200
+
+
+def test_a_refused_upload_is_answered(aws):
+    """Its sender reads the answer, and not that the connection was reset."""
+    for more in ({}, {"Origin": "https://evil.example"}):
+        answer = ask(aws, "PUT", "/farcall-local/large", "x" * (8 * 2**20), more)
+        assert is_refused(answer)
+    s3 = client(aws, "s3", Config(retries={"total_max_attempts": 1}), AWS_SECRET_ACCESS_KEY="no")
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        s3.put_object(Bucket="farcall-local", Key="large", Body=b"x" * (8 * 2**20))
+
+
+def test_a_request_that_is_none_is_refused(aws):
+    """Whatever stands in the headers; the next request on another connection is answered."""
+    for headers in (
+        {"Authorization": "AWS4-HMAC-SHA256 Credential=a/b/c/d"},
+        {"Authorization": "Bearer x"},
+        {"Authorization": "AWS4-HMAC-SHA256 " + "Credential=" * 1000},
+        {"Content-Length": "-1"},
+        {"Content-Length": "many"},
+    ):
+        assert is_refused(ask(aws, "POST", "/v1/describejobs", "", headers))
+    assert is_refused(ask(aws, "GET", "/?X-Amz-Algorithm=AWS4-HMAC-SHA256"))
+    with pytest.raises(ClientError, match="s3v4"):
+        raise_for(ask(aws, "GET", "/farcall-local/x?AWSAccessKeyId=a&Signature=b&Expires=1"))
+    assert call(aws, "sts", aws.environment)[0] == 200
+
+
+def raise_for(answer):
+    status, _, body = answer
+    raise ClientError({"Error": {"Code": str(status), "Message": body.decode()}}, "GetObject")
+
+
+def client(aws, service, config=None, **keys):
+    environment = {**aws.environment, **keys}
+    return boto3.client(
+        service,
+        endpoint_url=aws.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        config=config,
+    )
+
+
+def test_a_body_in_unsigned_chunks_is_stored_as_what_it_carries(aws):
+    """As clients send it that compute a checksum on the way."""
+    path = "/farcall-local/chunked"
+    url = f"{aws.endpoint_url}{path}"
+    fields = {
+        "X-Amz-Content-Sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        "Content-Encoding": "aws-chunked",
+        "X-Amz-Decoded-Content-Length": "11",
+        "X-Amz-Trailer": "x-amz-checksum-crc32",
+    }
+    headers = signed("s3", "PUT", url, aws.environment, b"", fields)
+    body = "5\r\nhello\r\n6\r\n world\r\n0\r\nx-amz-checksum-crc32:DUoRhQ==\r\n\r\n"
+    assert ask(aws, "PUT", path, body, headers)[0] == 200
+    s3 = client(aws, "s3")
+    found = s3.get_object(Bucket="farcall-local", Key="chunked")
+    assert found["Body"].read() == b"hello world"
+    assert "aws-chunked" not in found.get("ContentEncoding", "")
+    assert is_refused(ask(aws, "PUT", path, "5\r\nhel", headers))

@@ -1,0 +1,62 @@
+"""Requests of AWS's that no client makes by itself, signed as all others are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+REGION = "us-east-1"
+
+
+def signed(
+    service: str,
+    method: str,
+    url: str,
+    keys: Mapping[str, str],
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return a request's headers with those that sign it.
+
+    Args:
+        service: Such as ``batch``.
+        method: GET, PUT and so on.
+        url: Of what is asked.
+        keys: The access key, by the names of the environment.
+        body: Of the request.
+        headers: To be signed along; what they say of the body's form or digest stays.
+    """
+    request = AWSRequest(method, url, headers=dict(headers or {}), data=body)
+    own = Credentials(
+        keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"], keys.get("AWS_SESSION_TOKEN")
+    )
+    auth = (S3SigV4Auth if service == "s3" else SigV4Auth)(own, service, REGION)
+    if "X-Amz-Content-Sha256" in request.headers:
+        said = request.headers["X-Amz-Content-Sha256"]
+        auth.payload = lambda _: said
+    auth.add_auth(request)
+    return dict(request.headers)
+
+
+def session(environment: Mapping[str, str], role: str) -> dict[str, Any]:
+    """Assume a role of an embedded AWS; return its keys as the container's endpoint has them."""
+    sts = boto3.client(
+        "sts",
+        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        region_name=REGION,
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+    )
+    arn = f"arn:aws:iam::123456789012:role/{role}"
+    keys = sts.assume_role(RoleArn=arn, RoleSessionName="tests")["Credentials"]
+    sts.close()
+    return {
+        "AccessKeyId": keys["AccessKeyId"],
+        "SecretAccessKey": keys["SecretAccessKey"],
+        "Token": keys["SessionToken"],
+    }
