@@ -121,8 +121,7 @@ def _unpickled(data: Buffer, about: About) -> list[Call]:
     try:
         calls: list[Call] = unpickling.load(envelope.unpack(data))
     except BaseException as error:  # the arguments' own code
-        why = f"{type(error).__name__}: {failures.message(error)}"
-        sentence = f"the arguments cannot be unpickled here ({why})"
+        sentence = f"the arguments cannot be unpickled here ({failures.in_words(error)})"
         raise TaskNotPicklableError(
             about.tell(sentence, "install here what their classes need")
         ) from error

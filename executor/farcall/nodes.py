@@ -12,7 +12,7 @@ from farcall.endings import About, Verdict
 from farcall.errors import FarcallError, JobCancelledError
 from farcall.results import Result
 from farcall.tracebacks import with_source
-from farcall_runtime import envelope
+from farcall_runtime import envelope, failures
 from farcall_runtime.contract import STREAMS, CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 
@@ -94,18 +94,15 @@ def ends(result: Result, nodes: Sequence[int], stdout: bytes, stderr: bytes) -> 
     if result.error is not None:
         error = result.error
         cancelled = isinstance(error, JobCancelledError)
-        return [NodeEnd(node, cancelled, None, describe(error), stdout, stderr) for node in nodes]
+        return [
+            NodeEnd(node, cancelled, None, failures.in_words(error), stdout, stderr)
+            for node in nodes
+        ]
     found: list[_Read] = result.value
     return [
         NodeEnd(each.node, False, each.value, each.error, each.stdout, each.stderr)
         for each in found
     ]
-
-
-def describe(error: BaseException) -> str:
-    """Return an error as a traceback's last line shows it."""
-    name = type(error).__name__
-    return f"{name}: {error}" if isinstance(error, FarcallError) else repr(error)
 
 
 @contextlib.contextmanager
@@ -123,7 +120,7 @@ def telling(*passing: type[Exception]) -> Iterator[None]:
     except passing:
         raise
     except Exception as error:
-        raise FarcallError(as_utf8(describe(error)).decode()) from error
+        raise FarcallError(failures.in_words(error)) from error
 
 
 def as_utf8(text: str) -> bytes:
@@ -142,9 +139,9 @@ def _tell(record: dict[str, Any], job: About, why: Verdict | None) -> str:
     if why is not None and results.was_told_to_stop(record):
         if _was_not_run(record):
             why = replace(why, sentence=f"{record['chain'][0]['message']} ({why.sentence})")
-        return describe(why.error(job))
+        return failures.in_words(why.error(job))
     if record["status"] != CallStatus.RAISED:
-        return describe(results.explain(record, job))
+        return failures.in_words(results.explain(record, job))
     if _was_not_run(record):
         return str(record["chain"][0]["message"])
     text = (

@@ -112,9 +112,9 @@ def pack_function(function: Callable[..., Any]) -> Packed:
             raise
         name = getattr(function, "__qualname__", repr(function))
         raise TaskNotPicklableError(
-            f"function {name} cannot be pickled ({_reason(error)}); what it uses from around "
-            "itself (globals, closures, self) travels with it: make what cannot travel inside the "
-            "function"
+            f"function {name} cannot be pickled ({failures.in_words(error)}); what it uses from "
+            "around itself (globals, closures, self) travels with it: make what cannot travel "
+            "inside the function"
         ) from error
 
 
@@ -165,8 +165,8 @@ def pack_call(calls: Sequence[Call], cache_dir: str | None = None) -> Packed:
         if isinstance(error, NoRoomError) or is_ctrl_c(error):
             raise
         raise TaskNotPicklableError(
-            f"{_find_culprit(calls)} cannot be pickled ({_reason(error)}); open files, sockets, "
-            "locks and generators cannot travel: pass what they are made from"
+            f"{_find_culprit(calls)} cannot be pickled ({failures.in_words(error)}); open files, "
+            "sockets, locks and generators cannot travel: pass what they are made from"
         ) from error
 
 
@@ -201,10 +201,6 @@ def _find_culprit(calls: Sequence[Call]) -> str:
                     raise
                 return f"{name} ({type(value).__name__})"
     return "the arguments"
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {failures.message(error)}"
 
 
 # --- modules by value ------------------------------------------------------------------------

@@ -9,26 +9,24 @@ import asyncio
 import contextlib
 import os
 import secrets
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from farcall import endings
 from farcall.errors import FarcallError
 from farcall.executor import BatchExecutor
 from farcall.job import Job
 from farcall.printing import Printer
 from farcall.recovery import Recovered, Run
 from farcall.settings import Settings
-from farcall_runtime import pickles
+from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 
 _PARALLEL = 16
 """Values that are fetched and saved at a time."""
-
-_MOST_CHARACTERS = 200
 
 
 async def follow(job_id: str) -> bool:
@@ -129,16 +127,29 @@ async def recover(run: str, folder: Path | None) -> bool:
 
 
 async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) -> bool:
-    await job.wait()
-    async with places:
-        error = await job.exception()
-        said = "returned" if error is None else _in_a_line(error)
-        if error is None and folder is not None:
-            path = folder / f"{job.id.replace(':', '-')}.pickle"
-            await _save(await job.result(), path)
-            said = f"saved as {path}"
-            if not _keeps():
-                await job.delete_outcome()
+    """Wait for a job, save its value, and tell what came of it.
+
+    Whatever goes wrong with this one, the others are brought back all the same.
+
+    Returns:
+        Whether it gave a value, and that was saved if it was to be.
+    """
+    error: BaseException | None
+    said = "returned"
+    try:
+        await job.wait()
+        async with places:
+            error = await job.exception()
+            if error is None and folder is not None:
+                path = folder / f"{job.id.replace(':', '-')}.pickle"
+                await _save(await job.result(), path)
+                said = f"saved as {path}"
+                if not _keeps():
+                    await job.delete_outcome()
+    except FarcallError as trouble:
+        error = trouble
+    if error is not None:
+        said = endings.in_a_line(type(error).__name__, failures.message(error))
     click.echo(f"{job.id}  {job.name.rpartition('-')[0]}  {said}")
     return error is None
 
@@ -168,12 +179,8 @@ def _show(error: BaseException) -> None:
     if isinstance(error, FarcallError):
         click.secho(f"farcall: {error}", fg="red", err=True)
     else:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-
-
-def _in_a_line(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+        text = failures.with_traceback(error, error.__traceback__)
+        click.echo(text, err=True, nl=False)
 
 
 async def _save(value: object, path: Path) -> None:
@@ -194,6 +201,6 @@ def _write(value: object, path: Path) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise FarcallError(
-            f"the value was not saved as {path} ({type(error).__name__}: {error}); "
+            f"the value was not saved as {path} ({failures.in_words(error)}); "
             "it is still in the bucket"
         ) from error

@@ -206,13 +206,9 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
         try:
             value = unpickling.load(parts)
         except BaseException as trouble:  # the value's own code
-            sentence = (
-                "the function's value cannot be unpickled here "
-                f"({type(trouble).__name__}: {failures.message(trouble)})"
-            )
             why = Verdict(
                 errors.ResultNotPicklableError,
-                sentence,
+                f"the function's value cannot be unpickled here ({failures.in_words(trouble)})",
                 "install here what the value's class needs",
             )
             error = why.error(job)

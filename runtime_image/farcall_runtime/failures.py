@@ -6,11 +6,13 @@ import builtins
 import contextlib
 import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from farcall_runtime import pickles
+
+T = TypeVar("T")
 
 _MOST_TEXT = 64 * 1024
 """Characters of a message or a traceback that travel; the middle of a longer one is left out."""
@@ -50,16 +52,56 @@ def capture(
         )
         if data is not None:
             parts.append([data])
-    lines = traceback.format_exception(type(error), error, stack)
-    return {"chain": chain, "traceback": _shorten("".join(lines))}, parts
+    return {"chain": chain, "traceback": with_traceback(error, stack)}, parts
 
 
 def type_name(error: BaseException) -> str:
     """Return the exception's class as a traceback names it."""
     kind = type(error)
     if kind.__module__ in ("builtins", "__main__"):
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+        return _plain(kind.__qualname__)
+    return _plain(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def message(error: BaseException) -> str:
+    """Return what an exception says of itself; where its own code fails, that it does.
+
+    UTF-8 has bytes for the text: what it has none for, a lone surrogate, stands as its escape. The
+    middle of a very long one is left out.
+    """
+    return _tried(
+        lambda: _plain(str(error)),
+        lambda broken: f"<no message: str() raised {type(broken).__name__}>",
+    )
+
+
+def _shown(value: object) -> str:
+    return _tried(lambda: _plain(repr(value)), lambda _: object.__repr__(value))
+
+
+def in_words(error: BaseException) -> str:
+    """Return an exception's class, and its message if it has one."""
+    text = message(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def with_traceback(error: BaseException, stack: TracebackType | None) -> str:
+    """Return what Python prints of an exception, as text like a `message`.
+
+    Args:
+        error: The exception.
+        stack: Where its traceback begins.
+    """
+
+    def in_short(_: BaseException) -> str:
+        said = f"{''.join(traceback.format_tb(stack))}{type_name(error)}: {message(error)}"
+        notes = vars(error).get("__notes__", ())  # where `farcall.results` puts the remote one
+        return "\n".join([said, *(note for note in notes if isinstance(note, str)), ""])
+
+    # Which may fail by a class's own `__notes__`, or on Python 3.10 by a very long chain.
+    return _tried(
+        lambda: _plain("".join(traceback.format_exception(type(error), error, stack))), in_short
+    )
 
 
 def rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
@@ -83,42 +125,48 @@ def _walk(error: BaseException) -> Iterator[tuple[BaseException, str | None]]:
     while member is not None and id(member) not in seen and len(seen) < _LONGEST_CHAIN:
         seen.add(id(member))
         yield member, relation
-        if member.__cause__ is not None:
-            member, relation = member.__cause__, CAUSE
-        elif member.__suppress_context__:
+        if _cause_of(member) is not None:
+            member, relation = _cause_of(member), CAUSE
+        elif _suppresses_context(member):
             return
         else:
-            member, relation = member.__context__, CONTEXT
+            member, relation = _context_of(member), CONTEXT
+
+
+# By the base class's own attributes: a class may have others under these names.
+_cause_of: Any = BaseException.__dict__["__cause__"].__get__
+_context_of: Any = BaseException.__dict__["__context__"].__get__
+_suppresses_context: Any = BaseException.__dict__["__suppress_context__"].__get__
 
 
 def _pickle(error: Exception) -> bytes | None:
     """Pickle an exception so that it can be read again, by its own way or without constructor."""
     data = _pickle_as_it_is(error)
-    if data is not None:
-        return data
-    with contextlib.suppress(BaseException):
-        data = pickles.dump_whole(_recipe(error))
-        pickle.loads(data)  # noqa: S301  # our own bytes
-        return data
-    return None
+    return _tried(lambda: _pickle_recipe(error), _none) if data is None else data
+
+
+def _pickle_recipe(error: Exception) -> bytes:
+    data = pickles.dump_whole(_recipe(error))
+    pickle.loads(data)  # noqa: S301  # our own bytes
+    return data
 
 
 def _pickle_as_it_is(error: BaseException) -> bytes | None:
-    with contextlib.suppress(BaseException):
-        data = pickles.dump_whole(error)
-        copy = pickle.loads(data)  # noqa: S301  # our own bytes
-        if type(copy) is not type(error):
-            return None
-        if isinstance(error, _GROUP):
-            return data  # equal groups do not compare as equal
-        if copy.args == error.args:
-            return data
-    return None
+    return _tried(lambda: _pickle_and_compare(error), _none)
+
+
+def _pickle_and_compare(error: BaseException) -> bytes | None:
+    data = pickles.dump_whole(error)
+    copy = pickle.loads(data)  # noqa: S301  # our own bytes
+    if type(copy) is not type(error):
+        return None
+    # Equal groups do not compare as equal.
+    return data if isinstance(error, _GROUP) or copy.args == error.args else None
 
 
 def _recipe(error: BaseException) -> _Rebuilt:
     state = {name: value for name, value in vars(error).items() if _can_pickle(value)}
-    args = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
+    args = tuple(arg if _can_pickle(arg) else _shown(arg) for arg in error.args)
     if isinstance(error, _GROUP):
         members = [m if _pickle_as_it_is(m) else _recipe(m) for m in error.exceptions]
         args = (error.message, members)
@@ -136,23 +184,26 @@ class _Rebuilt:
 
 
 def _can_pickle(value: object) -> bool:
+    return _tried(lambda: bool(pickles.dump_whole(value)), lambda _: False)
+
+
+def _tried(ask: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T:
+    """Call what calls the user's own code, which may raise anything."""
     try:
-        pickles.dump_whole(value)
-    except BaseException:  # the value's own code may raise anything
-        return False
-    return True
+        return ask()
+    except BaseException as broken:
+        return otherwise(broken)
 
 
-def message(error: BaseException) -> str:
-    """Return what an exception says, shortened where it is long; its class may fail at that."""
-    try:
-        return _shorten(str(error))
-    except BaseException as broken:  # the user's own __str__
-        return f"<no message: str() raised {type(broken).__name__}>"
+def _none(_: BaseException) -> None:
+    return None
 
 
-def _shorten(text: str) -> str:
-    if len(text) <= _MOST_TEXT:
-        return text
-    half = _MOST_TEXT // 2
-    return f"{text[:half]}\n... {len(text) - _MOST_TEXT} characters left out ...\n{text[-half:]}"
+def _plain(text: str) -> str:
+    """Return a text, of a subclass or not, as one that is not too long and that UTF-8 has."""
+    text = str.__str__(text)
+    if len(text) > _MOST_TEXT:
+        half = _MOST_TEXT // 2
+        left = len(text) - _MOST_TEXT
+        text = f"{text[:half]}\n... {left} characters left out ...\n{text[-half:]}"
+    return text.encode(errors="backslashreplace").decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -12,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+import broken
 
 FARCALL = Path(sys.executable).with_name("farcall")
 
@@ -51,6 +54,18 @@ def double(x):
 def fail():
     print("before", flush=True)
     raise LookupError("on purpose")
+
+
+class Shy:
+    """A value that only the container can pickle."""
+
+    def __reduce__(self):
+        assert "AWS_BATCH_JOB_ID" in os.environ, "not here"
+        return Shy, ()
+
+
+def shy():
+    return Shy()
 
 
 class Word:
@@ -242,6 +257,39 @@ async def test_recover_saves_values_and_takes_them(make_executor, tmp_path):
     code, _, err = await farcall("recover", run)
     assert code == 3
     assert err.startswith(f"farcall: no run '{run}' has left anything in s3://")
+
+
+HARDEST = [broken.text, broken.notes, broken.chain]
+
+
+async def test_an_error_that_cannot_say_itself_keeps_no_value_back(make_executor, tmp_path):
+    async with make_executor(linger_s=0.5) as executor:
+        values = [executor.submit(double, x) for x in (3, 4)]
+        broken_ones = [executor.submit(way) for way in broken.WAYS]
+        jobs = await asyncio.gather(*values, executor.submit(shy), *broken_ones)
+        run = await run_of(executor)
+        folder = tmp_path / "values"
+
+        code, out, err = await farcall("recover", run, "--output", folder)
+        again, told, _ = await farcall("recover", run)
+        by_way = dict(zip(broken.WAYS, jobs[3:], strict=True))
+        shown = {way: await farcall("result", by_way[way].id) for way in HARDEST}
+
+    assert (code, again) == (1, 1), err
+    assert "Traceback" not in err
+    paths = [folder / f"{job.id.replace(':', '-')}.pickle" for job in jobs[:2]]
+    assert {path.name for path in folder.iterdir()} == {path.name for path in paths}
+    assert [pickle.loads(path.read_bytes()) for path in paths] == [6, 8]
+    lines = dict(line.split("  ", 1) for line in out.splitlines())
+    assert lines.keys() == {job.id for job in jobs}
+    assert "FarcallError: the value was not saved as " in lines[jobs[2].id]
+    assert f"{jobs[2].id}  shy  returned" in told  # and is still there
+    for way, job in by_way.items():
+        assert f"{way.__name__}  " in lines[job.id]
+        assert "Error" in lines[job.id]
+    for way, (code, out, err) in shown.items():
+        assert (code, out) == (1, "")
+        assert f", in {way.__name__}\n" in err
 
 
 async def test_an_unknown_run_is_told(executor):

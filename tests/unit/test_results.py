@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import broken
 from farcall import errors, results
+from farcall_runtime import failures
 from farcall_runtime.contract import OutcomeStatus
 from unit.fakes import JOB, done
 
@@ -298,6 +300,17 @@ def test_an_exception_that_ends_whoever_looks_at_it_arrives(remote, attribute):
         raise SpringingError("what happened")
 
     assert type(remote(work).error) is SpringingError
+
+
+@pytest.mark.parametrize("way", broken.WAYS, ids=lambda way: way.__name__)
+def test_an_exception_whose_own_code_fails_arrives_with_its_traceback(remote, way):
+    error = remote(way).error
+
+    said, told = failures.in_words(error), failures.with_traceback(error, None)
+    assert broken.MESSAGE in said or "str() raised" in said
+    assert f", in {way.__name__}\n" in "\n".join([*vars(error).get("__notes__", ()), told])
+    assert max(len(said), len(told)) < 70_000
+    (said + told).encode()
 
 
 # --- values and functions that cannot be read -------------------------------------------------

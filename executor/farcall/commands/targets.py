@@ -9,7 +9,6 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +18,7 @@ import click
 
 from farcall.errors import FarcallError
 from farcall.task import Task
+from farcall_runtime import failures
 
 _MOST_NAMES = 20
 
@@ -120,17 +120,18 @@ def _as_own_fault(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        frames = traceback.TracebackException.from_exception(error)
-        ours = (__file__, "<frozen")
-        while frames.stack and (
-            frames.stack[0].filename.startswith(ours) or "importlib" in frames.stack[0].filename
-        ):
-            del frames.stack[0]
-        text = "".join(frames.format()).rstrip()
+        stack = error.__traceback__
+        while stack is not None and _is_import(stack.tb_frame.f_code.co_filename):
+            stack = stack.tb_next
+        text = failures.with_traceback(error, stack).rstrip()
         hint = ""
-        if isinstance(error, ImportError) and "relative import" in str(error):
+        if isinstance(error, ImportError) and "relative import" in failures.message(error):
             hint = "; a file of a package is named with dots, such as package.train:fit"
         raise FarcallError(f"{name} could not be imported{hint}:\n{text}") from error
+
+
+def _is_import(file: str) -> bool:
+    return file.startswith((__file__, "<frozen")) or "importlib" in file
 
 
 def _look_up(module: ModuleType, place: str, function: str) -> Any:
