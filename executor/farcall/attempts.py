@@ -16,7 +16,7 @@ from collections.abc import Callable
 from farcall import endings
 from farcall.batch import Batch
 from farcall.details import Attempt, JobDetail
-from farcall.store import Store
+from farcall.store import Store, number_in
 from farcall.submission import Submission
 from farcall.watching import Watch, moment
 from farcall_runtime import envelope
@@ -238,4 +238,5 @@ def _goes_on(detail: JobDetail) -> bool:
 def _place(where: Location, key: str) -> tuple[int, int]:
     """Return number of the task and of the attempt that a key names; anybody may have made it."""
     index, _, number = key.removeprefix(where.attempts_prefix).partition("/")
-    return (int(index), int(number)) if index.isdecimal() and number.isdecimal() else (-1, 0)
+    task, attempt = number_in(index), number_in(number)
+    return (-1, 0) if task is None or attempt is None else (task, attempt)

@@ -1,4 +1,4 @@
-"""The only place that opens clients: one aioboto3 session, one obstore store a bucket.
+"""The only place that opens clients: one aioboto3 session, and for a bucket a store and a lister.
 
 Both take their credentials from the same session, so they always agree; and every refusal comes
 out of here as one of farcall's own errors.
@@ -26,10 +26,12 @@ from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.httpsession import get_cert_path
+from botocore.utils import get_environ_proxies
 from obstore.store import S3Store
 
 from farcall import failures
 from farcall.errors import FarcallError, ServiceError, SettingsError
+from farcall.s3 import S3Lister
 from farcall.settings import Settings
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ class Aws:
         self._settings = settings
         self._session = session
         self._stack = contextlib.AsyncExitStack()
+        self._http: Any = None
         self._account = ""
         self.s3_endpoint: str = (
             settings.endpoint_url
@@ -218,6 +221,30 @@ class Aws:
             retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=_RETRY_S)},
         )
 
+    def lister(self, bucket: str) -> S3Lister:
+        """Return what lists a bucket.
+
+        Args:
+            bucket: The bucket's name.
+        """
+        endpoint = self.s3_endpoint or f"https://s3.{self.region}.amazonaws.com"
+        return S3Lister(f"{endpoint}/{bucket}", self.region, self._frozen, self._send)
+
+    async def _frozen(self, anew: bool) -> Any:
+        if anew:
+            await self._read_anew()
+        return await (await self._session.get_credentials()).get_frozen_credentials()
+
+    async def _send(self, request: Any) -> Any:
+        if self._http is None:
+            http = _HttpSession(
+                proxies=get_environ_proxies(request.url),
+                timeout=(_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S),
+                max_pool_connections=_CONNECTIONS,
+            )
+            self._http = await self._stack.enter_async_context(http)
+        return await self._http.send(request)
+
     async def account(self) -> str:
         """Return the account's ID, twelve digits.
 
@@ -281,9 +308,7 @@ class Aws:
 
     async def _credentials(self) -> S3Credential:
         """Hand the session's credentials to obstore, renewed by botocore where they expire."""
-        await self._read_anew()
-        credentials = await self._session.get_credentials()
-        frozen = await credentials.get_frozen_credentials()
+        frozen = await self._frozen(anew=True)
         expires = None
         if frozen.token:
             expires = datetime.now(timezone.utc) + _CREDENTIALS_KEPT

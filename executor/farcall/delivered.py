@@ -8,7 +8,7 @@ from typing import Any
 
 from farcall.errors import FarcallError
 from farcall.results import Result
-from farcall.store import Store
+from farcall.store import Store, is_chunk
 from farcall_runtime.contract import STREAMS, Location
 
 
@@ -73,5 +73,6 @@ async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, 
         for stream in STREAMS:
             prefix = where.stream_prefix(index, earlier, stream)
             with contextlib.suppress(FarcallError):  # what stays there harms nobody
-                keys += [key for key, _ in await store.list_keys(prefix)]
+                listed = [key for key, _ in await store.list_keys(prefix)]
+                keys += [key for key in listed if is_chunk(key.removeprefix(prefix))]
     return keys

@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping
 
 from farcall.details import JobDetail
 from farcall.store import Store
 from farcall.timeouts import within
 from farcall.watching import Ended, Patience, Trouble, Watch, moment
+from farcall_runtime.contract import outcomes_prefix
+
+_log = logging.getLogger("farcall")
 
 _SHORTEST_S = 0.25
 """Between two looks, for each page that the first of them took."""
 
 _SHARE_OF_WAIT = 0.01
 """A look may be late by this share of the time that was waited in vain: 1 s after 100 s."""
+
+_FOREIGN_PAGES = 3
 
 _FEW = 4
 """Up to so many bundles are listed one by one, and so many large ones at the quickest pace."""
@@ -56,6 +62,7 @@ class Inbox:
         self.on_missing = on_missing
         self.trouble = trouble
         self.looking: set[asyncio.Task[None]] = set()
+        self._has_told = False
         self._small = _Lane(self)
         self._large: dict[str, _Lane] = {}
 
@@ -86,6 +93,23 @@ class Inbox:
         lane.watches.pop(bundle, None)
         if not lane.watches:
             lane.hurry()  # to its end
+
+    def note_foreign(self, pages: int) -> None:
+        """Say once that looking takes longer than it should because others write there.
+
+        Args:
+            pages: How many pages of a look had nothing of farcall's.
+        """
+        if pages >= _FOREIGN_PAGES and not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "below s3://%s/%s are %d pages of 1000 objects that farcall did not store, and "
+                "each look for outcomes reads them, so it comes later; find out who writes there, "
+                "and delete them",
+                self.store.bucket,
+                outcomes_prefix(self.root),
+                pages,
+            )
 
     async def close(self) -> None:
         """Stop looking."""
@@ -165,12 +189,14 @@ class _Lane:
 
     async def _list(self, bundle: str, wanted: Mapping[str, Watch]) -> int:
         """List what lies in one bundle, or in all; return how many pages it took."""
-        pages = 0
-        key = _first(wanted, "")
+        pages = foreign = 0
+        last, key = "", _first(wanted, "")
         while key:
-            start = _before(key)
+            # Others may have put any number of keys between the two.
+            start = max(_before(key), last)
             page, last = await self._inbox.store.list_outcomes(self._inbox.root, bundle, start)
             pages += 1
+            foreign += bool(last and not page)
             now = moment()
             for arrived in page:
                 watch = wanted.get(arrived.bundle)
@@ -180,6 +206,7 @@ class _Lane:
             if last <= start or all(watch.is_full for watch in wanted.values()):
                 break
             key = _first(wanted, last)
+        self._inbox.note_foreign(foreign)
         return pages
 
     def _tell_ends(self, watch: Watch, ends: dict[int, JobDetail | None]) -> None:
@@ -206,7 +233,8 @@ def _first(wanted: Mapping[str, Watch], after: str) -> str:
 def _before(key: str) -> str:
     """Return a text that a listing can begin after to find a key, and little before it.
 
-    The colon comes right after the nine: ``b/12:`` is beyond ``b/129``, but before ``b/13``.
+    ``b/12~`` is beyond ``b/129``, and beyond most of what others might put there, but before
+    ``b/13``; ``b/1/~`` is before ``b/10``.
     """
-    last = key[-1]
-    return key[:-1] if last == "0" else f"{key[:-1]}{int(last) - 1}:"
+    stem, last = key[:-1], key[-1]
+    return stem if stem.endswith("/") and last == "0" else f"{stem}{chr(ord(last) - 1)}~"

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from farcall import output
 from farcall.errors import IntegrityError
-from farcall.store import Store
+from farcall.store import Store, is_chunk, number_in
 from farcall.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 8
-_CHUNK = re.compile(rf"(\d+)/({'|'.join(STREAMS)})/(\d{{8,}})")
 
 
 async def read_chunks(
@@ -126,9 +124,11 @@ class Chunks:
         prefix = f"{self._submission.where.streams_prefix(self._index)}{below}"
         streams: dict[tuple[int, str], list[Place]] = {}
         for name, at in sorted((await self._store.list_times(prefix)).items()):
-            match = _CHUNK.fullmatch(f"{below}{name}")
-            if match is not None:
-                place = Place(int(match[1]), match[2], int(match[3]), at)
+            number, _, rest = f"{below}{name}".partition("/")
+            stream, _, sequence = rest.partition("/")
+            tried = number_in(number)
+            if tried and stream in STREAMS and is_chunk(sequence):
+                place = Place(tried, stream, int(sequence), at)
                 streams.setdefault((place.attempt, place.stream), []).append(place)
         # S3 tells the second; a stream's own order must not depend on it.
         order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))

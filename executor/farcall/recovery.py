@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -30,6 +31,9 @@ _log = logging.getLogger("farcall")
 
 _KEPT = timedelta(days=7)
 """For how long Batch knows a job after its end at least: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html"""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+"""What runs and bundles are called. A bundle's name is its job's: https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html"""
 
 _LOOK_AGAIN_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Waits before looking for the jobs that are missing: Batch's lists lag behind."""
@@ -121,11 +125,18 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
         ServiceError: S3 refused.
     """
     store = session.store(settings.s3_bucket_name)
-    names = await store.list_folders(f"{run_root(settings.prefix, '')}/")
+    listed = await store.list_folders(f"{run_root(settings.prefix, '')}/")
+    names = [name for name in listed if _NAME.fullmatch(name)]
     roots = [run_root(settings.prefix, name) for name in names]
-    found = await _each(lambda root: store.list_times(bundles_prefix(root)), roots)
+    found = await _each(lambda root: _bundles(store, root), roots)
     left = [Run(n, len(b), min(b.values())) for n, b in zip(names, found, strict=True) if b]
     return sorted(left, key=lambda run: run.stored_at)
+
+
+async def _bundles(store: Store, root: str) -> dict[str, datetime]:
+    """Return when the bundles of a run were stored, by name. Anybody may have put others there."""
+    found = await store.list_times(bundles_prefix(root))
+    return {name: at for name, at in found.items() if _NAME.fullmatch(name)}
 
 
 async def recover(
@@ -145,7 +156,7 @@ async def recover(
     store = session.store(settings.s3_bucket_name)
     root = run_root(settings.prefix, run)
     is_name = is_key(run) and "/" not in run
-    stored = await store.list_times(bundles_prefix(root)) if is_name else {}
+    stored = await _bundles(store, root) if is_name else {}
     if not stored:
         raise await _unknown(session, settings, run)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]

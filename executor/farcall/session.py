@@ -102,7 +102,8 @@ class Session:
         """Return the store of a bucket."""
         if bucket not in self._stores:
             reopen = functools.partial(self.aws.store, bucket)
-            self._stores[bucket] = Store(bucket, reopen(), reopen)
+            lister = self.aws.lister(bucket)
+            self._stores[bucket] = Store(bucket, reopen(), lister, reopen)
         return self._stores[bucket]
 
     async def submitter(self, settings: Settings) -> Submitter:

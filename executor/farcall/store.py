@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import mmap
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from obstore.store import S3Store
 from farcall.bucket import Bucket
 from farcall.deletions import Deletions
 from farcall.errors import ServiceError
+from farcall.s3 import Listed, Lister, Page, moment_of
 from farcall.spilling import NoRoomError, open_file
 from farcall.transfers import (
     PARALLEL_PARTS,
@@ -40,7 +42,8 @@ _SHORT_BYTES = 1024 * 1024
 _MOST_BYTES = 1024**3
 """An outcome has values of up to 64 MiB in it, and what is said of each call; what others put in
 its place must not fill the memory."""
-_PAGE = 1000
+_MOST_DIGITS = 12
+_CHUNK = re.compile(r"\d{8}|[1-9]\d{8,11}", re.ASCII)
 _BEHIND_END = "InvalidRange"
 _TOO_LARGE_TO_COPY = "InvalidRequest"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
@@ -61,19 +64,40 @@ class Arrived:
     size: int
 
 
+def number_in(text: str) -> int | None:
+    """Return the number that a part of a key is, as farcall writes it; None if it is none.
+
+    Others may write anything, such as ``007``, ``+1`` and digits of other alphabets.
+    """
+    if not text.isascii() or not text.isdecimal() or len(text) > _MOST_DIGITS:
+        return None
+    return int(text) if text == "0" or text[0] != "0" else None
+
+
+def is_chunk(name: str) -> bool:
+    """Tell whether the last part of a key is one of farcall's chunks of output."""
+    return _CHUNK.fullmatch(name) is not None
+
+
 class Store:
     """One bucket.
 
     Args:
         bucket: Its name.
         store: Its obstore store.
+        lister: Lists it.
         reopen: Opens it anew; see `Bucket`.
     """
 
     def __init__(
-        self, bucket: str, store: S3Store, reopen: Callable[..., S3Store] | None = None
+        self,
+        bucket: str,
+        store: S3Store,
+        lister: Lister,
+        reopen: Callable[..., S3Store] | None = None,
     ) -> None:
         self.bucket = bucket
+        self._lister = lister
         self._requests = Bucket(bucket, store, reopen)
         self._deletions = Deletions(self._requests)
 
@@ -299,22 +323,15 @@ class Store:
         """
         inbox = contract.outcomes_prefix(root)
         prefix = f"{inbox}{bundle}/" if bundle else inbox
-        offset = f"{inbox}{after}" if after else None
-
-        async def look(store: S3Store) -> Sequence[obstore.ObjectMeta]:
-            pages = obstore.list(store, prefix, offset=offset, chunk_size=_PAGE)
-            # Asked for one chunk, it sends one request. No tuple may stand for the end: CPython
-            # takes it for the arguments of its StopIteration.
-            return await anext(aiter(pages), None) or ()
-
-        page = await self._requests.ask("ListObjectsV2", prefix, look)
-        names = [(meta["path"][len(inbox) :], meta["size"]) for meta in page]
+        page = await self._page(prefix, after=f"{inbox}{after}" if after else "")
         found = []
-        for name, size in names:
-            owner, _, index = name.partition("/")
-            if index.isdecimal() and index == str(int(index)):  # anybody may have put anything
-                found.append(Arrived(owner, int(index), size))
-        return found, names[-1][0] if len(names) == _PAGE else ""
+        for key, size, _ in page.objects:
+            owner, _, index = key[len(inbox) :].partition("/")
+            number = number_in(index)
+            if number is not None:  # anybody may have put anything
+                found.append(Arrived(owner, number, size))
+        goes_on = bool(page.token and page.objects)
+        return found, page.objects[-1].key[len(inbox) :] if goes_on else ""
 
     async def list_keys(self, prefix: str) -> list[tuple[str, int]]:
         """Return keys and sizes of the objects below a prefix that ends with a slash, sorted.
@@ -323,7 +340,7 @@ class Store:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        return sorted((meta["path"], meta["size"]) for meta in await self._list(prefix))
+        return [(each.key, each.size) for each in await self._list(prefix)]
 
     async def list_times(self, prefix: str) -> dict[str, datetime]:
         """Return when the objects below a prefix that ends with a slash were stored.
@@ -335,7 +352,8 @@ class Store:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        return {m["path"][len(prefix) :]: m["last_modified"] for m in await self._list(prefix)}
+        found = await self._list(prefix)
+        return {each.key[len(prefix) :]: moment_of(each.at) for each in found}
 
     async def list_folders(self, prefix: str) -> list[str]:
         """Return what follows a prefix in keys, up to the next slash, sorted.
@@ -344,15 +362,30 @@ class Store:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        found = await self._requests.ask(
-            "ListObjectsV2", prefix, lambda s: obstore.list_with_delimiter_async(s, prefix)
-        )
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+        found: list[str] = []
+        token = ""
+        while True:
+            page = await self._page(prefix, delimiter="/", token=token)
+            found += [folder[len(prefix) :].rstrip("/") for folder in page.folders]
+            token = page.token
+            if not token:
+                return [name for name in found if name]
 
-    async def _list(self, prefix: str) -> list[obstore.ObjectMeta]:
-        async def look(store: S3Store) -> list[obstore.ObjectMeta]:
-            pages = obstore.list(store, prefix, chunk_size=_PAGE)
-            return [meta async for page in pages for meta in page]
+    async def _list(self, prefix: str) -> list[Listed]:
+        found: list[Listed] = []
+        token = ""
+        while True:
+            page = await self._page(prefix, token=token)
+            found += page.objects
+            token = page.token
+            if not token:
+                return found
+
+    async def _page(
+        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
+    ) -> Page:
+        async def look(_: S3Store) -> Page:
+            return await self._lister.page(prefix, after=after, delimiter=delimiter, token=token)
 
         return await self._requests.ask("ListObjectsV2", prefix, look)
 

@@ -133,7 +133,7 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
 async def test_a_container_sees_that_its_output_is_followed(enforced, monkeypatch):
     key = "farcall/v1/run/streams/bundle/0/followed"
     access = await Aws.open(Settings())
-    client = Store(BUCKET, access.store(BUCKET))
+    client = Store(BUCKET, access.store(BUCKET), access.lister(BUCKET))
     await client.put(key, [b"followed"])
     for name, value in assumed(enforced).items():
         monkeypatch.setenv(name, value)
@@ -352,7 +352,7 @@ async def test_the_client_aborts_a_broken_upload_where_it_may(enforced, may_abor
     happening = losing(enforced, "client", "UploadBundles", may_abort=may_abort)
     pieces = Interrupted([bytes(8 * 1024 * 1024)] * 6, happening)
     access = await Aws.open(Settings())
-    store = Store(BUCKET, access.store(BUCKET))
+    store = Store(BUCKET, access.store(BUCKET), access.lister(BUCKET))
     with pytest.raises(ServiceError, match=words):
         await store.put("farcall/v1/run/bundles/broken", pieces)
     await access.close()

@@ -13,13 +13,46 @@ from types import SimpleNamespace
 
 import aiohttp
 import botocore.exceptions
+from obstore.store import MemoryStore
 
 import farcall_runtime
 from farcall import payload, results, unpickling
 from farcall.endings import About
+from farcall.s3 import Listed, Page
+from farcall.store import Store
 from farcall_runtime import envelope
 
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
+
+
+class MemoryLister:
+    """Lists obstore's store in memory as S3 lists a bucket, with pages of 1000."""
+
+    def __init__(self, memory):
+        self._memory = memory
+
+    async def page(self, prefix, *, after="", delimiter="", token=""):
+        found = sorted(self._memory_objects(prefix), key=lambda each: each.key)
+        if delimiter:
+            names = {each.key[len(prefix) :].partition(delimiter) for each in found}
+            folders = sorted({f"{prefix}{name}{slash}" for name, slash, _ in names if slash})
+            return Page([], folders, "")
+        found = [each for each in found if each.key > (token or after)]
+        return Page(found[:1000], [], found[999].key if len(found) > 1000 else "")
+
+    def _memory_objects(self, prefix):
+        for each in self._memory.list(prefix).collect():
+            yield Listed(
+                each["path"],
+                each["size"],
+                each["last_modified"].isoformat().replace("+00:00", "Z"),
+            )
+
+
+def store_in_memory():
+    """Return a store on obstore's store in memory, which stands in for S3."""
+    memory = MemoryStore()
+    return Store("bucket", memory, MemoryLister(memory))
 
 
 class Clock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from obstore.store import MemoryStore
 
 from farcall import course as course_module
 from farcall import reading
@@ -13,8 +12,7 @@ from farcall.course import Course
 from farcall.details import Attempt, JobDetail, JobStatus
 from farcall.errors import FarcallError
 from farcall.reading import Reading
-from farcall.store import Store
-from unit.fakes import Clock
+from unit.fakes import Clock, store_in_memory
 from unit.transcripts import SUBMISSION, access, page, put
 
 TRIED = (Attempt(log_stream="first"), Attempt(log_stream="second"))
@@ -39,7 +37,7 @@ class Session:
         self.aws = aws
         self.asked = 0
         self._details = list(details)
-        self._store = Store("bucket", MemoryStore())
+        self._store = store_in_memory()
 
     def store(self, _bucket):
         return self._store

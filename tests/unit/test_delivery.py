@@ -5,12 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from obstore.store import MemoryStore
 
 from contract import make_golden as golden
 from farcall.delivery import Courier
-from farcall.store import Arrived, Store
+from farcall.store import Arrived
 from farcall.submission import Submission
+from unit.fakes import store_in_memory
 
 
 @pytest.mark.parametrize(("size", "questions"), [(1, 1), (100, 1), (101, 0), (10_000, 0)])
@@ -20,7 +20,7 @@ async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, ques
     async def describe(job_id):
         asked.append(job_id)
 
-    store = Store("bucket", MemoryStore())
+    store = store_in_memory()
     data = golden.outcome(golden.RAISED, 8, [b"no pickle"])
     await store.put(golden.WHERE.outcome_key(8), [data])
     submission = Submission("job", "name", golden.WHERE, golden.KEY, size)

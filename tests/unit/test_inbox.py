@@ -151,6 +151,34 @@ async def test_the_run_s_listing_leaves_out_what_lies_between_two_bundles(world)
     assert len(world.inbox.requests) - before <= 3 * 2  # of three pages, in place of 19
 
 
+@pytest.mark.parametrize(("junk", "pages"), [("1x{:05}", 1), ("1{:05}", 1), ("1\u00fc{:05}", 3)])
+async def test_what_others_put_there_neither_hides_an_outcome_nor_costs_much(
+    junk, pages, world, caplog
+):
+    for n in range(100_000 if pages == 1 else 2500):
+        world.inbox.put("bundle-of-p", junk.format(n))
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
+    world.watch("p", size=3)
+    world.store("p", 0)
+    await world.until(1, at_most_s=2)
+    world.store("p", 1, 2)
+    await world.until(3, at_most_s=3)
+    assert len(world.inbox.requests) <= 12
+    assert not caplog.text
+
+
+async def test_foreign_keys_that_cannot_be_left_out_are_told_of_once(world, caplog):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
+    for n in range(5000):
+        world.inbox.put("bundle-of-p", f"0\u00fc{n:05}")
+    world.watch("p", size=2)
+    await asyncio.sleep(60)
+    world.store("p", 1)
+    await world.until(1, at_most_s=5)
+    assert caplog.text.count("below s3://bucket/") == 1
+    assert "5 pages of 1000 objects that farcall did not store" in caplog.text
+
+
 async def test_every_task_is_found_wherever_its_key_sorts(world):
     """Against a look that would begin too late, or leave out too much."""
     order = random.Random(7)

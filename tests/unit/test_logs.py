@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from obstore.store import MemoryStore
 
 from farcall import logs
 from farcall.errors import IntegrityError
-from farcall.store import Store
+from unit.fakes import store_in_memory
 from unit.transcripts import SUBMISSION, WHERE, put
 
 
 @pytest.fixture
 def store():
-    return Store("bucket", MemoryStore())
+    return store_in_memory()
 
 
 async def test_chunks_are_joined_in_their_order(store):

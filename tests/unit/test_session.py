@@ -13,6 +13,7 @@ from farcall import session as module
 from farcall.session import Session
 from farcall.submission import Submission
 from farcall_runtime.contract import Location
+from unit.fakes import MemoryLister
 
 ROOT = "farcall/v1/run"
 
@@ -23,7 +24,12 @@ async def session():
 
     memory = MemoryStore()
     access = SimpleNamespace(
-        batch=None, close=close, store=lambda bucket: memory, client=None, overruled=""
+        batch=None,
+        close=close,
+        store=lambda bucket: memory,
+        lister=lambda bucket: MemoryLister(memory),
+        client=None,
+        overruled="",
     )
     made = Session(access)
     yield made
@@ -60,7 +66,11 @@ async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch
 
     monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
     access = SimpleNamespace(
-        batch=None, close=close, store=lambda bucket: MemoryStore(), overruled=""
+        batch=None,
+        close=close,
+        store=lambda bucket: MemoryStore(),
+        lister=lambda bucket: None,
+        overruled="",
     )
     made = Session(access)
     monkeypatch.setattr(made.store("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short

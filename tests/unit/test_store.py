@@ -7,20 +7,20 @@ import hashlib
 import random
 
 import pytest
-from obstore.store import MemoryStore
 
 from farcall import store as module
 from farcall.errors import ServiceError, SettingsError
-from farcall.store import Arrived, Store
+from farcall.store import Arrived
 from farcall.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
 from farcall_runtime import envelope
+from unit.fakes import store_in_memory
 
 ROOT = "farcall/v1/run"
 
 
 @pytest.fixture
 def store():
-    return Store("bucket", MemoryStore())
+    return store_in_memory()
 
 
 async def arrivals(store, *where):

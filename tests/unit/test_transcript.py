@@ -6,21 +6,19 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from obstore.store import MemoryStore
 
 from farcall import transcript
 from farcall.cloudwatch import LARGEST_EVENT_BYTES, Log
 from farcall.logs import Chunks
 from farcall.skipping import Part, prepare
-from farcall.store import Store
 from farcall.transcript import Ending, Transcript
-from unit.fakes import Clock
+from unit.fakes import Clock, store_in_memory
 from unit.transcripts import NOW, SUBMISSION, access, page, put, texts
 
 
 @pytest.fixture
 def store():
-    return Store("bucket", MemoryStore())
+    return store_in_memory()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from farcall import Settings
 from farcall.batch import Batch
 from farcall.details import JobDetail
-from farcall.store import Arrived
+from farcall.store import Arrived, number_in
 from farcall.submission import Submission
 from farcall.tracker import Tracker
 from farcall_runtime.contract import Location
@@ -35,6 +35,8 @@ class Inbox:
         failures: What to raise, by root.
         while_listing: Is called between the moment that an answer tells of and the answer.
     """
+
+    bucket = "bucket"
 
     def __init__(self):
         self._names = collections.defaultdict(list)
@@ -59,9 +61,9 @@ class Inbox:
         await asyncio.sleep(REQUEST_S)
         if root in self.failures:
             raise self.failures[root]
-        found = [name.split("/") for name in page]
+        found = [(owner, number_in(index)) for owner, index in (name.split("/") for name in page)]
         last = page[-1] if len(page) == PAGE else ""
-        return [Arrived(owner, int(index), 10) for owner, index in found], last
+        return [Arrived(owner, number, 10) for owner, number in found if number is not None], last
 
     async def list_keys(self, prefix):
         self.requests.append((asyncio.get_running_loop().time(), prefix, "keys"))

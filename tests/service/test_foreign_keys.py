@@ -1,0 +1,153 @@
+"""Keys that somebody else puts into the bucket hide none of farcall's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, Job
+from farcall_runtime.contract import ENV_BUNDLE, Location
+from patience import until_async
+from proxy import Proxy
+
+ODD = ["/x", "a//b", "./x", "../x", "a/../b", ".", "..", "a\x01b", "\x7f"]
+ODD += ["0/", "0//", "x/", "\u0663"]
+"""Each of the first ones alone makes obstore's listing fail."""
+
+
+class Vandal:
+    """Who may write the bucket, and puts odd keys everywhere."""
+
+    def __init__(self, aws: farcall.local.LocalAWS) -> None:
+        self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
+        self._s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
+
+    def put(self, *keys: str) -> None:
+        for key in keys:
+            self._s3.put_object(Bucket=self._bucket, Key=key, Body=b"rubbish")
+
+    def spoil(self, where: Location) -> None:
+        """Put odd keys wherever a job's objects are listed."""
+        runs = where.root.rpartition("/")[0]
+        below = [f"{runs}/", f"{where.root}/bundles/", f"{where.root}/outcomes/"]
+        below += [f"{where.root}/outcomes/{where.bundle}/", where.attempts_prefix]
+        below += [f"{where.attempts_prefix}0/", where.streams_prefix(0)]
+        below += [where.stream_prefix(0, 1, "stdout"), where.stream_prefix(0, 1, "stderr")]
+        self.put(*(f"{prefix}{odd}" for prefix in below for odd in ODD))
+
+
+@pytest.fixture
+def vandal(aws: farcall.local.LocalAWS) -> Vandal:
+    return Vandal(aws)
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as running:
+        yield running
+
+
+async def place(job: Job[Any]) -> Location:
+    return Location.parse((await job.detail()).environment[ENV_BUNDLE])
+
+
+def speak(path: str) -> str:
+    import time
+
+    print("begun", flush=True)
+    while not Path(path).exists():
+        time.sleep(0.02)
+    print("ended")
+    return "value"
+
+
+async def test_a_job_is_waited_for_read_and_attached_to(
+    vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    async with make_executor(prefix="odd/one") as executor:
+        job = await executor.submit(speak, str(go))
+        where = await place(job)
+        await asyncio.to_thread(vandal.spoil, where)
+        lines = []
+
+        async def follow() -> None:
+            async for line in job.logs(follow=True):
+                lines.append(line)
+
+        following = asyncio.ensure_future(follow())
+        await until_async(lambda: lines == ["begun"])
+        go.touch()
+
+        await following
+        assert await executor.attach(job.id).stdout() == "begun\nended\n"
+        assert await job.result() == "value"
+        assert lines == ["begun", "ended"]
+
+
+async def test_a_map_comes_whole(
+    vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    async with make_executor(prefix="odd/map", retry_attempts=2, retry_on="failure") as executor:
+
+        def fail_once(number: int) -> int:
+            import os
+            import time
+
+            while not go.exists():
+                time.sleep(0.02)
+            if os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1" and number == 2:
+                raise ValueError("once")
+            return number
+
+        sweep = executor.task(fail_once).map(range(4))
+        waiting = asyncio.ensure_future(sweep._gather())
+        await until_async(lambda: sweep.job_ids)
+        detail = await executor.attach(sweep.job_ids[0]).detail()
+        where = Location.parse(detail.environment[ENV_BUNDLE])
+        await asyncio.to_thread(vandal.spoil, where)
+        go.touch()
+        assert await waiting == [0, 1, 2, 3]
+
+
+async def test_a_run_is_found_and_recovered(
+    vandal: Vandal, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    async with make_executor(prefix="odd/run") as executor:
+        job = await executor.submit(pow, 2, 8)
+        where = await place(job)
+        await asyncio.to_thread(vandal.spoil, where)
+        run = where.root.rpartition("/")[2]
+        assert [found.name for found in await executor.runs()] == [run]
+        recovered = await executor.recover(run)
+
+        assert [await found.result() for found in recovered.jobs] == [256]
+        assert (recovered.unsubmitted, recovered.forgotten) == ([], [])
+
+
+async def test_thousands_of_foreign_keys_cost_a_look_little(
+    vandal: Vandal, proxy: Proxy, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    """They lie between two outcomes that are waited for."""
+    go = tmp_path / "go"
+    async with make_executor(prefix="odd/many", endpoint_url=proxy.url) as executor:
+        jobs = await asyncio.gather(*(executor.submit(speak, str(go)) for _ in range(3)))
+        where = await place(jobs[0])
+        stem = f"{where.root}/outcomes/{where.bundle}"
+        many = [f"{stem}/0x{n:04}" for n in range(1100)]
+        many += [f"{stem}/1{n:05}" for n in range(1100)]
+        for first in range(0, len(many), 100):
+            await asyncio.to_thread(vandal.put, *many[first : first + 100])
+        before = proxy.counts["s3 LIST outcomes"]
+        go.touch()
+
+        assert [await job.result() for job in jobs] == ["value"] * 3
+        looks = proxy.counts["s3 LIST outcomes"] - before
+        assert looks < 60
