@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from covalent._shared_files.config import get_config
 from covalent._shared_files.exceptions import TaskCancelledError
@@ -21,6 +21,8 @@ from farcall.nodes import NodeEnd, as_utf8, telling
 from farcall.workflows import Workflow
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer
+
+T = TypeVar("T")
 
 _JOB_ID, _COLLECTED, _DELEGATED, _STATUS = "job_id", "collected", "delegated", "status"
 
@@ -110,7 +112,7 @@ class ManagedExecutor(ConfiguredExecutor):
         run = desk().find(keys[0])
         try:
             with telling():
-                cancelled = run is not None and await run.was_cancelled()
+                cancelled = run is not None and await _shown(run, run.was_cancelled())
         except Exception:  # Covalent ends the nodes, and does not ask for them again
             desk().forget(keys, ended=False)
             raise
@@ -171,7 +173,7 @@ class ManagedExecutor(ConfiguredExecutor):
         if run is None:
             return None
         try:
-            end = (await run.ends())[key[1]]
+            end = (await _shown(run, run.ends()))[key[1]]
             await self._append_logs(key[0], end)
             update = await _tell(key, end)
         except BaseException:  # Covalent ends the node, or may be asked to look again
@@ -202,6 +204,15 @@ class ManagedExecutor(ConfiguredExecutor):
         folder = get_config("dispatcher.results_dir")
         files = (self.log_stdout, self.log_stderr)
         await self.write_streams_to_file(texts, files, dispatch_id, folder)
+
+
+async def _shown(run: Run, wait: Awaitable[T]) -> T:
+    """Wait for a run's end; its nodes show meanwhile what keeps it from being known."""
+    run.tell = lambda text: covalent_state.note_trouble(run.keys, text)
+    try:
+        return await wait
+    finally:
+        await covalent_state.trouble_noted()
 
 
 def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:

@@ -25,6 +25,8 @@ _log = logging.getLogger("farcall")
 _BY_NAME = "{}"
 """What Covalent stores of an executor that was given by name."""
 
+_ERROR = "error"
+
 # --- assets -----------------------------------------------------------------------------------
 
 
@@ -107,7 +109,8 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
         FarcallError: They could not be written.
     """
     written = {}
-    for key, path in _own_files(dispatch_id, node, found).items():
+    places = {(node, key): data for key, data in found.items()}
+    for (_, key), path in _own_files(dispatch_id, places).items():
         data = found[key]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,8 +126,79 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
     return written
 
 
-def _own_files(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict[str, Path]:
-    """Return where assets are to be written.
+class _Troubles:
+    """Writes what is told of running nodes into their errors, one text after the other."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, int], str] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def note(self, nodes: Iterable[tuple[str, int]], text: str) -> None:
+        self._texts |= dict.fromkeys(nodes, text)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write())
+
+    async def noted(self) -> None:
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        while self._texts:
+            await asyncio.sleep(0)  # many nodes are told of one by one
+            texts, self._texts = self._texts, {}
+            try:
+                await asyncio.to_thread(_write_errors, texts)
+            except Exception as error:  # Covalent's database may be locked, or its disk full
+                _log.warning("running tasks do not show what is wrong: %r", error)
+
+
+_troubles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Troubles]
+_troubles = weakref.WeakKeyDictionary()
+
+
+def note_trouble(nodes: Iterable[tuple[str, int]], text: str) -> None:
+    """Have running nodes show in their error what keeps their end from being known.
+
+    Covalent has no other place that a client reads while a node runs. `trouble_noted` is waited
+    for before a node's own error is written.
+
+    Args:
+        nodes: Dispatch and number of each.
+        text: What to show; empty where all is well again.
+    """
+    _troubles.setdefault(asyncio.get_running_loop(), _Troubles()).note(nodes, text)
+
+
+async def trouble_noted() -> None:
+    """Wait until nodes show what they were told to."""
+    troubles = _troubles.get(asyncio.get_running_loop())
+    if troubles is not None:
+        await troubles.noted()
+
+
+def _write_errors(texts: Mapping[tuple[str, int], str]) -> None:
+    from covalent_dispatcher._db.datastore import workflow_db
+
+    dispatches: dict[str, dict[tuple[int, str], bytes]] = {}
+    for (dispatch_id, node), text in texts.items():
+        found = dispatches.setdefault(dispatch_id, {})
+        found[node, _ERROR] = text.encode(errors="replace")
+    for dispatch_id, found in dispatches.items():
+        for place, path in _own_files(dispatch_id, found).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(found[place])
+        # What a client reads must be there before its size is.
+        with workflow_db.session() as session:
+            nodes = {node for node, _ in found}
+            for node, key, asset in session.execute(_assets_of(dispatch_id, nodes)):
+                if key == _ERROR:
+                    asset.size = len(found[node, key])
+
+
+def _own_files(
+    dispatch_id: str, found: Mapping[tuple[int, str], Buffer]
+) -> dict[tuple[int, str], Path]:
+    """Return where assets are to be written, by node and name.
 
     In a redispatch, Covalent has a new node's assets point to those of the old one, which are left
     as they are (covalent_dispatcher/_dal/tg_ops.py).
@@ -134,12 +208,14 @@ def _own_files(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict
 
     files = {}
     with workflow_db.session() as session:
-        for _, key, asset in session.execute(_assets_of(dispatch_id, [node])):
-            if key in found and (len(found[key]) or asset.size):
+        nodes = {node for node, _ in found}
+        for node, key, asset in session.execute(_assets_of(dispatch_id, nodes)):
+            data = found.get((node, key))
+            if data is not None and (len(data) or asset.size):
                 where = local_store.get_uri_components(dispatch_id, node, key)
                 if (asset.storage_path, asset.object_key) != where:
                     asset.storage_path, asset.object_key = where
-                files[key] = Path(*where)
+                files[node, key] = Path(*where)
     return files
 
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from farcall import nodes
+from farcall import failures, nodes
 from farcall.delivered import Delivered
-from farcall.errors import JobCancelledError
+from farcall.errors import JobCancelledError, ServiceError
 from farcall.job import Job
 from farcall.nodes import NodeEnd
-from farcall.session import Session
+from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.submission import Submission
-from farcall.watching import Arrival
+from farcall.watching import Arrival, Patience, UnseenError
 
 _log = logging.getLogger("farcall")
 
 Key = tuple[str, int]
 """Dispatch and number of a node."""
+
+_AGAIN_S = 5.0
+"""After so long what could not be fetched is fetched again."""
 
 _kept: set[asyncio.Future[Any]] = set()
 
@@ -57,6 +60,8 @@ class Run:
         keys: Its nodes.
         job: Its job, once Batch has accepted it.
         cancelled: Whether somebody cancelled it through Covalent.
+        tell: Takes what keeps its end from being known, while it is waited for, and an empty text
+            when nothing does any more.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Run:
         self.keys = keys
         self.job = job
         self.cancelled = False
+        self.tell: Callable[[str], None] = lambda _: None
         self.settings = settings
         self._numbers: set[int] = set()
         self._taken: set[int] = set()
@@ -104,7 +110,23 @@ class Run:
     async def _delivered(self) -> Delivered:
         if self.job is None:
             raise CancelledGroupError
-        return await self.job.delivered()
+        trouble = (await session_for(self.settings)).tracker.trouble
+        patience = Patience(trouble)
+        with trouble.told_to(self.tell):
+            try:
+                while True:
+                    try:
+                        return await self.job.delivered()
+                    except ServiceError as error:  # nobody would ask a second time
+                        passes = failures.may_pass(error) or failures.is_of_credentials(error)
+                        if isinstance(error, UnseenError):
+                            raise
+                        if not (passes and patience.bear(error)):
+                            kept = f"what job {self.job.id} has stored is kept"
+                            raise failures.like(error, f"{error}; {kept}") from error
+                    await asyncio.sleep(_AGAIN_S)
+            finally:
+                patience.end()
 
 
 def _keep(future: asyncio.Future[Any]) -> None:

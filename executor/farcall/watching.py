@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -171,6 +172,7 @@ class Trouble:
     def __init__(self) -> None:
         self._texts: dict[Patience, str] = {}
         self._said_at = -math.inf
+        self._listeners: list[Callable[[str], None]] = []
 
     @property
     def text(self) -> str:
@@ -192,15 +194,37 @@ class Trouble:
         if is_new or moment() - self._said_at >= _SAY_S:
             self._said_at = moment()
             _log.warning("%s", text)
+            self._tell()
 
     def forget(self, patience: Patience) -> None:
         """Note that somebody looks no more."""
-        self._texts.pop(patience, None)
+        if self._texts.pop(patience, "") and not self._texts:
+            self._tell()
 
     def clear(self, patience: Patience) -> None:
         """Note that a call got through."""
         if self._texts.pop(patience, "") and not self._texts:
             _log.warning("AWS answers again; going on")
+            self._tell()
+
+    @contextlib.contextmanager
+    def told_to(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """Have somebody told as often as it is said, for as long as a block lasts.
+
+        Args:
+            listener: Takes `text`.
+        """
+        self._listeners.append(listener)
+        if self._texts:
+            listener(self.text)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener(self.text)
 
 
 class Patience:
@@ -224,6 +248,21 @@ class Patience:
         self._failing_since = None
         self._trouble.forget(self)
 
+    def bear(self, error: FarcallError) -> bool:
+        """Note a failure; tell whether it is borne, and not given up."""
+        now = moment()
+        if self._failing_since is None:
+            self._failing_since = now
+        left_s = self._failing_since + _GIVE_UP_S - now
+        permanent = isinstance(error, SettingsError) or (
+            isinstance(error, ServiceError) and failures.is_denied(error)
+        )
+        if permanent or left_s < 0:
+            self.end()
+            return False
+        self._trouble.note(self, error, left_s)
+        return True
+
     def endure(self, error: Exception, watches: Mapping[str, Watch]) -> None:
         """Note a failure; where it would last for ever, tell those who wait.
 
@@ -236,17 +275,8 @@ class Patience:
         else:
             told = FarcallError(f"looking for the job's end failed: {error!r}")
             told.__cause__ = error
-        now = moment()
-        if self._failing_since is None:
-            self._failing_since = now
-        left_s = self._failing_since + _GIVE_UP_S - now
-        permanent = isinstance(told, SettingsError) or (
-            isinstance(told, ServiceError) and failures.is_denied(told)
-        )
-        if not permanent and left_s >= 0:
-            self._trouble.note(self, told, left_s)
+        if self.bear(told):
             return
-        self.end()
         for watch in list(watches.values()):
             watch.give_up(_out_of_sight(told, watch.submission))
 

@@ -567,6 +567,88 @@ def test_a_verdict_is_told_with_its_name_and_what_to_do(run, node, batch, counti
     assert "FAILED" == failed.status
     assert failed.error.startswith(verdict), failed.error
     assert remedy in failed.error, failed.error
+    if "outcome" in name and verdict.startswith("ServiceError"):
+        job_id = re.search("; what job (.*) has stored is kept", failed.error)[1]
+        assert 36 == len(job_id)
+
+
+# --- credentials that have ended -----------------------------------------------------------------
+
+
+class Credentials:
+    """Those of Covalent's server, which end and are renewed."""
+
+    def __init__(self, proxy):
+        self.have_ended = False
+        self.operations = ("s3 LIST outcomes", "s3 GET outcomes", "batch describejobs")
+        proxy.rule = self._meet
+
+    def _meet(self, request):
+        return "expired" if self.have_ended and request.operation in self.operations else ""
+
+
+@pytest.fixture
+def credentials(counting):
+    return Credentials(counting)
+
+
+@pytest.fixture
+def held(batch, counting, tmp_path):
+    """An electron that has begun when ``begun-<number>`` is there, and ends when ``go`` is."""
+
+    @ct.electron(executor=batch(endpoint_url=counting.url))
+    def work(number=0):
+        (tmp_path / f"begun-{number}").touch()
+        while not (tmp_path / "go").exists():
+            time.sleep(0.05)
+        print("done", number)
+        return number
+
+    yield work
+    (tmp_path / "go").touch()
+
+
+def test_a_running_task_shows_that_its_end_cannot_be_known(
+    dispatch, wait, node, held, credentials, tmp_path
+):
+    @ct.lattice
+    def flow():
+        return [held(0), held(1)]
+
+    def found():
+        result = ct.get_result(running)
+        numbers = result.lattice.transport_graph._graph.nodes
+        return [one for n in sorted(numbers) if (one := node(result, n)).name == "work"]
+
+    running = dispatch(flow)
+    until(lambda: all((tmp_path / f"begun-{number}").exists() for number in range(2)))
+    credentials.have_ended = True
+    told = until(lambda: all(one.error for one in found()) and found())
+    for one in told:
+        assert "RUNNING" == one.status
+        assert re.match("ListObjects.*; renew the credentials.*; jobs go on", one.error), one.error
+    credentials.have_ended = False
+    until(lambda: not any(one.error for one in found()))
+    (tmp_path / "go").touch()
+    assert [0, 1] == wait(running).result
+    assert [("COMPLETED", "", "done 0\n"), ("COMPLETED", "", "done 1\n")] == [
+        (one.status, one.error, one.stdout) for one in found()
+    ]
+
+
+def test_a_value_is_fetched_when_the_credentials_are_renewed(
+    dispatch, wait, node, held, credentials, tmp_path
+):
+    credentials.operations = ("s3 GET outcomes",)
+    running = dispatch(only(held))
+    until((tmp_path / "begun-0").exists)
+    credentials.have_ended = True
+    (tmp_path / "go").touch()
+    error = until(lambda: node(ct.get_result(running), 0).error)
+    assert re.match("GetObject .*; renew the credentials.*; jobs go on", error), error
+    credentials.have_ended = False
+    result = wait(running)
+    assert (0, "") == (result.result, node(result, 0).error)
 
 
 # --- attempts ------------------------------------------------------------------------------------

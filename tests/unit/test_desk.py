@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall import Settings, electrons, preflight, session
+from farcall import Settings, electrons, groups, preflight, session
 from farcall.electrons import Desk
-from farcall.errors import SubmissionError
-from farcall.groups import CancelledGroupError
+from farcall.errors import ServiceError, SubmissionError
+from farcall.groups import CancelledGroupError, Run
 from farcall.payload import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.session import Session
@@ -121,6 +121,7 @@ async def opened(account, monkeypatch):
         region="us-east-1",
         s3_endpoint="",
         has_console=False,
+        overruled="",
         close=close,
     )
 
@@ -134,7 +135,7 @@ async def opened(account, monkeypatch):
     async def find(settings):
         return made
 
-    for module in (electrons, session):
+    for module in (electrons, groups, session):
         monkeypatch.setattr(module, "session_for", find)
     # A thread's work would be done in no time at all, or never.
     monkeypatch.setattr(made, "in_thread", lambda function, *args: _at_once(function, *args))
@@ -192,6 +193,41 @@ async def test_who_stops_waiting_is_no_canceller(desk, account):
         await sent
     await asyncio.sleep(10)
     assert {} == account.sizes
+
+
+class Unfetchable:
+    """A job whose answer is there, and S3 refuses to hand it out."""
+
+    id = "job-0"
+
+    def __init__(self, code, status=400):
+        self.error = ServiceError("GetObject of it failed", code=code, status=status)
+        self.tries = 0
+
+    async def delivered(self):
+        self.tries += 1
+        raise self.error
+
+
+async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(opened):
+    told = []
+    run = Run(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
+    run.tell = told.append
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(ServiceError, match="GetObject.*; what job job-0 has stored is kept"):
+        await run.ends()
+    assert 590 < loop.time() - began < 620
+    assert all("GetObject of it failed; jobs go on meanwhile" in text for text in told[:-1])
+    assert ("", 11) == (told[-1], len(told) - 1)  # once a minute
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidArgument"])
+async def test_what_can_never_be_fetched_is_given_up_at_once(opened, code):
+    job = Unfetchable(code, 403)
+    with pytest.raises(ServiceError, match="GetObject"):
+        await Run(SETTINGS, [("d", 1)], job).ends()
+    assert 1 == job.tries
 
 
 # --- cancel --------------------------------------------------------------------------------------
