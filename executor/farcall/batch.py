@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from farcall import failures
 from farcall.aws import Aws
@@ -19,7 +21,7 @@ from farcall.details import JobDetail, JobStatus
 from farcall.errors import ServiceError
 from farcall.lanes import Lane, Ticket, Tries, is_throttling
 from farcall.listing import Listing
-from farcall.states import OWN_REASON
+from farcall.states import OWN_REASON, may_be_stopped
 
 _log = logging.getLogger("farcall")
 
@@ -42,9 +44,28 @@ LOOK_FOR_S = 300.0
 """So long it is tried to look for a job: whoever gave up sooner would leave one that nobody knows
 of."""
 
+_MOST_STOPPED = 20_000
+"""Jobs and arrays that were ended here of which is remembered why."""
+_CLOCKS_DIFFER = timedelta(minutes=1)
+
+
+class _Stop(NamedTuple):
+    """A request to end a job.
+
+    Attributes:
+        reason: What Batch was told.
+        at: When it was asked, by the clock here.
+    """
+
+    reason: str
+    at: datetime
+
 
 class Batch:
     """Batch of one account and region.
+
+    Some that are not AWS's own lose why a job was ended, and that it was. Of the jobs that were
+    ended here that is known, and is part of every `JobDetail` that comes from here.
 
     Args:
         access: The open clients.
@@ -59,7 +80,9 @@ class Batch:
         self._submitting = Lane(access.batch, _SUBMITS_PER_S)
         self._polling = Lane(access.batch, _POLLS_PER_S)
         self._control = Lane(access.batch, _CONTROLS_PER_S)
-        self.listing = Listing(self._polling)
+        self._stops: dict[str, _Stop] = {}
+        self._takes_many = hasattr(access.batch, "terminate_jobs")  # from botocore 1.43.93 on
+        self.listing = Listing(self._polling, self.recall)
 
     # --- queues and definitions ---------------------------------------------------------------
 
@@ -196,7 +219,7 @@ class Batch:
         for ids in _groups(job_ids, DESCRIBE_IDS):
             reply = await self._polling.call("describe_jobs", jobs=ids)
             for job in reply.get("jobs", []):
-                found[job["jobId"]] = JobDetail.from_describe(job)
+                found[job["jobId"]] = self.recall(JobDetail.from_describe(job))
         return found
 
     async def list_children(self, parent_id: str, status: JobStatus) -> list[int]:
@@ -224,7 +247,8 @@ class Batch:
     async def terminate_each(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs as `terminate` does; return those that Batch refused to end, with why."""
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
-        if hasattr(self._aws.batch, "terminate_jobs"):  # from botocore 1.43.93 on
+        new = self._note_stops(job_ids, reason)
+        if self._takes_many:
             groups = _groups(job_ids, TERMINATE_IDS)
             requests = [self._terminate_together(ids, reason) for ids in groups]
         else:
@@ -234,7 +258,38 @@ class Batch:
             if isinstance(found, BaseException):
                 raise found
             refused |= found
+        for job_id, error in refused.items():
+            if job_id in new and not error.sent:  # else Batch may have ended it all the same
+                self._stops.pop(job_id, None)
         return refused
+
+    def _note_stops(self, job_ids: Iterable[str], reason: str) -> set[str]:
+        """Note what is about to be ended, whose end may be seen before the answer to that.
+
+        Returns:
+            Those of the jobs that had not been noted.
+        """
+        stop = _Stop(reason, datetime.now(timezone.utc))
+        new = {job_id for job_id in job_ids if job_id not in self._stops}
+        self._stops.update(dict.fromkeys(new, stop))
+        while len(self._stops) > _MOST_STOPPED:
+            del self._stops[next(iter(self._stops))]
+        return new
+
+    def recall(self, detail: JobDetail) -> JobDetail:
+        """Add to what Batch says of a job that it was ended here, where Batch has lost that.
+
+        Args:
+            detail: What Batch says.
+        """
+        stops = self._stops
+        stop = stops.get(detail.job_id) or stops.get(detail.job_id.partition(":")[0])
+        if stop is None or not may_be_stopped(detail):
+            return detail
+        if detail.stopped_at is not None and detail.stopped_at < stop.at - _CLOCKS_DIFFER:
+            return detail  # it had ended by itself
+        said = f" ({detail.status_reason})" if detail.status_reason else ""
+        return replace(detail, status_reason=f"{stop.reason}{said}", is_terminated=True)
 
     async def _terminate_one(self, job_id: str, reason: str) -> dict[str, ServiceError]:
         try:
@@ -262,6 +317,7 @@ class Batch:
                         operation="TerminateJobs",
                         code=code,
                         status=500 if code == "ServerException" else 400,
+                        sent=code == "ServerException",
                     )
                     if code == "ServerException":
                         failed.append(job_id)
@@ -273,8 +329,20 @@ class Batch:
                 elif failed:
                     await tries.wait_after(last)
             except ServiceError as error:
-                return refused | dict.fromkeys(failed or job_ids, error)
+                return refused | await self._without_many(failed or job_ids, reason, error)
             job_ids = throttled + failed
+        return refused
+
+    async def _without_many(
+        self, job_ids: list[str], reason: str, error: ServiceError
+    ) -> dict[str, ServiceError]:
+        """End jobs one by one where Batch does not know the call for many; else tell its error."""
+        if not failures.is_unknown_call(error):
+            return dict.fromkeys(job_ids, error)
+        self._takes_many = False
+        refused: dict[str, ServiceError] = {}
+        for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):
+            refused |= found
         return refused
 
 

@@ -70,6 +70,10 @@ https://docs.aws.amazon.com/awssupport/latest/APIReference/CommonErrors.html
 
 _UNAUTHORIZED = "UnauthorizedOperation"
 
+_NO_SUCH_PATH = (404, 405, 501)
+_UNKNOWN_CALLS = ("InvalidAction", "NotImplemented", "UnknownOperation", "UnsupportedOperation")
+"""What services answer of an operation they do not have, by status or how the code begins."""
+
 _LASTING = (botocore.exceptions.NoCredentialsError, botocore.exceptions.ParamValidationError)
 
 _UNOBTAINABLE = (
@@ -160,6 +164,11 @@ def may_pass(error: ServiceError) -> bool:
     if error.status:
         return refusals.may_pass(error.code, error.status)
     return not isinstance(error.__cause__, _LASTING)
+
+
+def is_unknown_call(error: ServiceError) -> bool:
+    """Tell whether the service does not know the operation: it is older, or not AWS's own."""
+    return error.status in _NO_SUCH_PATH or error.code.startswith(_UNKNOWN_CALLS)
 
 
 def concerns_all(error: BaseException) -> bool:

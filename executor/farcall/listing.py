@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +18,15 @@ class Listing:
 
     Args:
         lane: For such requests.
+        recall: Adds to what is listed of a job what is known here.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
     """
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, recall: Callable[[JobDetail], JobDetail]) -> None:
         self._lane = lane
+        self._recall = recall
 
     async def jobs(
         self, queue: str, since: datetime | None = None
@@ -45,7 +47,7 @@ class Listing:
         ours = [{"name": "JOB_DEFINITION", "values": [_OURS]}]
         while True:
             reply = await self._lane.call("list_jobs", jobQueue=queue, filters=ours, **token)
-            found = [JobDetail.from_summary(job) for job in reply.get("jobSummaryList", [])]
+            found = self._read(reply)
             page = [job for job in found if since is None or not _is_before(job, since)]
             if page:
                 yield page
@@ -64,7 +66,7 @@ class Listing:
             reply = await self._lane.call(
                 "list_jobs", arrayJobId=parent_id, jobStatus=status.value, **token
             )
-            found = map(JobDetail.from_summary, reply.get("jobSummaryList", []))
+            found = self._read(reply)
             yield [child for child in found if child.status is status and child.is_child]
             if not reply.get("nextToken"):
                 return
@@ -82,6 +84,10 @@ class Listing:
         reply = await self._lane.call("get_job_queue_snapshot", jobQueue=queue)
         jobs = reply.get("frontOfQueue", {}).get("jobs", [])
         return [job["jobArn"].rpartition(":job/")[2] for job in jobs]
+
+    def _read(self, reply: Mapping[str, Any]) -> list[JobDetail]:
+        listed = map(JobDetail.from_summary, reply.get("jobSummaryList", []))
+        return [self._recall(job) for job in listed]
 
 
 def _is_before(job: JobDetail, since: datetime) -> bool:

@@ -21,6 +21,7 @@ from farcall.details import JobDetail, JobStatus
 from farcall.exits import EXITS
 from farcall.rows import LOST, MEMORY, Ending, Row, all_of, container, status
 from farcall.starts import STARTS
+from farcall_runtime.contract import ExitCode
 
 OWN_REASON = "farcall: "
 """How the reasons begin that farcall gives when it terminates a job."""
@@ -30,6 +31,9 @@ STUCK = "stuck for "
 
 WITHDRAWN = "withdrawn: SubmitJob was not answered, and Batch did not list the job"
 """How such a reason goes on where a job turned up after its place had been given to another."""
+
+_STOPPED = (None, ExitCode.TERMINATED, 137)
+"""Exit codes of what was stopped: before it had a container, by SIGTERM, by SIGKILL after that."""
 
 EXITED = "Essential container in task exited"
 """Batch's words on any container that has ended by itself: they say nothing else."""
@@ -57,6 +61,22 @@ def is_explained(detail: JobDetail) -> bool:
     Others there may be, and they are taken for the words of a person who ended the job.
     """
     return detail.status_reason.startswith((*_BATCH_WORDS, OWN_REASON))
+
+
+def may_be_stopped(detail: JobDetail) -> bool:
+    """Tell whether a job may have been ended from outside, for all that Batch says of it.
+
+    Nothing says that, and nothing says otherwise: it has failed, and its container, if there was
+    one, was stopped by a signal.
+    """
+    otherwise = tuple(word for word in _BATCH_WORDS if word != EXITED)
+    return (
+        detail.status is JobStatus.FAILED
+        and detail.exit_code in _STOPPED
+        and not _withdrawn(detail)
+        and not detail.status_reason.startswith((*otherwise, OWN_REASON))
+        and not detail.container_reason.startswith(otherwise)
+    )
 
 
 def is_blocked(detail: JobDetail) -> bool:

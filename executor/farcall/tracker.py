@@ -119,6 +119,7 @@ class Tracker:
         watch = self._watches.get(detail.job_id.partition(":")[0])
         if watch is None:
             return
+        detail = self._batch.recall(detail)
         _, _, child = detail.job_id.partition(":")
         if child or not detail.array_size:
             self._attempts.note(watch, int(child or 0), detail)

@@ -68,6 +68,6 @@ def may_pass(code: str, status: int) -> bool:
         code: The error's code, empty where the answer has none.
         status: The answer's HTTP status, 0 where it is not known.
     """
-    if code in PASSING or status in _PASSING_STATUSES:
-        return True
-    return status >= 500 and status != _NEVER
+    if status == _NEVER:  # whatever some emulators call it
+        return False
+    return code in PASSING or status in _PASSING_STATUSES or status >= 500

@@ -8,8 +8,9 @@ import pytest
 from farcall.batch import Batch
 from farcall.definitions import Definition
 from farcall.details import JobStatus
-from farcall.errors import ServiceError, SettingsError
+from farcall.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
 from farcall.lanes import Ticket
+from farcall.states import ending
 from unit.fakes import Client, broken, no_answer, not_sent, refusal
 
 REQUEST = {"jobName": "simulate-0a1b", "jobQueue": "queue", "jobDefinition": "arn:1"}
@@ -424,3 +425,122 @@ async def test_jobs_that_fail_within_a_bulk_are_asked_for_again_and_told(clock):
     assert first == ["j0", "j1"]
     assert others
     assert all(jobs == ["j1"] for jobs in others)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal("404", 404),
+        refusal("UnknownOperationException", 400),
+        refusal("InternalFailure", 501, "not yet implemented"),
+    ],
+)
+async def test_jobs_are_ended_one_by_one_where_batch_does_not_know_the_bulk(clock, answer):
+    batch, client = made(terminate_jobs=lambda **_: answer, terminate_job=lambda **_: {})
+    await batch.terminate(IDS[:3], "enough")
+    assert [call["jobId"] for call in client.asked("terminate_job")] == IDS[:3]
+    assert len(client.asked("terminate_jobs")) == 1
+    await batch.terminate(IDS[3:], "enough")  # which is remembered
+    assert [call["jobId"] for call in client.asked("terminate_job")] == IDS
+    assert len(client.asked("terminate_jobs")) == 1
+
+
+async def test_a_bulk_that_is_refused_is_no_call_that_is_unknown(clock):
+    batch, client = made(terminate_jobs=lambda **_: refusal("AccessDeniedException", 403))
+    assert list(await batch.terminate_each(["j0", "j1"], "enough")) == ["j0", "j1"]
+    assert await batch.terminate_each(["j2"], "enough")
+    assert len(client.asked("terminate_jobs")) == 2
+
+
+# --- a Batch that loses why a job was ended ---------------------------------------------------
+
+KILLED = {"exitCode": 137}
+LONG_AGO = 1_000_000_000_000
+
+
+def lossy(**said):
+    """A Batch that knows of every job only this; the call with which one is ended is taken."""
+
+    def describe(*, jobs):
+        return {"jobs": [{"jobId": i, "status": "FAILED", **said} for i in jobs]}
+
+    def list_jobs(**_):
+        return {"jobSummaryList": [{"jobId": "p:0", "status": "FAILED", **said}]}
+
+    return made(describe_jobs=describe, list_jobs=list_jobs, terminate_job=lambda **_: {})[0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"container": {"exitCode": 143}},
+        {"container": KILLED, "statusReason": "Essential container in task exited"},
+        {"container": KILLED, "statusReason": "Stopped by somebody"},
+        {"attempts": [{"container": {"exitCode": 143, "reason": "Exited"}}]},
+    ],
+)
+async def test_who_ended_a_job_knows_it_where_batch_does_not(clock, said):
+    batch = lossy(**said)
+    await batch.terminate(["j", "p"], "enough")
+    found = await batch.describe(["j", "p:0", "other"])
+    assert {ending(found[job_id]).error for job_id in ("j", "p:0")} == {JobCancelledError}
+    assert found["j"].is_terminated
+    assert found["j"].status_reason.startswith("farcall: enough")
+    assert said.get("statusReason", "") in found["j"].status_reason
+    assert ending(found["other"]).error is not JobCancelledError
+    (page,) = [page async for page in batch.listing.children("p", JobStatus.FAILED)]
+    assert ending(page[0]).error is JobCancelledError
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"container": {"exitCode": 1}},
+        {"container": {"exitCode": 139}},
+        {"container": KILLED | {"reason": "OutOfMemoryError: Container killed"}},
+        {"statusReason": "Host EC2 (instance i-1) terminated."},
+        {"statusReason": "Job attempt duration exceeded timeout", "container": KILLED},
+        {"container": {"reason": "CannotPullContainerError: no"}},
+        {"container": KILLED, "stoppedAt": LONG_AGO},
+        {"status": "SUCCEEDED"},
+        {"status": "RUNNING"},
+        {"statusReason": "somebody's words", "isTerminated": True},
+    ],
+)
+async def test_what_batch_says_counts_more(clock, said):
+    batch = lossy(**said)
+    before = await batch.describe(["j"])
+    await batch.terminate(["j"], "enough")
+    assert await batch.describe(["j"]) == before
+
+
+async def test_why_a_job_could_not_be_placed_is_known_too(clock):
+    batch = lossy()
+    await batch.terminate(["j"], "stuck for 60 s: CAPACITY: no")
+    assert ending((await batch.describe(["j"]))["j"]).error is JobStuckError
+
+
+async def test_an_end_is_known_before_the_answer_and_a_refused_one_is_none(clock):
+    async def terminate(**_):
+        await asyncio.sleep(5)
+        return refusal("AccessDeniedException", 403)
+
+    batch, _ = made(
+        describe_jobs=lambda **_: {"jobs": [{"jobId": "j", "status": "FAILED"}]},
+        terminate_job=terminate,
+    )
+    ended = asyncio.ensure_future(batch.terminate_each(["j"], "enough"))
+    await asyncio.sleep(1)
+    assert (await batch.describe(["j"]))["j"].is_terminated
+    await ended
+    assert not (await batch.describe(["j"]))["j"].is_terminated
+
+
+async def test_the_oldest_of_many_ends_are_forgotten(clock, monkeypatch):
+    monkeypatch.setattr("farcall.batch._MOST_STOPPED", 2)
+    batch = lossy()
+    for job_id in "abc":
+        await batch.terminate([job_id], "enough")
+    found = await batch.describe("abc")
+    assert [found[job_id].is_terminated for job_id in "abc"] == [False, True, True]
