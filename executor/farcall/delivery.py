@@ -118,7 +118,7 @@ class Courier:
         task = _Task(store, submission, index, calls, room)
         try:
             if isinstance(arrival, Ended):
-                return await self._explain(task, arrival)
+                return await self._explain(task, arrival, read, folder_for)
             outcome = await self._open(task, arrival)
             beside = _bytes_beside(outcome)
             if beside:
@@ -225,7 +225,9 @@ class Courier:
 
     # --- without one --------------------------------------------------------------------------
 
-    async def _explain(self, task: _Task, ended: Ended) -> Delivered:
+    async def _explain(
+        self, task: _Task, ended: Ended, read: Reader, folder_for: FolderFor
+    ) -> Delivered:
         store, submission, index = task.store, task.submission, task.index
         detail = ended.detail
         if ended.error is not None:
@@ -233,6 +235,8 @@ class Courier:
         if detail is None:
             return task.fail(endings.lost(task.about))
         kept = await self._last_attempt(task, detail)
+        if kept is not None and endings.is_the_end(kept.meta, detail):
+            return await self._unpack(task, kept, read, folder_for)
         stdout = stderr = b""
         usage = Usage()
         if kept is not None:
@@ -268,7 +272,8 @@ class Courier:
     ) -> About:
         reason, log_url = "", None
         if detail is not None:
-            reason = detail.reason
+            # Of one that goes on by Batch's account they are no words on its end.
+            reason = detail.reason if detail.status.is_final else ""
             if self._aws.has_console:
                 log_url = consoles.log_url(self._aws.region, detail) or None
         return About(job.job_id, job.name, reason, attempts, stdout, stderr, log_url)

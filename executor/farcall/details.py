@@ -41,8 +41,12 @@ class JobStatus(str, enum.Enum):
         return self.value
 
 
+_UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
+"""In these an attempt goes on, which Batch may list beside those that have ended, or not."""
+
+
 class Attempt(NamedTuple):
-    """What Batch says of an attempt that has ended.
+    """What Batch says of an attempt.
 
     Attributes:
         status_reason: Batch's words on its end.
@@ -59,6 +63,12 @@ class Attempt(NamedTuple):
     log_stream: str = ""
     started_at: datetime | None = None
     stopped_at: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, as far as can be told by itself."""
+        ends = self.stopped_at is not None or self.exit_code is not None
+        return ends or bool(self.status_reason or self.container_reason)
 
 
 @dataclass(frozen=True)
@@ -130,9 +140,13 @@ class JobDetail:
         Source:
             https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
         """
-        tried = tuple(map(_attempt, job.get("attempts") or ()))
-        last = tried[-1] if tried else Attempt()
-        container = _first_container(job)
+        status, container = JobStatus(job["status"]), _first_container(job)
+        listed = list(map(_attempt, job.get("attempts") or ()))
+        if status.is_final:
+            listed = _completed(listed, job, container)
+        last = listed[-1] if listed else Attempt()
+        if listed and status in _UNDER_WAY and not last.is_over:
+            del listed[-1]
         exit_code = container.get("exitCode")
         log = (container.get("logConfiguration") or {}).get("options") or {}
         array = job.get("arrayProperties") or {}
@@ -140,11 +154,11 @@ class JobDetail:
         return cls(
             job_id=job["jobId"],
             name=job.get("jobName", ""),
-            status=JobStatus(job["status"]),
+            status=status,
             status_reason=job.get("statusReason") or last.status_reason,
             exit_code=last.exit_code if exit_code is None else exit_code,
             container_reason=container.get("reason") or last.container_reason,
-            tried=tried,
+            tried=tuple(listed),
             attempts_allowed=(job.get("retryStrategy") or {}).get("attempts") or 1,
             created_at=_moment(job.get("createdAt")),
             started_at=_moment(job.get("startedAt")),
@@ -247,6 +261,24 @@ def _attempt(attempt: Mapping[str, Any]) -> Attempt:
         _moment(attempt.get("startedAt")),
         _moment(attempt.get("stoppedAt")),
     )
+
+
+def _completed(
+    listed: list[Attempt], job: Mapping[str, Any], container: Mapping[str, Any]
+) -> list[Attempt]:
+    """Add what only the job itself says of the last attempt of one that has ended.
+
+    The list may be empty although a container ran, and its last member may lack the log.
+    """
+    log_stream = container.get("logStreamName") or ""
+    if listed:
+        last = listed[-1]
+        return [*listed[:-1], last._replace(log_stream=last.log_stream or log_stream)]
+    if not log_stream and container.get("exitCode") is None:
+        return []  # none ever ran
+    times = {name: job.get(name) for name in ("startedAt", "stoppedAt")}
+    reason = job.get("statusReason")
+    return [_attempt({"container": container, "statusReason": reason, **times})]
 
 
 def _first_container(job: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from farcall import errors
 from farcall.details import Attempt, JobDetail, JobStatus
-from farcall.states import ending
+from farcall.states import ending, telling
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 
@@ -53,8 +53,8 @@ class About(NamedTuple):
     def tell(self, sentence: str, remedy: str) -> str:
         """Write a message: what happened, to which job, what to do, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
-        if self.reason:
-            text += f", Batch says {self.reason!r}"
+        if reason := telling(self.reason):
+            text += f", Batch says {reason!r}"
         text += f". To do: {remedy}."
         text += "".join(f"\n{line}" for line in self.earlier_lines())
         tail = self.stderr.decode(errors="replace").rstrip().splitlines()[-_TAIL_LINES:]
@@ -103,11 +103,14 @@ class Verdict:
 
 
 def lost(job: About) -> errors.JobLostError:
-    """Say that Batch no longer knows a job."""
+    """Say that Batch does not list a job: any longer, or, of an array's child, ever."""
+    parent, is_child, _ = job.job_id.partition(":")
+    whole = f"`farcall describe {parent}` tells of the array as a whole; " if is_child else ""
     return errors.JobLostError(
         job.tell(
-            "Batch no longer lists the job, and it left no outcome",
-            "submit it again; Batch forgets jobs some days after their end",
+            "Batch does not list the job, and there is no outcome of it",
+            f"{whole}submit it again, if region and account are those it was submitted in; Batch "
+            "forgets jobs some days after their end",
         ),
         **job.fields(),
     )
@@ -146,6 +149,21 @@ def of_job(detail: JobDetail) -> Verdict:
     if row.error is errors.JobError and detail.exit_code is not None:
         sentence += f" (exit code {detail.exit_code})"
     return Verdict(row.error, sentence, row.remedy, detail.exit_code)
+
+
+def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
+    """Tell whether what the last attempt stored of itself says how the job ended.
+
+    It was stored for another attempt to follow, which Batch did not let follow. Where the attempt
+    was told to stop, or somebody ended the job after it, the reasons for that are the job's.
+
+    Args:
+        meta: The description of the outcome that the attempt stored.
+        detail: What Batch says of the job.
+    """
+    if meta["status"] == OutcomeStatus.TERMINATED:
+        return False
+    return ending(detail).error not in (errors.JobCancelledError, errors.JobStuckError)
 
 
 def of_process(meta: dict[str, Any]) -> Verdict:
@@ -197,12 +215,17 @@ def of_tried(said: Attempt | None) -> str:
     """Return in a line how an attempt ended that left no outcome, by Batch's words on it."""
     if said is None:
         return "no outcome"
-    words = (said.status_reason, said.container_reason)
-    detail = JobDetail("", "", JobStatus.FAILED, words[0], said.exit_code, words[1])
+    detail = JobDetail(
+        *("", "", JobStatus.FAILED),
+        status_reason=said.status_reason,
+        exit_code=said.exit_code,
+        container_reason=said.container_reason,
+        log_stream=said.log_stream,
+    )
     verdict = of_job(detail)
     text = verdict.sentence
-    if detail.reason:
-        text += f", Batch says {detail.reason!r}"
+    if reason := telling(detail.reason):
+        text += f", Batch says {reason!r}"
     return in_a_line(verdict.kind.__name__, text)
 
 

@@ -140,7 +140,7 @@ class JobCancelledError(JobError):
 
 
 class JobLostError(JobError):
-    """Batch no longer knows the job, and it left no outcome."""
+    """Batch does not list the job, and there is no outcome of it."""
 
 
 class OutcomeError(_EndedError):

@@ -120,8 +120,8 @@ async def explain(session: Session, detail: JobDetail) -> Explanation:
         if meta is not None and meta["status"] != OutcomeStatus.TERMINATED:
             found = _of_outcome(meta, detail)
         elif detail.status.is_final:
-            usage = await _last_usage(session, submission, index, detail)
-            found = replace(_of_ended(detail), usage=usage)
+            meta = await _last_attempt(session, submission, index, detail)
+            found = _of_ended(meta, detail)
         else:
             found = _of_waiting(detail)
     return replace(found, earlier=await _earlier(session, submission, index, detail))
@@ -201,7 +201,15 @@ def _counts(meta: dict[str, Any]) -> dict[str, int]:
 # --- without one ------------------------------------------------------------------------------
 
 
-def _of_ended(detail: JobDetail) -> Explanation:
+def _of_ended(meta: dict[str, Any] | None, detail: JobDetail) -> Explanation:
+    """Explain a job that has ended, by what its last attempt said of itself, if anything."""
+    if meta is not None and endings.is_the_end(meta, detail):
+        return _of_outcome(meta, detail)
+    usage = Usage(**meta["usage"]) if meta is not None else None
+    return replace(_of_words(detail), usage=usage)
+
+
+def _of_words(detail: JobDetail) -> Explanation:
     verdict = endings.of_job(detail)
     if verdict.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED:
         sentence = "the job succeeded; its outcome is not in the bucket, or no longer"
@@ -230,16 +238,15 @@ def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
     return Explanation(kind, sentence, "s3:GetObject on the job's bucket shows it")
 
 
-async def _last_usage(
+async def _last_attempt(
     session: Session, submission: Submission, index: int, detail: JobDetail
-) -> Usage | None:
-    """Return what the last attempt said of itself when it was told to stop."""
+) -> dict[str, Any] | None:
+    """Return what the last attempt said of itself, where another one was to follow."""
     key = submission.where.attempt_key(index, max(1, detail.attempts))
     try:
-        meta = await read_meta(session, submission, key)
+        return await read_meta(session, submission, key)
     except (envelope.EnvelopeError, FarcallError):  # it is but a help
         return None
-    return Usage(**meta["usage"]) if meta is not None else None
 
 
 async def _earlier(

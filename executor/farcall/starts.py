@@ -8,7 +8,7 @@ Sources:
 from __future__ import annotations
 
 from farcall import errors
-from farcall.rows import LOST, SUBNET, Ending, Row, container, status
+from farcall.rows import LOST, SUBNET, Ending, Row, all_of, container, status
 
 STARTS: tuple[Row, ...] = (
     # Why an image cannot be pulled:
@@ -172,7 +172,7 @@ STARTS: tuple[Row, ...] = (
         ),
     ),
     Row(
-        status("Task failed to start"),
+        all_of(status("Task failed to start"), lambda detail: not detail.container_reason),
         Ending(
             errors.ImageError,
             "the container was not started, and Batch does not say why",

@@ -38,6 +38,9 @@ _STOPPED = (None, ExitCode.TERMINATED, 137)
 EXITED = "Essential container in task exited"
 """Batch's words on any container that has ended by itself: they say nothing else."""
 
+_HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed")
+"""Status reasons that say no more than the status; all but the first are other Batches'."""
+
 
 def ending(detail: JobDetail) -> Ending:
     """Say why a job that left no outcome ended.
@@ -60,7 +63,13 @@ def is_explained(detail: JobDetail) -> bool:
 
     Others there may be, and they are taken for the words of a person who ended the job.
     """
-    return detail.status_reason.startswith((*_BATCH_WORDS, OWN_REASON))
+    return detail.status_reason.startswith((*_HOLLOW, *_BATCH_WORDS, OWN_REASON))
+
+
+def telling(reason: str) -> str:
+    """Return of Batch's words on an end those that say something; see `JobDetail.reason`."""
+    first, _, rest = reason.partition("; ")
+    return rest if first.rstrip(".") in _HOLLOW else reason
 
 
 def may_be_stopped(detail: JobDetail) -> bool:
@@ -98,6 +107,11 @@ def blocked(reason: str) -> str:
 
 def _succeeded(detail: JobDetail) -> bool:
     return detail.status is JobStatus.SUCCEEDED
+
+
+def _was_not_started(detail: JobDetail) -> bool:
+    """Nothing of the container was ever there: no exit code, and no log either."""
+    return detail.exit_code is None and not (detail.log_stream or detail.array_size)
 
 
 def _withdrawn(detail: JobDetail) -> bool:
@@ -175,7 +189,6 @@ BLOCKED: tuple[Blocked, ...] = (
 
 
 _BATCH_WORDS = (
-    EXITED,
     "Host EC2",
     "Your Spot Task was interrupted",
     "Task failed to start",
@@ -301,7 +314,25 @@ ENDINGS: tuple[Row, ...] = (
         ),
     ),
     *STARTS,
+    Row(
+        _was_not_started,
+        Ending(
+            errors.ImageError,
+            "the container was not started",
+            "check container_image_uri (registry, repository, tag, architecture), that "
+            "batch_execution_role_name may pull it and the subnet reaches the registry, then its "
+            "entry point, and volumes and log group of the job",
+        ),
+    ),
     *EXITS,
+    Row(
+        lambda detail: detail.exit_code is None and not detail.array_size,
+        Ending(
+            errors.HostLostError,
+            "the container was started, and its machine or its container engine lost it",
+            f"its log says how far it came; {LOST}",
+        ),
+    ),
     Row(
         lambda _: True,
         Ending(

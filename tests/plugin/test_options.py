@@ -450,7 +450,7 @@ async def test_a_job_that_batch_no_longer_knows_is_lost(direct, aws, monkeypatch
         one = direct(endpoint_url=proxy.url, job_definition_extra=command)
         *_, stderr, status = await one.call(print)
         assert ct.status.FAILED == status
-        assert "JobLostError: Batch no longer lists the job" in stderr
+        assert "JobLostError: Batch does not list the job" in stderr
         with pytest.raises(JobLostError, match="does not know job"):
             await one.executor.get_status(one.handles[0])
 

@@ -6,6 +6,7 @@ A proxy before the embedded Batch changes what it says of jobs that are real.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +19,17 @@ from farcall import (
     BatchExecutor,
     FarcallError,
     HostLostError,
+    ImageError,
     Job,
     JobCancelledError,
     JobLostError,
+    JobStatus,
     JobStuckError,
     OutcomeMissingError,
     questions,
 )
+from farcall.explain import explain
+from farcall.session import session_for
 from patience import until_async
 from proxy import Proxy
 
@@ -196,7 +201,7 @@ async def test_a_job_that_batch_lists_no_more_is_lost_after_a_bound(
         assert [type(error) for error in errors] == [JobLostError] * size
         for job, error in zip(jobs, errors, strict=True):
             assert job.id in str(error)
-            assert "no longer lists the job" in str(error)
+            assert "Batch does not list the job" in str(error)
 
 
 async def test_an_outcome_without_a_job_is_a_result(
@@ -278,3 +283,116 @@ async def test_without_an_outcome_what_batch_says_is_the_end(
         error = await end_of(job)
         assert isinstance(error, HostLostError)
         assert "Host EC2 (instance i-0) terminated." in str(error)
+
+
+# --- attempts, listed as it comes -------------------------------------------------------------
+
+
+def talk(go: str) -> None:
+    print("begun", flush=True)
+    wait_for(go)
+    print("through")
+
+
+async def test_an_attempt_that_is_listed_while_it_goes_on_has_not_failed(
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    go: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def list_it(job: dict[str, Any]) -> None:
+        if job["status"] == "RUNNING":
+            own = {name: job["container"][name] for name in ("logStreamName", "taskArn")}
+            job["attempts"].append({"container": own, "startedAt": job["startedAt"]})
+
+    say(proxy, list_it)
+    async with make_executor(endpoint_url=proxy.url, retry_attempts=3) as executor:
+        job = await executor.submit(talk, str(go))
+        session = await session_for(executor.settings)
+        lines = []
+        async for line in job.logs(follow=True):
+            lines.append(line)
+            if len(lines) == 1:
+                detail = await job.detail()
+                assert (detail.status, detail.attempts) == (JobStatus.RUNNING, 0)
+                found = await explain(session, detail)
+                assert (found.sentence, found.earlier) == ("the job runs", ())
+                await asyncio.to_thread(go.touch)
+        assert lines == ["begun", "through"]
+    assert "failed" not in caplog.text
+
+
+async def test_the_log_of_a_job_without_listed_attempts_is_found(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    say(proxy, lambda job: job.update(attempts=[]))
+    own = {"containerProperties": {"command": ["sh", "-c", "echo from another image; exit 3"]}}
+    async with make_executor(endpoint_url=proxy.url, job_definition_extra=own) as executor:
+        job = await executor.submit(abs, -1)
+        error = await end_of(job)
+        assert "from another image" in str(getattr(error, "stdout", ""))
+        assert getattr(error, "attempts", 0) == 1
+        assert ["from another image"] == [line async for line in executor.attach(job.id).logs()]
+
+
+def raise_once(go: str) -> int:
+    if os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1":
+        raise ValueError("the function's own")
+    return wait_for(go)
+
+
+async def test_what_the_last_attempt_stored_counts_where_none_follows_after_all(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor], go: Path
+) -> None:
+    """The container took its attempt for one that another follows, and Batch ended the job."""
+
+    def end_it(job: dict[str, Any]) -> None:
+        if job["attempts"]:
+            job.update(status="FAILED", statusReason=job["attempts"][0]["statusReason"])
+            job["container"] = {**job["container"], **job["attempts"][0]["container"]}
+
+    say(proxy, end_it)
+    async with make_executor(endpoint_url=proxy.url, retry_attempts=3) as executor:
+        job = await executor.submit(raise_once, str(go))
+        error = await end_of(job)
+        assert isinstance(error, ValueError)
+        assert error.args == ("the function's own",)
+        found = await explain(await session_for(executor.settings), await job.detail())
+        assert (found.error, found.source) == ("ValueError", "outcome")
+        assert "raise_once" in found.traceback
+
+
+async def test_a_container_that_was_not_started_for_an_unknown_reason_points_to_the_image(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    aws.break_starts("SnapshotterError: words that nobody knows yet")
+    async with make_executor() as executor:
+        error = await end_of(await executor.submit(abs, -1))
+        assert isinstance(error, ImageError)
+        assert "SnapshotterError: words that nobody knows yet" in str(error)
+        assert "To do: check container_image_uri" in str(error)
+        assert "s3:" not in str(error)
+
+
+async def test_a_child_that_batch_never_listed_is_told_as_what_it_is(
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    go: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(questions, "_LOST_AFTER_S", 1.0)  # of 60
+
+    def hide(answer: dict[str, Any]) -> None:
+        answer["jobs"] = [job for job in answer["jobs"] if not job["jobId"].endswith(":1")]
+        for job in answer["jobs"]:
+            job["status"] = "FAILED"
+
+    proxy.changes["describejobs"] = hide
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        jobs = await asyncio.gather(*(executor.submit(wait_for, str(go), n) for n in range(2)))
+        (child,) = (job for job in jobs if job.id.endswith(":1"))
+        error = await end_of(child)
+        parent = child.id.partition(":")[0]
+        assert isinstance(error, JobLostError)
+        assert "Batch does not list the job, and there is no outcome of it" in str(error)
+        assert f"`farcall describe {parent}` tells of the array as a whole" in str(error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+import pytest
+
 from farcall.details import Attempt, JobDetail, JobStatus
 
 EXITED = "Essential container in task exited"
@@ -97,6 +99,35 @@ def test_a_job_with_ecs_properties_is_read():
     assert (detail.exit_code, detail.container_reason) == (137, said["reason"])
     assert (detail.log_group, detail.log_stream) == ("own-group", "farcall/default/abc")
     assert detail.environment["FARCALL_BUNDLE"] == "s3://b/v1/r/bundles/c"
+
+
+RUNNING = {"startedAt": 1700000001500, "container": {"logStreamName": "farcall/default/now"}}
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_an_attempt_that_goes_on_is_none_that_has_ended(before):
+    """Batch may list it beside them, or not."""
+    listed = [*JOB["attempts"] * before, RUNNING]
+    running = {name: value for name, value in CONTAINER.items() if name != "exitCode"}
+    running.pop("logStreamName")
+    changes = {"status": "RUNNING", "statusReason": None, "container": running}
+    detail = described(attempts=listed, stoppedAt=None, **changes)
+    assert (detail.attempts, detail.log_stream) == (before, "farcall/default/now")
+    assert described(attempts=listed[:-1], stoppedAt=None, **changes).tried == detail.tried
+    # Once the job has ended, so has each of its attempts.
+    assert described(attempts=listed).attempts == before + 1
+
+
+def test_an_attempt_that_was_not_started_has_ended_while_the_next_one_is():
+    failed = {"container": {"reason": PULL}, "statusReason": NOT_STARTED}
+    assert described(status="STARTING", attempts=[failed]).attempts == 1
+
+
+def test_a_job_that_has_ended_has_had_an_attempt_whether_or_not_it_is_listed():
+    assert described(attempts=[]).tried == described().tried
+    bare = [{"startedAt": 1700000001500, "statusReason": EXITED}]
+    assert described(attempts=bare).tried[0].log_stream == "farcall/default/abc"
+    assert described(attempts=[], status="RUNNING").tried == ()
 
 
 def test_a_job_without_attempts_shows_its_status_reason():

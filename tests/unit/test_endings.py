@@ -110,7 +110,7 @@ def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_s
         log_url="https://log",
     )
     text = str(error)
-    assert "job job-1 (simulate), Batch says 'Essential container in task exited'" in text
+    assert "job job-1 (simulate). To do: " in text  # of which Batch's words say nothing
     assert "To do: " in text
     assert "  line 10\n" in text
     assert "  line 29\n" in text
@@ -139,8 +139,27 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
     assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Job submitted", ""),
+        ("Essential container in task exited", ""),
+        ("Essential container in task exited; OutOfMemoryError: x", "'OutOfMemoryError: x'"),
+        ("Task failed to start; CannotPullX", "'Task failed to start; CannotPullX'"),
+        ("Host EC2 (instance i-1) terminated.", "'Host EC2 (instance i-1) terminated.'"),
+    ],
+)
+def test_batch_s_words_are_told_where_they_say_something(reason, said):
+    error = endings.lost(JOB._replace(reason=reason))
+    assert error.reason == reason
+    assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))
+
+
 def test_lost_taken_and_unusable_outcomes():
     assert type(endings.lost(JOB)) is errors.JobLostError
+    child = str(endings.lost(JOB._replace(job_id="job-1:7")))
+    assert "Batch does not list the job" in child
+    assert "`farcall describe job-1` tells of the array as a whole; submit it again" in child
     assert type(endings.taken(JOB)) is errors.OutcomeMissingError
     forged = endings.unusable(envelope.IntegrityError("signature")).error(JOB)
     other = endings.unusable(envelope.VersionMismatchError("version 9")).error(JOB)

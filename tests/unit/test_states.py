@@ -37,6 +37,7 @@ class Recorded(NamedTuple):
         exit_code: The container's exit code, None where there was none.
         flag: ``isCancelled`` or ``isTerminated`` where it was true.
         status: ``status``.
+        log: Whether it has a log although it has no exit code.
     """
 
     error: type[errors.FarcallError]
@@ -47,6 +48,7 @@ class Recorded(NamedTuple):
     exit_code: int | None = None
     flag: str = ""
     status: str = "FAILED"
+    log: bool = False
 
 
 def pull(error: str) -> str:
@@ -277,6 +279,26 @@ RECORDED = [
         ["prefix", "job_definition_extra"],
         "Container Overrides length must be at most 8192",
     ),
+    Recorded(
+        errors.ImageError,
+        ["was not started"],
+        ["container_image_uri", "batch_execution_role_name", "log group"],
+        NOT_STARTED,
+        "SnapshotterError: words that nobody knows yet",
+    ),
+    Recorded(
+        errors.ImageError,
+        ["was not started"],
+        ["container_image_uri"],
+        "new text, which nobody knows yet",
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["was started", "lost it"],
+        ["log", "retry_attempts"],
+        "new text, which nobody knows yet",
+        log=True,
+    ),
     Recorded(errors.ImageError, ["does not say why"], ["ECS cluster", "batch_queue"], NOT_STARTED),
     # other jobs, and the queue
     Recorded(errors.JobError, ["depends on"], ["dependsOn"], "Dependent Job failed"),
@@ -417,7 +439,7 @@ RECORDED = [
         "NewError: and another",
         3,
     ),
-    Recorded(errors.JobError, ["failed"], ["log"]),
+    Recorded(errors.ImageError, ["was not started"], ["container_image_uri"]),
 ]
 
 
@@ -436,15 +458,17 @@ def present(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value not in ("", None)}
 
 
-def ended(reason: str, exit_code: int | None) -> dict[str, Any]:
+def ended(reason: str, exit_code: int | None, log: bool = False) -> dict[str, Any]:
     code = None if exit_code is None else int(exit_code)
-    stream = None if exit_code is None else STREAM
+    stream = None if exit_code is None and not log else STREAM
     return present(taskArn=TASK, exitCode=code, reason=reason, logStreamName=stream)
 
 
-def attempt(status_reason: str, reason: str, exit_code: int | None) -> dict[str, Any]:
+def attempt(
+    status_reason: str, reason: str, exit_code: int | None, log: bool = False
+) -> dict[str, Any]:
     return present(
-        container={**ended(reason, exit_code), "networkInterfaces": []},
+        container={**ended(reason, exit_code, log), "networkInterfaces": []},
         startedAt=None if exit_code is None else 1700000001500,
         stoppedAt=1700000002000,
         statusReason=status_reason,
@@ -462,7 +486,7 @@ def plain(row: Recorded) -> dict[str, Any]:
         "jobQueue": "arn:aws:batch:eu-west-1:123456789012:job-queue/q",
         "jobDefinition": "arn:aws:batch:eu-west-1:123456789012:job-definition/farcall-0f:1",
         "status": row.status,
-        "attempts": [attempt(row.status_reason, row.reason, row.exit_code)],
+        "attempts": [attempt(row.status_reason, row.reason, row.exit_code, row.log)],
         "createdAt": 1700000000000,
         "stoppedAt": 1700000002000,
         "retryStrategy": {"attempts": 3, "evaluateOnExit": []},
@@ -473,7 +497,7 @@ def plain(row: Recorded) -> dict[str, Any]:
             "command": [],
             "environment": [{"name": "FARCALL_REGION", "value": "eu-west-1"}],
             "resourceRequirements": [{"type": "VCPU", "value": "1"}],
-            **ended(row.reason, row.exit_code),
+            **ended(row.reason, row.exit_code, row.log),
         },
         "tags": {},
         "platformCapabilities": ["EC2"],
@@ -485,7 +509,7 @@ def plain(row: Recorded) -> dict[str, Any]:
 def with_ecs_properties(row: Recorded) -> dict[str, Any]:
     """Of a definition with ecsProperties: then ``container`` is empty."""
     job = plain(row)
-    said = {"name": "default", **ended(row.reason, row.exit_code)}
+    said = {"name": "default", **ended(row.reason, row.exit_code, row.log)}
     del said["taskArn"]  # the task's own
     own = {"image": "farcall:1", "essential": True, **said}
     del job["container"]

@@ -13,7 +13,7 @@ from farcall import records
 from farcall.catalog import Entry
 from farcall.commands.common import plain
 from farcall.details import JobDetail, JobStatus
-from farcall.states import EXITED, OWN_REASON, is_blocked
+from farcall.states import OWN_REASON, is_blocked, telling
 
 COLOURS = {
     "RUNNING": "cyan",
@@ -140,8 +140,7 @@ def note(detail: JobDetail) -> str:
     if detail.status is JobStatus.SUCCEEDED:
         return ""
     said = [f"exit code {detail.exit_code}"] if detail.exit_code else []
-    if detail.status_reason != EXITED:
-        said.append(detail.status_reason.removeprefix(OWN_REASON))
+    said.append(telling(detail.status_reason).removeprefix(OWN_REASON))
     said.append(detail.container_reason)
     return plain("; ".join(filter(None, said)))
 
