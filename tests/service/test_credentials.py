@@ -16,7 +16,7 @@ from farcall.session import session_for
 from patience import until_async
 from proxy import Proxy
 
-OLD = "ASIAOLD"
+OLD = "old"
 
 
 def linger(go: str) -> int:
@@ -33,19 +33,18 @@ class Login:
         self._good = aws.environment
         self._proxy = proxy
         self._file = file
-        self._write(OLD, "secret")
+        self._write(OLD)
 
     def end(self) -> None:
-        self._proxy.rule = lambda request: "expired" if request.access_key_id == OLD else ""
+        self._proxy.rule = lambda request: "expired" if request.token == OLD else ""
 
     def renew(self) -> None:
-        self._write(self._good["AWS_ACCESS_KEY_ID"], self._good["AWS_SECRET_ACCESS_KEY"])
+        self._write("new")
 
-    def _write(self, key: str, secret: str) -> None:
-        self._file.write_text(
-            f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
-            "aws_session_token = token\n"
-        )
+    def _write(self, token: str) -> None:
+        names = ("aws_access_key_id", "aws_secret_access_key")
+        keys = "".join(f"{name} = {self._good[name.upper()]}\n" for name in names)
+        self._file.write_text(f"[default]\n{keys}aws_session_token = {token}\n")
 
 
 @pytest.fixture
