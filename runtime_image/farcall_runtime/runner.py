@@ -18,17 +18,19 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from farcall_runtime import contract, envelope, memory
+from farcall_runtime import contract, envelope, memory, outlet
 from farcall_runtime.bundle import Assignment, RefusedError, fetch, stored_code
 from farcall_runtime.child import Child
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
+from farcall_runtime.outlet import say
 from farcall_runtime.storage import SINGLE_PUT_BYTES, Storage, StorageError
-from farcall_runtime.streams import Streams, say
+from farcall_runtime.streams import Streams
 from farcall_runtime.times import Times
 
 _STREAM_RETRY_S = 20.0
 _REFUSAL_S = 10.0  # its exit code says enough
+_LOOK_S, _LOOK_AGAIN_S = 0.5, 0.05
 
 
 class Supervisor:
@@ -85,13 +87,11 @@ class Supervisor:
         gc.enable()  # nothing waits for this process now
         self._streams.start(self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at))
         self._watch()
-        # Asked now: a SIGTERM that comes later must not take what the function has returned.
-        stopped = self._times.terminated_at is not None
         self._times.end()
         self._child.end()
         self._streams.drain()
-        self._streams.finish()
-        return self._conclude(stopped=stopped)
+        self._streams.finish(self._times.give_up_streams_at)
+        return self._conclude()
 
     # --- while it runs ------------------------------------------------------------------------
 
@@ -100,24 +100,49 @@ class Supervisor:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
             selector.register(self._child.control, selectors.EVENT_READ)
-            for stream in self._streams.both:
-                selector.register(stream.read_fd, selectors.EVENT_READ, stream)
             while not self._child.reap():
-                for ready, _ in selector.select(timeout=0.5):
+                held = self._choose(selector)
+                for ready, _ in selector.select(_LOOK_AGAIN_S if held else _LOOK_S):
                     if ready.fileobj is self._wake:
                         self._wake.recv(4096)
                     elif ready.fileobj is self._child.control:
                         if self._child.listen() is None:
                             selector.unregister(ready.fileobj)
-                    elif self._streams.pump(ready.data) is None:
-                        selector.unregister(ready.fileobj)
+                    else:
+                        self._streams.pump(ready.data)
                 self._keep_time()
 
+    def _choose(self, selector: selectors.BaseSelector) -> bool:
+        """Have those streams watched that are to be read now; tell whether one is to wait."""
+        held = False
+        for stream in self._streams.both:
+            holds = not stream.at_end and self._streams.holds(stream)
+            held = held or holds
+            is_watched = stream.read_fd in selector.get_map()
+            if (holds or stream.at_end) and is_watched:
+                selector.unregister(stream.read_fd)
+            elif not (holds or stream.at_end or is_watched):
+                selector.register(stream.read_fd, selectors.EVENT_READ, stream)
+        return held
+
     def _keep_time(self) -> None:
-        """Tell the function that it must stop, and take the process where it does not listen."""
+        """Tell the function that it must stop, and take the process where it does not listen.
+
+        So it is with one that stays when all is done: it waits for processes that the function
+        left, or in a handler of `atexit`.
+        """
+        if self._child.left == 0:
+            self._times.done()
         number = self._times.due()
-        if number is not None:
-            self._child.signal(number, self._times.reason())
+        if number is None:
+            return
+        if self._child.left == 0:
+            stayed_s = time.monotonic() - self._times.done_at
+            say(
+                f"the task's process stayed for {stayed_s:.0f} s after its last value, for a "
+                "process that it waits for or a handler of atexit, and is killed"
+            )
+        self._child.signal(number, self._times.reason())
 
     def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
         if self._times.terminated_at is None:
@@ -125,18 +150,14 @@ class Supervisor:
 
     # --- after --------------------------------------------------------------------------------
 
-    def _conclude(self, *, stopped: bool) -> ExitCode:
-        """Decide what happened, and store it.
-
-        Args:
-            stopped: Whether SIGTERM came before the task's end.
-        """
+    def _conclude(self) -> ExitCode:
+        """Decide what happened, and store it."""
         child = self._child
         child.hear_out()
         records = child.records
         results: dict[str, Any] = {"results": records, "begun": len(records) + child.goes_on}
         late = self._times.timed_out  # and told so, before any SIGTERM
-        if stopped and not late:
+        if self._times.was_stopped and not late:
             return self._store(OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results)
         if child.left == 0 and not (late and _was_interrupted(records)):
             status, code = OutcomeStatus.DONE, ExitCode.RETURNED
@@ -247,12 +268,16 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
     Returns:
         The exit code.
     """
+    times = times or Times()
     try:
         assignment = Assignment.read(environment)
     except RefusedError as refusal:
         say(str(refusal))
-        return refusal.code
-    return Supervisor(assignment, environment, times or Times()).run()
+        code = refusal.code
+    else:
+        code = Supervisor(assignment, environment, times).run()
+    outlet.flush(times.left_to_flush_s())
+    return code
 
 
 def _was_interrupted(records: list[dict[str, Any]]) -> bool:

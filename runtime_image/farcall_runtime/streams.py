@@ -6,15 +6,17 @@ import contextlib
 import fcntl
 import math
 import os
-import select
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-from farcall_runtime import envelope
+from farcall_runtime import envelope, outlet
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.outlet import Outlet, say
 from farcall_runtime.storage import DeniedError, Storage, StorageError
+from farcall_runtime.waiting import LOOK_S
 
 INLINE_BYTES = 1024 * 1024
 """Output up to this size (1 MiB a stream) that was not stored yet travels inside the outcome."""
@@ -23,9 +25,9 @@ _READ_BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for an unprivileged process
 _CHUNK_BYTES = 8 * 1024 * 1024
 _MOST_PENDING_BYTES = 64 * 1024 * 1024
-_STALL_MS = 2000  # a log driver that takes nothing for so long must not stop a task
 _SOON_S, _LATER_S = 2.0, 10.0
 _LOOK_AGAIN_S = 8.0  # about once for each chunk: a look costs a tenth of it
+_GIVE_UP_S = 1.0  # later than the deadline of its own requests
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -34,7 +36,7 @@ class Stream:
 
     Args:
         name: ``"stdout"`` or ``"stderr"``.
-        own_fd: The container's own stream, where everything is passed on to.
+        own: The container's own stream, where everything is passed on to.
 
     Attributes:
         read_fd: The supervisor's end of the pipe.
@@ -46,12 +48,12 @@ class Stream:
         dropped: Bytes given up because the bucket could not be reached.
         gaps: Where: how many bytes before that were not given up, and how many were.
         since: When the oldest pending byte arrived, `time.monotonic`.
-        stalled: Whether nobody reads the container's own stream.
+        at_end: Whether every process that could write to it has closed it.
     """
 
-    def __init__(self, name: str, own_fd: int) -> None:
+    def __init__(self, name: str, own: Outlet) -> None:
         self.name = name
-        self.own_fd = own_fd
+        self.own = own
         self.read_fd, self.write_fd = os.pipe()
         self.pending = bytearray()
         self.trying = 0
@@ -60,7 +62,7 @@ class Stream:
         self.dropped = 0
         self.gaps: list[tuple[int, int]] = []
         self.since = 0.0
-        self.stalled = False
+        self.at_end = False
         os.set_blocking(self.read_fd, False)
         if _F_SETPIPE_SZ is not None:
             with contextlib.suppress(OSError):
@@ -84,12 +86,13 @@ class Streams:
 
     def __init__(self, where: Location, index: int, attempt: int, key: bytes) -> None:
         self.stdout, self.stderr = self.both = tuple(
-            Stream(name, own_fd) for own_fd, name in enumerate(STREAMS, start=1)
+            Stream(name, getattr(outlet, name)) for name in STREAMS
         )
         self._where, self._index, self._attempt, self._key = where, index, attempt, key
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._is_given_up = False
         self._storage: Storage | None = None
         self._thread: threading.Thread | None = None
         self._look_at = -math.inf
@@ -98,8 +101,8 @@ class Streams:
 
     def become_standard(self) -> None:
         """In the child: make the pipes file descriptors 1 and 2, for C code and subprocesses."""
-        for stream in self.both:
-            os.dup2(stream.write_fd, stream.own_fd)
+        for descriptor, stream in enumerate(self.both, start=1):
+            os.dup2(stream.write_fd, descriptor)
             os.close(stream.write_fd)
             os.close(stream.read_fd)
 
@@ -130,26 +133,29 @@ class Streams:
         self._thread = thread
         return True
 
-    def pump(self, stream: Stream) -> int | None:
-        """Read what a pipe has right now; return the number of bytes, or None at its end.
+    def holds(self, stream: Stream) -> bool:
+        """Tell whether a pipe is to be left to fill, and the task to wait.
 
-        Once too much waits to be stored, the pipe is left to fill and the task to wait.
+        Too much waits to be stored, or to be taken by the container's own stream.
         """
         if len(stream.pending) >= _MOST_PENDING_BYTES:
-            if self._thread is None and self._storage and not self._start_thread(self._storage):
-                self._drop(stream, _MOST_PENDING_BYTES // 2)
-            time.sleep(0.05)
-            return 0
-        return self._read(stream)
+            if self._thread is not None or self._storage is None:
+                return True
+            if self._start_thread(self._storage):
+                return True
+            self._drop(stream, _MOST_PENDING_BYTES // 2)
+        return stream.own.holds()
 
-    def _read(self, stream: Stream) -> int | None:
+    def pump(self, stream: Stream) -> int:
+        """Read what a pipe has right now; return the number of bytes."""
         try:
             data = os.read(stream.read_fd, _READ_BYTES)
         except BlockingIOError:
             return 0
         if not data:
-            return None
-        _pass_on(stream, data)
+            stream.at_end = True
+            return 0
+        stream.own.write(data)
         with self._lock:
             if not stream.pending:
                 stream.since = time.monotonic()
@@ -166,7 +172,7 @@ class Streams:
         """
         for stream in self.both:
             left = _PIPE_BYTES
-            while left > 0 and (read := self._read(stream)):
+            while left > 0 and (read := self.pump(stream)):
                 left -= read
 
     def written(self) -> list[int]:
@@ -174,18 +180,28 @@ class Streams:
         with self._lock:
             return [s.stored + s.dropped + len(s.pending) + _unread(s) for s in self.both]
 
-    def finish(self) -> None:
-        """End the thread, and store what is too large to travel inside the outcome."""
+    def finish(self, deadline: Callable[[], float] = lambda: math.inf) -> None:
+        """End the thread, and store what is too large to travel inside the outcome.
+
+        Args:
+            deadline: Tells when not to wait for it any longer, `time.monotonic`. It is asked again
+                and again.
+        """
         self._closing = True
         self._wake.set()
         if self._storage is None:
             return
-        if self._thread is not None:
-            self._thread.join()  # which waits for no request longer than its storage does
-            self._thread = None
+        while self._thread is not None and self._thread.is_alive():
+            # It has given its request up by then. If not, what it was about counts no more.
+            if time.monotonic() > deadline() + _GIVE_UP_S:
+                with self._lock:
+                    self._is_given_up = True
+                break
+            self._thread.join(LOOK_S)
+        self._thread = None
         for stream in self.both:
             while len(stream.pending) > INLINE_BYTES:
-                if not self._store_chunk(self._storage, stream):
+                if self._is_given_up or not self._store_chunk(self._storage, stream):
                     stream.trying = 0  # for good: no other chunk follows under its name
                     self._drop(stream, INLINE_BYTES)
 
@@ -243,6 +259,8 @@ class Streams:
             say(f"output could not be stored: {error}")
             return False
         with self._lock:
+            if self._is_given_up:
+                return False
             del stream.pending[: len(data)]
             stream.trying = 0
             stream.since = time.monotonic()
@@ -268,28 +286,3 @@ def _unread(stream: Stream) -> int:
     import termios  # few tasks ask
 
     return int.from_bytes(fcntl.ioctl(stream.read_fd, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-def say(text: str) -> None:
-    """Write a line to the container's stderr, which may be closed or gone."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"farcall: {text}\n")
-        sys.stderr.flush()
-
-
-def _pass_on(stream: Stream, data: bytes) -> None:
-    """Write to the container's own stream, which may be closed or gone, or read by nobody.
-
-    A pipe that can be written to takes PIPE_BUF bytes without waiting. What it does not take is
-    not lost: it is stored all the same.
-    """
-    room = select.poll()
-    room.register(stream.own_fd, select.POLLOUT)
-    left = memoryview(data)
-    with contextlib.suppress(OSError):
-        while left:
-            if not room.poll(0 if stream.stalled else _STALL_MS):
-                stream.stalled = True
-                return
-            stream.stalled = False
-            left = left[os.write(stream.own_fd, left[: select.PIPE_BUF]) :]

@@ -13,9 +13,13 @@ _CLEAN_UP_S = 20.0
 _GRACE_S = 27.0
 """From SIGTERM to the supervisor's exit; Batch's SIGKILL comes after 30 s."""
 
+_EXIT_S = 10.0
+"""From the hand-over of the last value to the task's SIGKILL: for its atexit handlers."""
+
 _WARNING_SHARE, _MOST_WARNING_S = 0.1, 30.0
 _LEAVE_S = 2.0
 _END_S = 600.0
+_FLUSH_S = 10.0
 
 
 class Times:
@@ -28,44 +32,77 @@ class Times:
     Args:
         end_s: For how long an outcome is tried to be stored.
         grace_s: How long after SIGTERM the process leaves at the latest.
+        exit_s: How long the task's process may stay once it has handed over its last value.
 
     Attributes:
         started: When the process was started.
         limit_s: The job's time limit, once it is known.
         terminated_at: When SIGTERM came.
         timed_out: Whether the function was told that its time is up.
+        done_at: When the last value was there; infinite before.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
     """
 
-    def __init__(self, end_s: float = _END_S, grace_s: float = _GRACE_S) -> None:
+    def __init__(
+        self, end_s: float = _END_S, grace_s: float = _GRACE_S, exit_s: float = _EXIT_S
+    ) -> None:
         self.started = time.monotonic() - process_age_s()
         self.limit_s: float | None = None
         self.terminated_at: float | None = None
         self.timed_out = False
-        self._end_s, self._grace_s = end_s, grace_s
-        self._kill_at: float | None = None  # known once the function was told
+        self._end_s, self._grace_s, self._exit_s = end_s, grace_s, exit_s
+        self._kill_at: float | None = None  # known once the function was told, or is done
+        self.done_at = math.inf
         self._ended_at: float | None = None
 
     def due(self) -> signal.Signals | None:
         """Return the signal that the task's process must get now.
 
-        It is told once: another SIGTERM would cut off the function's cleaning up.
+        Each is told once: another SIGTERM would cut off the function's cleaning up.
         """
         now = time.monotonic()
         if self._kill_at is not None:
-            return signal.SIGKILL if now > self._kill_at else None
+            if now <= self._kill_at:
+                return None
+            self._kill_at = math.inf
+            return signal.SIGKILL
         if self.terminated_at is not None:
             self._kill_at = self.terminated_at + _CLEAN_UP_S
             return signal.SIGTERM
-        if self.limit_s is not None:
-            warning = min(self.limit_s * _WARNING_SHARE, _MOST_WARNING_S)
-            if now > self.started + self.limit_s - warning:
-                self.timed_out = True
-                self._kill_at = self.started + self.limit_s - warning / 2
-                return signal.SIGTERM
+        warning_at, kill_at = self._limit()
+        if now > warning_at:
+            self.timed_out = True
+            self._kill_at = kill_at
+            return signal.SIGTERM
         return None
+
+    def _limit(self) -> tuple[float, float]:
+        """Return when the function is told that its time is up, and when it is killed."""
+        if self.limit_s is None:
+            return math.inf, math.inf
+        warning_s = min(self.limit_s * _WARNING_SHARE, _MOST_WARNING_S)
+        end = self.started + self.limit_s
+        return end - warning_s, end - warning_s / 2
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether SIGTERM came while there was still something to do for the task."""
+        until = min(self.done_at, math.inf if self._ended_at is None else self._ended_at)
+        return self.terminated_at is not None and self.terminated_at < until
+
+    def done(self) -> None:
+        """Note that the last value is there, so that its process has little time to leave.
+
+        None of what the outcome needs: that begins where a function would be told to stop.
+        """
+        if self.done_at < math.inf:
+            return
+        self.done_at = time.monotonic()
+        warning_at, _ = self._limit()
+        latest = warning_at if self._kill_at is None else self._kill_at
+        self._kill_at = min(self.done_at + self._exit_s, latest)
 
     def reason(self) -> str:
         """Say why the function must stop, once `due` says that it must, and how long it has."""
@@ -101,6 +138,15 @@ class Times:
         if self.terminated_at is not None:
             until = min(until, self.terminated_at + self._grace_s)
         return until
+
+    def left_to_flush_s(self) -> float:
+        """Return for how long the container's own streams may be waited for at the end.
+
+        All that counts is in the bucket by then, but for the exit code: SIGKILL has its own.
+        """
+        if self.terminated_at is None:
+            return _FLUSH_S
+        return min(_FLUSH_S, self.terminated_at + self._grace_s + _LEAVE_S - time.monotonic())
 
     def give_up_streams_at(self) -> float:
         """The same of output, of which the outcome tells: half of the time is the outcome's."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
+import multiprocessing
 import os
 import re
 import resource
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -466,6 +470,129 @@ def test_a_container_whose_streams_nobody_reads_does_its_work(attempt):
     outcome = made.outcome()
     assert 7 == value_of(outcome)
     assert 1_000_001 == len(made.stdout(outcome))
+
+
+@pytest.fixture
+def unread():
+    """The writing end of a pipe that takes nothing more."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(select.PIPE_BUF))
+    os.set_blocking(writer, True)
+    yield writer
+    os.close(reader)
+    os.close(writer)
+
+
+def test_what_nobody_reads_does_not_hold_an_outcome(attempt, proxy, tmp_path, unread):
+    """Neither what the task prints, nor what there is to say of a bucket that refuses."""
+
+    def work(go):
+        os.write(1, b"x" * 3_000_000)
+        os.write(2, b"y" * 3_000_000)
+        while not Path(go).exists():
+            time.sleep(0.02)
+        return 7
+
+    go = tmp_path / "go"
+    proxy.lasting["s3 PUT streams"] = "denied"
+    made = attempt(work, str(go)).start(stdout=unread, stderr=unread)
+    until(lambda: proxy.counts["s3 PUT streams"])
+    go.touch()
+
+    assert 0 == made.end()[0]
+    assert 7 == value_of(made.outcome())
+
+
+def test_a_job_that_is_stopped_with_a_log_nobody_reads_leaves_in_time(attempt, tmp_path, unread):
+    def work(there):
+        try:
+            Path(there).touch()
+            time.sleep(60)  # until the test, or what it tests, ends it
+        finally:
+            os.write(1, b"cleaned up\n" * 300_000)
+
+    there = tmp_path / "there"
+    made = attempt(work, str(there)).start(stdout=unread, stderr=unread)
+    until(there.exists)
+
+    made.process.terminate()
+
+    assert ExitCode.TERMINATED == made.end()[0]
+    outcome = made.stopped_outcome()
+    assert 3_300_000 == len(made.stdout(outcome))
+
+
+def test_an_outcome_does_not_wait_for_a_log_that_is_read_slowly(attempt):
+    def work():
+        os.write(1, b"x" * 2_000_000)
+        return 7
+
+    reader, writer = os.pipe()
+    ended = threading.Event()
+
+    def trickle():
+        while not ended.wait(1):
+            os.read(reader, select.PIPE_BUF)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    made = attempt(work).start(stdout=writer, stderr=writer)
+    try:
+        assert 7 == value_of(until(made.outcome))
+        assert made.process.poll() is None  # it passes on what it can
+    finally:
+        os.close(writer)
+        made.end()
+        ended.set()
+        thread.join()
+        os.close(reader)
+
+
+def test_a_container_that_fails_with_a_log_nobody_reads_ends(attempt, unread):
+    few = ("sh", "-c", 'ulimit -n 8; exec "$@"', "sh")
+    made = attempt(lambda: 7).start(wrapper=few, stdout=unread, stderr=unread)
+
+    assert ExitCode.SUPERVISOR_FAILED == made.end()[0]
+
+
+@pytest.mark.parametrize("stays", ["process", "handler"])
+def test_a_value_does_not_wait_for_what_the_function_left(attempt, stays):
+    def work(stays):
+        print("returns")
+        if stays == "process":  # `multiprocessing` waits for it at the end
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+        else:
+            atexit.register(time.sleep, 600)
+        atexit.register(os.write, 1, b"at the end\n")
+        return 7
+
+    made = attempt(work, stays).start(600, 27, 1)
+
+    code, stderr = made.end()
+    assert 0 == code
+    outcome = made.outcome()
+    assert 7 == value_of(outcome)
+    assert -signal.SIGKILL == outcome.meta["child_status"]
+    assert b"returns\n" == made.stdout(outcome)[:8]
+    assert "farcall: the task's process stayed for 1 s after its last value" in stderr
+
+
+def test_what_handlers_at_the_end_print_is_kept(attempt):
+    def work():
+        def slowly():
+            time.sleep(1)
+            print("at the end")
+
+        atexit.register(slowly)
+        return 7
+
+    made = attempt(work).start()
+
+    assert (0, "") == made.end()
+    assert b"at the end\n" == made.stdout(made.outcome())
 
 
 def test_a_container_without_open_files_to_spare_says_so(attempt):

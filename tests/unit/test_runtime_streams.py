@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from farcall_runtime import envelope, streams
-from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, Location
+from farcall_runtime import envelope, outlet, streams
+from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.storage import DeniedError, NotFoundError, StorageError
 from farcall_runtime.streams import INLINE_BYTES, Streams
 from patience import until
@@ -55,11 +55,31 @@ class Bucket:
         return list(found.values())
 
 
+class Passed:
+    """Takes what is passed on to one of the container's own streams.
+
+    Attributes:
+        data: All of it.
+        is_full: Whether it wants no more for now.
+    """
+
+    def __init__(self):
+        self.data = b""
+        self.is_full = False
+
+    def write(self, data):
+        self.data += data
+
+    def holds(self):
+        return self.is_full
+
+
 @pytest.fixture
 def made(monkeypatch):
     """Streams with small chunks, stored at once, whose pipes end with the test."""
     monkeypatch.setattr(streams, "_SOON_S", 0.0)
-    monkeypatch.setattr(streams, "_pass_on", lambda _stream, _data: None)
+    for name in STREAMS:
+        monkeypatch.setattr(outlet, name, Passed())
     both = Streams(WHERE, 0, 1, KEY)
     yield both
     for stream in both.both:
@@ -136,7 +156,48 @@ def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
     assert len(bucket.chunks()) == 2  # the second of which does not count
 
 
-def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatch, capsys):
+def test_a_task_waits_while_too_much_does(made, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    write(made, b"0123")
+    assert not made.holds(made.stdout)
+    outlet.stdout.is_full = True
+    assert (made.holds(made.stdout), made.holds(made.stderr)) == (True, False)
+    outlet.stdout.is_full = False
+    write(made, b"4567")
+    assert made.holds(made.stdout)  # until it is stored
+    assert outlet.stdout.data == b"01234567"
+
+
+def test_a_request_that_does_not_end_is_not_waited_for(made):
+    """What it was about counts no more, whatever comes of it."""
+    bucket = Bucket()
+    under_way, goes_on = threading.Event(), threading.Event()
+    put = bucket.put
+
+    def hang(name, pieces):
+        under_way.set()
+        goes_on.wait()
+        put(name, pieces)
+
+    bucket.put = hang
+    made.start(bucket)
+    write(made, b"x" * INLINE_BYTES + b"y" * 10)
+    assert under_way.wait(60)
+    thread = made._thread
+
+    made.finish(lambda: 0.0)
+
+    assert thread.is_alive()
+    described = made.stdout.describe()
+    left = bytes(made.stdout.pending)
+    assert described == {"chunks": 0, "stored": 0, "dropped": 10, "gaps": [(0, 10)]}
+    goes_on.set()
+    thread.join()
+    assert bucket.seen
+    assert (made.stdout.describe(), bytes(made.stdout.pending)) == (described, left)
+
+
+def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatch):
     monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
     start = threading.Thread.start
 
@@ -147,13 +208,13 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     bucket = Bucket()
     made.start(bucket)
     write(made, b"01234567")
-    made.pump(made.stdout)
+    assert not made.holds(made.stdout)
     assert bytes(made.stdout.pending) == b"4567"
-    assert "output cannot be stored while the task runs: can't start" in capsys.readouterr().err
+    assert b"output cannot be stored while the task runs: can't start" in outlet.stderr.data
 
     write(made, b"89ab")
     monkeypatch.setattr(threading.Thread, "start", start)
-    made.pump(made.stdout)
+    assert made.holds(made.stdout)
     until(lambda: not made.stdout.pending)
     made.finish()
     assert bucket.chunks() == [b"456789ab"]

@@ -85,6 +85,54 @@ def test_time_that_is_up_after_sigterm_tells_nothing_new(story):
     assert not run.times.timed_out
 
 
+@pytest.mark.parametrize(
+    ("limit", "done", "killed"), [(None, 100, 110), (300, 100, 110), (300, 265, 270), (60, 50, 54)]
+)
+def test_what_has_its_value_may_stay_for_a_while_and_leaves_the_outcome_its_time(
+    story, limit, done, killed
+):
+    run = story(limit)
+    run.signals(done)
+    run.times.done()
+    run.signals(1)
+    run.times.done()  # said again and again
+
+    assert [(killed + 0.5, signal.SIGKILL)] == run.signals(killed + 1)
+    run.terminate()
+    assert not run.times.was_stopped
+
+
+def test_what_has_its_value_late_is_killed_when_it_would_have_been(story):
+    run = story(300)
+    run.signals(284)
+    run.times.done()
+
+    assert [(285.5, signal.SIGKILL)] == run.signals(290)
+
+
+def test_what_was_told_to_stop_and_has_its_value_then_was_stopped(story):
+    run = story()
+    run.signals(100)
+    run.terminate()
+    assert run.times.was_stopped
+    run.signals(110)
+    run.times.done()
+
+    assert [(120.5, signal.SIGKILL)] == run.signals(130)
+    run.times.end()
+    assert run.times.was_stopped
+
+
+def test_sigterm_after_the_process_has_ended_stopped_nothing(story):
+    run = story()
+    run.signals(100)
+    run.times.end()
+    run.signals(101)
+    run.terminate()
+
+    assert not run.times.was_stopped
+
+
 def test_an_outcome_has_ten_minutes_where_the_limit_leaves_them(story):
     run = story(3600)
     run.signals(100)
