@@ -110,7 +110,6 @@ class Request:
         path: With its query.
         region: That it is signed for.
         access_key_id: That it is signed with.
-        token: The session token that it is signed with.
     """
 
     operation: str
@@ -118,7 +117,6 @@ class Request:
     path: str
     region: str = ""
     access_key_id: str = ""
-    token: str = ""
 
     @property
     def service(self) -> str:
@@ -150,8 +148,7 @@ class Request:
             name = dict(urllib.parse.parse_qsl(body.decode("latin-1"))).get("Action", method)
             name = name.lower()
         key = authorization.partition("Credential=")[2].partition("/")[0]
-        token = headers.get("X-Amz-Security-Token", "")
-        return cls(f"{service} {name}", method, path, region, key, token)
+        return cls(f"{service} {name}", method, path, region, key)
 
 
 def _s3_operation(method: str, path: str) -> str:

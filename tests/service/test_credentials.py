@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 import farcall.local
+import signing
 from farcall import BatchExecutor, ServiceError, Settings, checkup, watching
 from farcall.checkup import WARNING
 from farcall.session import session_for
 from patience import until_async
 from proxy import Proxy
-
-OLD = "old"
 
 
 def linger(go: str) -> int:
@@ -27,24 +26,27 @@ def linger(go: str) -> int:
 
 
 class Login:
-    """A profile with keys that end, as a login writes them into a file."""
+    """A profile with the keys of a role's session, as a login writes them into a file."""
 
     def __init__(self, aws: farcall.local.LocalAWS, proxy: Proxy, file: Path) -> None:
-        self._good = aws.environment
+        self._aws = aws
         self._proxy = proxy
         self._file = file
-        self._write(OLD)
+        self._key = ""
+        self.renew()
 
     def end(self) -> None:
-        self._proxy.rule = lambda request: "expired" if request.token == OLD else ""
+        old = self._key
+        self._proxy.rule = lambda request: "expired" if request.access_key_id == old else ""
 
     def renew(self) -> None:
-        self._write("new")
-
-    def _write(self, token: str) -> None:
-        names = ("aws_access_key_id", "aws_secret_access_key")
-        keys = "".join(f"{name} = {self._good[name.upper()]}\n" for name in names)
-        self._file.write_text(f"[default]\n{keys}aws_session_token = {token}\n")
+        keys = signing.session(self._aws.environment, "farcall-local-job")
+        self._key = keys["AccessKeyId"]
+        self._file.write_text(
+            f"[default]\naws_access_key_id = {self._key}\n"
+            f"aws_secret_access_key = {keys['SecretAccessKey']}\n"
+            f"aws_session_token = {keys['Token']}\n"
+        )
 
 
 @pytest.fixture
@@ -57,11 +59,12 @@ def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
 def login(
     aws: farcall.local.LocalAWS, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Login:
+    file = tmp_path / "keys"
+    login = Login(aws, proxy, file)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    file = tmp_path / "keys"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    return Login(aws, proxy, file)
+    return login
 
 
 async def test_keys_that_are_renewed_in_their_file_are_taken_up(
