@@ -14,7 +14,7 @@ import logging
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from email.message import Message
 from typing import Any
 
@@ -24,7 +24,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import WSGIRequestHandler
 
 from farcall.local import credentials as role_credentials
-from farcall.local import names, receiving, refusals, signatures
+from farcall.local import names, objects, receiving, refusals, signatures
 from farcall.local.actions import Call, doomed_keys
 from farcall.local.admission import Admission, Caller
 from farcall.local.api import Request, Response
@@ -48,7 +48,10 @@ _SHUT = ("/moto-api", "/latest/meta-data", "/latest/api")
 MOST_BYTES = 100 * 2**20
 #: As much of a refused request is read, so that its sender reads the answer.
 _DRAINED_BYTES = 256 * 2**20
-_READ_BYTES = 2**20
+#: Under which a request's environment has what becomes an object.
+_CONTENT = "farcall.content"
+#: What the query of a request says whose body becomes an object, or a part of one.
+_UPLOAD = {"partNumber", "uploadId", "x-id"}
 
 _log = logging.getLogger(__name__)
 
@@ -142,13 +145,9 @@ class Front:
         signature = caller.signature
         if signature.service == "s3":
             signatures.verify(request, signature, caller.secret)
-            if signature.in_chunks:
-                _read_chunks(environ, caller)
-            else:
-                body = _read(environ)
-                signatures.check_digest(signature, hashlib.sha256(body).hexdigest())
+            _receive(environ, request, caller)
         else:
-            body = _read(environ, MOST_BYTES)
+            body = _read(environ)
             signatures.verify(request, signature, caller.secret, hashlib.sha256(body).hexdigest())
         environ.pop("HTTP_X_MOTO_ACCOUNT_ID", None)  # with which moto lets anybody be anybody
         if self._credentials.expired(signature.key_id):
@@ -201,8 +200,21 @@ class Front:
             sqs = get_backend("sqs")[names.ACCOUNT_ID][names.REGION]
             lock = self.locks["sqs"]
             return receiving.receive(sqs, environ, start_response, app, lock, self.refill)
-        with self.locks.get(service, self.locks[""]):
+        with self.locks.get(service, self.locks[""]), contextlib.ExitStack() as stack:
+            if _CONTENT in environ:
+                stack.enter_context(objects.taking(environ.pop(_CONTENT)))
+            if service == "s3" and _sends_content(environ):
+                stack.enter_context(objects.sending())
+                return app(environ, start_response)  # an object is read when the lock is free
             return list(app(environ, start_response))
+
+
+def _sends_content(environ: dict[str, Any]) -> bool:
+    """Say whether moto passes an object on, or copies it, without looking at it."""
+    if environ["REQUEST_METHOD"] == "GET":
+        return True
+    is_copy = "HTTP_X_AMZ_COPY_SOURCE" in environ
+    return is_copy and "HTTP_X_AMZ_CHECKSUM_ALGORITHM" not in environ
 
 
 def _presumed_service(environ: dict[str, Any]) -> str:
@@ -216,35 +228,105 @@ def _presumed_service(environ: dict[str, Any]) -> str:
     return "sts" if form and path == "/" else "s3"
 
 
-def _read(environ: dict[str, Any], most: int | None = None) -> bytes:
+def _read(environ: dict[str, Any]) -> bytes:
     """Read a request's body, and leave it to be read again.
 
     Raises:
         RefusedError: It is longer than it may be.
     """
-    body: bytes = environ["wsgi.input"].read(-1 if most is None else most + 1)
-    if most is not None and len(body) > most:
-        raise RefusedError(Reason.TOO_LARGE, f"The body is longer than {most} bytes.")
-    environ["wsgi.input"] = io.BytesIO(body)
+    body = _joined(_pieces(environ["wsgi.input"]))
+    _replace_body(environ, body)
     return body
 
 
-def _read_chunks(environ: dict[str, Any], caller: Caller) -> None:
-    """Read an aws-chunked body, and leave it as if it had come in one piece."""
-    source = io.BytesIO(_read(environ))
-    chunks = signatures.Chunks(source.readline, source.read, caller.signature, caller.secret)
-    body = b"".join(chunks)
-    environ["wsgi.input"] = io.BytesIO(body)
-    environ["CONTENT_LENGTH"] = str(len(body))
+def _receive(environ: dict[str, Any], request: signatures.Request, caller: Caller) -> None:
+    """Read the body of a request of S3's, as it was signed.
+
+    What is to become an object is stored as it comes, under `_CONTENT`; all else is left to be
+    read again.
+
+    Raises:
+        RefusedError: It is not what was signed, or is longer than it may be.
+    """
+    stream, digest = environ["wsgi.input"], hashlib.sha256()
+    size: int | None = stream.left
+    chunks = None
+    pieces: Iterable[bytes] = _digested(_pieces(stream), digest)
+    if caller.signature.in_chunks:
+        size = None
+        pieces = chunks = signatures.Chunks(
+            stream.readline, stream.read, caller.signature, caller.secret
+        )
+    names = {name: value for name, value in request.query if not name.startswith("X-Amz-")}
+    if _is_upload(environ, names):
+        content = objects.receive(pieces, size, names.get("uploadId"))
+        body, length = b"", len(content)
+        environ[_CONTENT] = content
+    else:
+        body = _joined(pieces)
+        length = len(body)
+    if size is not None and length != size:
+        raise RefusedError(Reason.CUT_OFF, f"{length} bytes of {size} have come.")
+    if chunks is None:
+        signatures.check_digest(caller.signature, digest.hexdigest())
+    else:
+        _unwrap(environ, chunks.trailers)
+    _replace_body(environ, body)
+
+
+def _is_upload(environ: dict[str, Any], query: dict[str, str]) -> bool:
+    """Say whether a body is an object's or a part's."""
+    _, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
+    algorithm = environ.get("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", "")
+    # moto computes a checksum that was not sent along, of the body.
+    is_computed = algorithm and not (
+        f"HTTP_X_AMZ_CHECKSUM_{algorithm.upper()}" in environ or "HTTP_X_AMZ_TRAILER" in environ
+    )
+    return bool(
+        environ["REQUEST_METHOD"] == "PUT"
+        and key
+        and query.keys() <= _UPLOAD
+        and "HTTP_X_AMZ_COPY_SOURCE" not in environ
+        and not is_computed
+    )
+
+
+def _unwrap(environ: dict[str, Any], trailers: dict[str, str]) -> None:
+    """Have a request look as if its body had come in one piece."""
     environ["HTTP_X_AMZ_CONTENT_SHA256"] = signatures.UNSIGNED
-    encodings = environ.get("HTTP_CONTENT_ENCODING", "").split(",")
+    encodings = environ.pop("HTTP_CONTENT_ENCODING", "").split(",")
     left = [each.strip() for each in encodings if each.strip() not in ("", "aws-chunked")]
-    environ.pop("HTTP_CONTENT_ENCODING", None)
     if left:
         environ["HTTP_CONTENT_ENCODING"] = ",".join(left)
-    for name, value in chunks.trailers.items():
+    for name, value in trailers.items():
         if name.startswith("x-amz-checksum-"):
             environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
+
+
+def _replace_body(environ: dict[str, Any], body: bytes) -> None:
+    environ["wsgi.input"] = io.BytesIO(body)
+    environ["CONTENT_LENGTH"] = str(len(body))
+
+
+def _pieces(stream: _Remaining) -> Iterator[bytes]:
+    while data := stream.read(objects.PIECE_BYTES):
+        yield data
+
+
+def _digested(pieces: Iterable[bytes], digest: Any) -> Iterator[bytes]:
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+
+
+def _joined(pieces: Iterable[bytes]) -> bytes:
+    """Return the pieces of a short body as one."""
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise RefusedError(Reason.TOO_LARGE, f"The body is longer than {MOST_BYTES} bytes.")
+    return bytes(body)
 
 
 def _call(service: str, environ: dict[str, Any]) -> Call:
@@ -287,32 +369,45 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
 
 
 class _Remaining:
-    """A request's body, of which it is known how much is still to come."""
+    """A request's body, of which it is known how much is still to come.
+
+    Attributes:
+        left: So many bytes; None for a body in HTTP's chunks, whose source knows its end.
+        at_end: Whether it has been read.
+    """
 
     def __init__(self, environ: dict[str, Any]) -> None:
         self._source = environ["wsgi.input"]
-        # The source of a body in HTTP's chunks knows its end by itself.
-        self._left: int | None = None
+        self.left: int | None = None
         if not environ.get("wsgi.input_terminated"):
             length = environ.get("CONTENT_LENGTH") or "0"
-            self._left = int(length) if length.isascii() and length.isdecimal() else 0
-        self.at_end = self._left == 0
+            self.left = int(length) if length.isascii() and length.isdecimal() else 0
+        self.at_end = self.left == 0
 
-    def read(self, size: int = -1) -> bytes:
-        """Read some bytes, or all that are still to come."""
-        if self._left is not None:
-            size = self._left if size < 0 else min(size, self._left)
-        data: bytes = self._source.read(size) if size else b""
-        if self._left is not None:
-            self._left -= len(data)
-        self.at_end = self._left == 0 or (self._left is None and (size < 0 or len(data) < size))
+    def read(self, size: int) -> bytes:
+        """Read so many bytes, fewer at the end."""
+        return self._take(self._source.read, size)
+
+    def readline(self, size: int) -> bytes:
+        """Read a line, or so many bytes of it."""
+        return self._take(self._source.readline, size)
+
+    def _take(self, read: Callable[[int], bytes], size: int) -> bytes:
+        if self.left is None:
+            data = read(size)
+            self.at_end = not data
+            return data
+        size = min(size, self.left)
+        data = read(size) if size else b""
+        self.left -= len(data)
+        self.at_end = self.left == 0
         return data
 
     def drain(self) -> None:
         """Read the rest, unless it is very long."""
         left = _DRAINED_BYTES
         while left > 0 and not self.at_end:
-            data = self.read(_READ_BYTES)
+            data = self.read(objects.PIECE_BYTES)
             if not data:
                 break
             left -= len(data)
@@ -372,16 +467,17 @@ class Handler(_Handler):  # type: ignore[misc]
         status, headers = answer[:2]
         self._answer(status, headers, body)
 
-    def _answer(self, status: str, headers: list[tuple[str, str]], body: list[bytes]) -> None:
+    def _answer(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
         code, _, phrase = status.partition(" ")
         self.send_response_only(int(code), phrase)
+        if not any(name.lower() == "content-length" for name, _ in headers):
+            body = list(body)
+            self.send_header("Content-Length", str(sum(map(len, body))))
         for name, value in headers:
             if not name.lower().startswith("access-control-"):  # no page may read an answer
                 self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
-        if not any(name.lower() == "content-length" for name, _ in headers):
-            self.send_header("Content-Length", str(sum(map(len, body))))
         self.end_headers()
         if self.command != "HEAD":
             for chunk in body:

@@ -49,6 +49,7 @@ class Reason(Enum):
         "SignatureDoesNotMatch",
         "InvalidSignatureException",
     )
+    CUT_OFF = ("IncompleteBody", "IncompleteSignature", "IncompleteSignatureException")
     TOO_LARGE = ("EntityTooLarge", "RequestEntityTooLarge", "RequestEntityTooLargeException")
 
 
@@ -58,6 +59,7 @@ _MALFORMED = {
     Reason.BAD_TOKEN,
     Reason.INCOMPLETE,
     Reason.BAD_DIGEST,
+    Reason.CUT_OFF,
     Reason.TOO_LARGE,
 }
 

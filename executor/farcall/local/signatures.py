@@ -90,6 +90,14 @@ class Request:
     headers: Message
 
     @functools.cached_property
+    def fields(self) -> dict[str, list[str]]:
+        """The values of each header, by its name in lower case."""
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers.items():
+            found.setdefault(name.lower(), []).append(value)
+        return found
+
+    @functools.cached_property
     def query(self) -> list[tuple[str, str]]:
         """The parameters of the query, decoded."""
         query = self.target.partition("?")[2]
@@ -142,15 +150,14 @@ def read(request: Request) -> Signature | None:
     Raises:
         RefusedError: It cannot be read.
     """
-    headers = request.headers
-    authorization = _only(headers, "Authorization")
+    authorization = _only(request, "authorization")
     if authorization is not None:
         found = _HEADER.fullmatch(authorization.strip())
         if found is None:
             raise _incomplete("The Authorization header is no Signature Version 4.")
         key_id, date, region, service, names, value = found.groups()
-        moment, token = _only(headers, "X-Amz-Date"), _only(headers, "X-Amz-Security-Token")
-        payload = _only(headers, "X-Amz-Content-Sha256")
+        moment, token = _only(request, "x-amz-date"), _only(request, "x-amz-security-token")
+        payload = _only(request, "x-amz-content-sha256")
         lifetime_s = None
     else:
         query = dict(request.query)
@@ -200,22 +207,27 @@ def verify(request: Request, signature: Signature, secret: str, digest: str | No
     Raises:
         RefusedError: It was not.
     """
+    signed = signature.signed_headers
     unsigned = [
         name
-        for name in map(str.lower, request.headers.keys())
-        if (name.startswith("x-amz-") or name == "host") and name not in signature.signed_headers
+        for name in request.fields
+        if (name.startswith("x-amz-") or name == "host") and name not in signed
     ]
-    if unsigned or "host" not in signature.signed_headers:
-        name = unsigned[0] if unsigned else "host"
-        raise RefusedError(Reason.DENIED, f"The header {name} has to be signed, and is not.")
+    if unsigned:
+        raise RefusedError(Reason.DENIED, f"The header {unsigned[0]} has to be signed.")
+    missing = [name for name in signed if name not in request.fields]
+    if missing:
+        raise RefusedError(
+            Reason.BAD_SIGNATURE, f"The header {missing[0]} is signed, and missing."
+        )
     text = "\n".join(
         (
             request.method,
             _canonical_path(request.target.partition("?")[0], signature.service),
             _canonical_query(request.query),
-            *(f"{name}:{_value(request.headers, name)}" for name in signature.signed_headers),
+            *(f"{name}:{_value(request.fields[name])}" for name in signed),
             "",
-            ";".join(signature.signed_headers),
+            ";".join(signed),
             signature.payload if digest is None else digest,
         )
     )
@@ -379,27 +391,35 @@ def _canonical_query(query: list[tuple[str, str]]) -> str:
     return "&".join(f"{name}={value}" for name, value in pairs if name != "X-Amz-Signature")
 
 
-def _value(headers: Message, name: str) -> str:
+def _value(values: list[str]) -> str:
     """Return a header's value, of several all, with single blanks in between."""
-    return ",".join(" ".join(value.split()) for value in headers.get_all(name) or ())
+    return ",".join(" ".join(value.split()) for value in values)
 
 
-def _only(headers: Message, name: str) -> str | None:
+def _only(request: Request, name: str) -> str | None:
     """Return a header that must not stand there twice."""
-    values = headers.get_all(name) or []
+    values = request.fields.get(name, [])
     if len(values) > 1:
         raise _incomplete(f"The header {name} stands there {len(values)} times.")
     return values[0] if values else None
 
 
 def _check_time(signature: Signature) -> None:
-    age_s = time.time() - timegm(time.strptime(signature.moment, "%Y%m%dT%H%M%SZ"))
+    age_s = time.time() - _seconds(signature.moment)
     if signature.lifetime_s is not None:
         if not -MAX_SKEW_S <= age_s <= signature.lifetime_s:
             raise RefusedError(Reason.DENIED, "Request has expired")
     elif abs(age_s) > MAX_SKEW_S:
         text = f"The request was signed at {signature.moment}, by a clock that is not this one's."
         raise RefusedError(Reason.SKEWED, text)
+
+
+@functools.lru_cache(maxsize=256)  # each client's requests of a second have the same
+def _seconds(moment: str) -> int:
+    try:
+        return timegm(time.strptime(moment, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise _incomplete(f"{moment} is no time.") from None
 
 
 def _incomplete(text: str) -> RefusedError:

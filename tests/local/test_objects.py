@@ -1,0 +1,262 @@
+"""Objects of the embedded S3: what is large stays on disk, and is sent and joined by pieces."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import os
+import random
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+import farcall.local
+from patience import until
+from signing import signed
+
+BUCKET = "farcall-local"
+MIB = 2**20
+PART = 5 * MIB
+#: Three parts, the last of them short.
+DATA = random.Random(7).randbytes(2 * PART + 3_000_001)
+
+
+@pytest.fixture(scope="module")
+def aws():
+    with farcall.local.start(cpus=1) as started:
+        yield started
+
+
+@pytest.fixture
+def s3(aws):
+    client = boto3.client(
+        "s3",
+        endpoint_url=aws.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=aws.environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=aws.environment["AWS_SECRET_ACCESS_KEY"],
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    yield client
+    for found in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
+        client.delete_object(Bucket=BUCKET, Key=found["Key"])
+    client.close()
+
+
+def upload(s3, key, data, part=PART, **more):
+    """Upload by parts, two at a time, as boto3 does it."""
+    config = TransferConfig(part, max_concurrency=2, multipart_chunksize=part)
+    s3.upload_fileobj(io.BytesIO(data), BUCKET, key, Config=config, ExtraArgs=more or None)
+
+
+def get(s3, key, **more):
+    return s3.get_object(Bucket=BUCKET, Key=key, **more)["Body"].read()
+
+
+def read_by(aws):
+    """Return how many bytes the server's process has read so far, from files and sockets."""
+    lines = Path(f"/proc/{aws._process.pid}/io").read_text().splitlines()
+    return int(lines[0].removeprefix("rchar: "))
+
+
+def files_of(aws):
+    """Return how many files the server has open that have no name."""
+    opened = Path(f"/proc/{aws._process.pid}/fd").iterdir()
+    found = []
+    for each in opened:
+        try:
+            found.append(str(each.readlink()))
+        except FileNotFoundError:
+            continue
+    return sum("(deleted)" in name for name in found)
+
+
+def peak_of(aws):
+    """Return the most memory that the server's process has had, in bytes."""
+    for line in Path(f"/proc/{aws._process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel does not tell")
+
+
+def test_a_range_reads_its_range_alone(aws, s3):
+    data = os.urandom(64 * MIB)
+    upload(s3, "large", data, 8 * MIB)
+    s3.put_object(Bucket=BUCKET, Key="in one piece", Body=data[: 16 * MIB])
+    before = read_by(aws)
+    for start in range(0, 16 * MIB, 2 * MIB):
+        for key in ("large", "in one piece"):
+            got = get(s3, key, Range=f"bytes={start}-{start + 999}")
+            assert data[start : start + 1000] == got
+    assert read_by(aws) - before < MIB
+
+
+def test_what_is_large_passes_through_in_pieces(aws, s3):
+    """Each copy of it in the server's memory would be 192 MiB."""
+    upload(s3, "small", DATA)
+    before = peak_of(aws)
+    data = os.urandom(192 * MIB)
+    upload(s3, "parts", data, 16 * MIB)
+    s3.put_object(Bucket=BUCKET, Key="one piece", Body=data)
+    s3.copy_object(Bucket=BUCKET, Key="copy", CopySource=f"{BUCKET}/one piece")
+    for key in ("parts", "one piece", "copy"):
+        body = s3.get_object(Bucket=BUCKET, Key=key)["Body"]
+        digest = hashlib.sha256()
+        for piece in body.iter_chunks(MIB):
+            digest.update(piece)
+        assert hashlib.sha256(data).digest() == digest.digest()
+    assert peak_of(aws) - before < 96 * MIB
+
+
+def test_every_range_of_parts_is_right(s3):
+    upload(s3, "parts", DATA)
+    size = len(DATA)
+    edges = sorted({0, 1, PART - 1, PART, PART + 1, 2 * PART - 1, 2 * PART, size - 1})
+    for first in edges:
+        for last in edges:
+            if first <= last:
+                got = s3.get_object(Bucket=BUCKET, Key="parts", Range=f"bytes={first}-{last}")
+                assert DATA[first : last + 1] == got["Body"].read()
+                assert got["ContentRange"] == f"bytes {first}-{last}/{size}"
+    assert DATA[-7:] == get(s3, "parts", Range="bytes=-7")
+    assert DATA[2 * PART - 3 :] == get(s3, "parts", Range=f"bytes={2 * PART - 3}-")
+    assert DATA[-1:] == get(s3, "parts", Range=f"bytes={size - 1}-{size + 100}")
+    with pytest.raises(ClientError, match="InvalidRange"):
+        get(s3, "parts", Range=f"bytes={size}-")
+
+
+@pytest.mark.parametrize("size", [0, 1, 4 * MIB, 4 * MIB + 1, 9 * MIB])
+def test_what_is_said_of_an_object_is_right(s3, size):
+    data = os.urandom(size)
+    told = s3.put_object(Bucket=BUCKET, Key="object", Body=data, Metadata={"a": "b"})
+    etag = f'"{hashlib.md5(data).hexdigest()}"'
+    assert etag == told["ETag"]
+    for found in (
+        s3.head_object(Bucket=BUCKET, Key="object"),
+        s3.get_object(Bucket=BUCKET, Key="object"),
+    ):
+        assert (etag, size, {"a": "b"}) == (
+            found["ETag"],
+            found["ContentLength"],
+            found["Metadata"],
+        )
+    assert data == get(s3, "object")
+    listed = s3.list_objects_v2(Bucket=BUCKET)["Contents"]
+    assert [(each["Key"], each["Size"]) for each in listed] == [("object", size)]
+    with pytest.raises(ClientError, match="304"):
+        get(s3, "object", IfNoneMatch=etag)
+    with pytest.raises(ClientError, match="PreconditionFailed"):
+        s3.put_object(Bucket=BUCKET, Key="object", Body=b"x", IfNoneMatch="*")
+
+
+def test_an_upload_by_hand(s3):
+    """A part sent twice, parts out of order, one left out, and an upload completed twice."""
+    target = {"Bucket": BUCKET, "Key": "by hand"}
+    begun = s3.create_multipart_upload(**target, ContentType="a/b")["UploadId"]
+    parts = [os.urandom(PART) for _ in range(3)]
+
+    def send(number, data):
+        told = s3.upload_part(**target, UploadId=begun, PartNumber=number, Body=data)
+        assert f'"{hashlib.md5(data).hexdigest()}"' == told["ETag"]
+        return {"PartNumber": number, "ETag": told["ETag"]}
+
+    third = send(9, parts[2])
+    send(2, os.urandom(PART))
+    send(5, b"left out")
+    second, first = send(2, parts[1]), send(1, parts[0])
+    assert [1, 2, 5, 9] == [
+        part["PartNumber"] for part in s3.list_parts(**target, UploadId=begun)["Parts"]
+    ]
+    for wrong in ([first, {**second, "ETag": '"x"'}], [{**first, "PartNumber": 7}]):
+        with pytest.raises(ClientError, match="InvalidPart"):
+            s3.complete_multipart_upload(
+                **target, UploadId=begun, MultipartUpload={"Parts": wrong}
+            )
+    listed = {"Parts": [first, second, third]}
+    told = s3.complete_multipart_upload(**target, UploadId=begun, MultipartUpload=listed)
+    digests = b"".join(hashlib.md5(part).digest() for part in parts)
+    assert f'"{hashlib.md5(digests).hexdigest()}-3"' == told["ETag"]
+    again = s3.complete_multipart_upload(**target, UploadId=begun, MultipartUpload=listed)
+    assert told["ETag"] == again["ETag"]
+    found = s3.get_object(**target)
+    assert (b"".join(parts), "a/b") == (found["Body"].read(), found["ContentType"])
+
+
+def test_copies_are_their_own(s3):
+    s3.put_object(Bucket=BUCKET, Key="source", Body=DATA)
+    s3.copy_object(Bucket=BUCKET, Key="copy", CopySource=f"{BUCKET}/source")
+    target = {"Bucket": BUCKET, "Key": "pieces"}
+    begun = s3.create_multipart_upload(**target)["UploadId"]
+    made = s3.upload_part_copy(
+        **target,
+        UploadId=begun,
+        PartNumber=1,
+        CopySource=f"{BUCKET}/source",
+        CopySourceRange=f"bytes=7-{PART + 7}",
+    )["CopyPartResult"]
+    listed = {"Parts": [{"PartNumber": 1, "ETag": made["ETag"]}]}
+    s3.complete_multipart_upload(**target, UploadId=begun, MultipartUpload=listed)
+    s3.put_object(Bucket=BUCKET, Key="source", Body=b"other")
+    s3.delete_object(Bucket=BUCKET, Key="source")
+    assert DATA == get(s3, "copy")
+    assert DATA[7 : PART + 8] == get(s3, "pieces")
+
+
+def test_checksums_are_those_of_the_bytes(s3):
+    """boto3 checks what it is told."""
+    for algorithm in ("CRC32", "SHA256"):
+        upload(s3, algorithm, DATA, ChecksumAlgorithm=algorithm)
+        assert DATA == get(s3, algorithm, ChecksumMode="ENABLED")
+        s3.put_object(Bucket=BUCKET, Key="one", Body=DATA, ChecksumAlgorithm=algorithm)
+        assert DATA == get(s3, "one", ChecksumMode="ENABLED")
+
+
+def test_who_reads_an_object_gets_it_whole_whatever_becomes_of_it(s3):
+    data = os.urandom(32 * MIB)  # more than sockets hold
+    s3.put_object(Bucket=BUCKET, Key="read", Body=data)
+    body = s3.get_object(Bucket=BUCKET, Key="read")["Body"]
+    first = body.read(10)
+    s3.put_object(Bucket=BUCKET, Key="read", Body=b"another")
+    s3.delete_object(Bucket=BUCKET, Key="read")
+    assert data == first + body.read()
+
+
+def test_what_is_deleted_leaves_no_file(aws, s3):
+    before = files_of(aws)
+    upload(s3, "parts", DATA)
+    s3.put_object(Bucket=BUCKET, Key="one", Body=DATA)
+    s3.put_object(Bucket=BUCKET, Key="one", Body=DATA)
+    begun = s3.create_multipart_upload(Bucket=BUCKET, Key="left")["UploadId"]
+    left = {"Bucket": BUCKET, "Key": "left", "UploadId": begun}
+    s3.upload_part(**left, PartNumber=1, Body=DATA)
+    assert before + 3 == files_of(aws)
+    s3.abort_multipart_upload(**left)
+    for key in ("parts", "one"):
+        s3.delete_object(Bucket=BUCKET, Key=key)
+    until(lambda: before == files_of(aws))
+
+
+@pytest.mark.parametrize("payload", ["signed", "UNSIGNED-PAYLOAD"])
+def test_what_does_not_come_whole_is_not_stored(aws, s3, payload):
+    path = f"/{BUCKET}/cut off"
+    data = DATA[: 6 * MIB]
+    said = {} if payload == "signed" else {"X-Amz-Content-Sha256": payload}
+    url = f"{aws.endpoint_url}{path.replace(' ', '%20')}"
+    headers = signed("s3", "PUT", url, aws.environment, data, said)
+    connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc)
+    connection.putrequest("PUT", path.replace(" ", "%20"))
+    for name, value in {**headers, "Content-Length": str(len(data))}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    connection.send(data[: 5 * MIB])
+    connection.sock.shutdown(1)  # nothing more comes
+    answer = connection.getresponse()
+    assert (400, True) == (answer.status, b"IncompleteBody" in answer.read())
+    connection.close()
+    assert "Contents" not in s3.list_objects_v2(Bucket=BUCKET)
