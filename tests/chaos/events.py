@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from random import Random
 
 import psutil
 
 from chaos.work import read
+from farcall.local.process import FOLDER
 
 NO_START = "CannotPullContainerError: pull image manifest has been retried 5 time(s): i/o timeout"
 
@@ -93,24 +95,30 @@ class Storm:
         return True
 
     def _containers(self):
-        """Return the running containers: process, job and attempt."""
+        """Return the running containers: process, job and attempt.
+
+        They are known by their folders: a forked process has its parent's environment in /proc.
+        """
         found = []
-        for process in psutil.Process(self._aws._process.pid).children():
+        for process in psutil.Process(self._aws._process.pid).children(recursive=True):
             try:
-                environment = process.environ()
-                job = environment["AWS_BATCH_JOB_ID"], int(environment["AWS_BATCH_JOB_ATTEMPT"])
-                found.append((process, *job))
-            except (psutil.Error, KeyError):  # ended, or not begun
+                folder = Path(process.cwd()).name
+                if os.getsid(process.pid) == process.pid and folder.startswith(FOLDER):
+                    job, attempt, _ = folder.removeprefix(FOLDER).rsplit("-", 2)
+                    found.append((process, job, int(attempt)))
+            except (psutil.Error, ProcessLookupError):  # ended
                 continue
         return found
 
 
-def left_behind(token):
+def left_behind(*words):
     """Return the processes that bear a word in their environment, but for this one."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and token in process.environ().values():
+            if process.pid != os.getpid() and not set(words).isdisjoint(
+                process.environ().values()
+            ):
                 found.append(f"{process.pid}: {' '.join(process.cmdline())[:120]}")
         except psutil.Error:
             continue

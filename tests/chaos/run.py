@@ -106,7 +106,7 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS):
     finally:
         del os.environ["CHAOS_TOKEN"]
     record.told, record.ledger = read(crew.told), read(crew.ledger)
-    record.processes = left_behind(token)
+    record.processes = left_behind(token, aws.endpoint_url)
     record.seconds = time.monotonic() - began
     return record
 
