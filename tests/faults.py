@@ -23,6 +23,8 @@ Answered in the service's own words, and not passed on:
 * ``"slow down"``: 503
 * ``"expired"``: the credentials have; S3 says 400 ExpiredToken, Batch 403 ExpiredTokenException
 * ``"denied"``: 403 AccessDenied
+* ``"redirected"``, ``"malformed"``: the bucket is in `ELSEWHERE`; S3 says 301 PermanentRedirect
+  or 400 AuthorizationHeaderMalformed
 * ``"page"``: 200 and a page of HTML, as a proxy answers that wants somebody to log in
 * ``(503, "SlowDown")``: this status and code; ``(200, {...})``: this JSON document
 
@@ -53,6 +55,7 @@ FAULTS = (
 """Faults that come and go in ordinary life."""
 
 SLOW_S = 2.0
+ELSEWHERE = "eu-west-1"
 
 _SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/([^/,\s]+)/([^/,\s]+)/aws4_request")
 _KIND = re.compile(r"/v1/[^/]+/([a-z]+)")
@@ -89,6 +92,10 @@ _WORDS = {
         (403, "AccessDenied"),
         (400, "AccessDeniedException"),
     ),
+}
+_ELSEWHERE_WORDS: dict[Fault, tuple[int, str]] = {
+    "redirected": (301, "PermanentRedirect"),
+    "malformed": (400, "AuthorizationHeaderMalformed"),
 }
 _SAID = {
     "throttled": "Too Many Requests",
@@ -242,6 +249,10 @@ def refusal(service: str, fault: Fault) -> tuple[int, dict[str, str], bytes] | N
         if not isinstance(said, str):
             return status, {"Content-Type": "application/json"}, json.dumps(said).encode()
         code = said
+    elif fault in _ELSEWHERE_WORDS:
+        status, code = _ELSEWHERE_WORDS[fault]
+        xml = f"<Error><Code>{code}</Code><Message>Elsewhere.</Message></Error>"
+        return status, {"x-amz-bucket-region": ELSEWHERE}, xml.encode()
     elif isinstance(fault, str) and fault in _WORDS:
         status, code = _WORDS[fault][protocol]
         text = _SAID.get(fault, text)

@@ -19,6 +19,7 @@ import yarl
 from aiohttp import web
 
 from faults import FAULTS, SLOW_S, Fault, Faults, Request, refusal
+from signing import signed
 
 __all__ = ["FAULTS", "SLOW_S", "Fault", "Proxy", "Request"]
 
@@ -61,6 +62,8 @@ class Proxy:
         rule: Given a request, returns the fault it meets, or an empty string.
         faults: For an operation, what its next requests meet.
         lasting: For an operation, what every request meets.
+        ignored: Names of headers that S3 is not given, as if it did not know them.
+        keys: Access key by which such a request is signed anew, by the environment's names.
         chances: As given; may be changed.
     """
 
@@ -76,6 +79,8 @@ class Proxy:
         self.seen: list[Request] = []
         self.changes: dict[str, Callable[[dict[str, Any]], object]] = {}
         self.rule: Callable[[Request], Fault] = lambda request: ""
+        self.ignored: set[str] = set()
+        self.keys: Mapping[str, str] = {}
         self._policy = Faults(chances, seed)
         self.faults = self._policy.scripted
         self.lasting = self._policy.lasting
@@ -244,6 +249,9 @@ class Proxy:
             k: v for k, v in received.headers.items() if k.lower() not in _OF_ONE_CONNECTION
         }
         url = yarl.URL(self._target + request.path, encoded=True)
+        kept = {k: v for k, v in headers.items() if k.lower() not in self.ignored}
+        if request.service == "s3" and kept != headers:
+            headers = signed("s3", request.method, str(url), self.keys, headers=kept)
         async with self._onward.request(
             request.method, url, headers=headers, data=body or None, allow_redirects=False
         ) as reply:

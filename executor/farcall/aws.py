@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import ssl
 import time
@@ -37,11 +38,16 @@ from farcall.settings import Settings
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
+_log = logging.getLogger("farcall")
+
 _SERVICES = ("batch", "iam", "logs", "sts")
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 30
 _LONGEST_REQUEST_S = 600
 _RETRY_S = 60
+_QUICK_RETRY_S = 5
+"""For how long obstore itself tries again; after that `farcall.bucket` does, and says so."""
+
 _ATTEMPTS = 4
 _CONNECTIONS = 128
 _SETTLE_S = 0.05
@@ -131,6 +137,8 @@ class Aws:
         self.has_console = False
         self.batch: Any = None
         self.overruled = ""
+        self._regions: dict[str, str] = {}
+        self._locating = asyncio.Lock()
 
     @classmethod
     async def configured(cls, settings: Settings) -> Aws:
@@ -202,7 +210,7 @@ class Aws:
                 "this process was forked by one that had used farcall, whose threads it has "
                 'not; start processes by multiprocessing.get_context("spawn")'
             )
-        config: dict[str, Any] = {"region": self.region}
+        config: dict[str, Any] = {"region": self.bucket_region(bucket)}
         if self.s3_endpoint:
             config["endpoint"] = self.s3_endpoint
         options: dict[str, Any] = {
@@ -218,7 +226,10 @@ class Aws:
             config=config,  # type: ignore[arg-type]
             credential_provider=self._credentials,
             client_options=options,  # type: ignore[arg-type]
-            retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=_RETRY_S)},
+            retry_config={
+                "max_retries": 10,
+                "retry_timeout": timedelta(seconds=_RETRY_S if sending else _QUICK_RETRY_S),
+            },
         )
 
     def lister(self, bucket: str) -> S3Lister:
@@ -227,8 +238,13 @@ class Aws:
         Args:
             bucket: The bucket's name.
         """
-        endpoint = self.s3_endpoint or f"https://s3.{self.region}.amazonaws.com"
-        return S3Lister(f"{endpoint}/{bucket}", self.region, self._frozen, self._send)
+
+        def place() -> tuple[str, str]:
+            region = self.bucket_region(bucket)
+            endpoint = self.s3_endpoint or f"https://s3.{region}.amazonaws.com"
+            return f"{endpoint}/{bucket}", region
+
+        return S3Lister(place, self._frozen, self._send)
 
     async def _frozen(self, anew: bool) -> Any:
         if anew:
@@ -244,6 +260,49 @@ class Aws:
             )
             self._http = await self._stack.enter_async_context(http)
         return await self._http.send(request)
+
+    def bucket_region(self, bucket: str) -> str:
+        """Return the region that a bucket is in, as far as is known; else the one in force."""
+        return self._regions.get(bucket, self.region)
+
+    async def locate(self, bucket: str) -> bool:
+        """Ask S3 which region a bucket is in; from now on its stores are opened for that one.
+
+        To be asked where S3 refuses a request because of the region alone.
+
+        Args:
+            bucket: The bucket's name.
+
+        Returns:
+            Whether it is in another one than the one in force.
+
+        Source:
+            https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
+        """
+        async with self._locating:
+            if bucket not in self._regions:
+                found = await self._ask_region(bucket)
+                if found in ("", self.region):
+                    return False
+                self._regions[bucket] = found
+                _log.warning(
+                    "bucket %s is in %s, and the jobs are in %s: AWS charges what goes between "
+                    "regions, and it takes longer",
+                    *(bucket, found, self.region),
+                )
+        return True
+
+    async def _ask_region(self, bucket: str) -> str:
+        try:
+            async with self.client("s3") as client:
+                reply = await client.head_bucket(Bucket=bucket)
+        except botocore.exceptions.ClientError as error:  # which names it all the same
+            reply = error.response
+        except (*failures.ALL, ServiceError) as error:
+            _log.debug("the region of bucket %s was not found: %r", bucket, error)
+            return ""
+        headers = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return str(headers.get("x-amz-bucket-region", ""))
 
     async def account(self) -> str:
         """Return the account's ID, twelve digits.
@@ -286,7 +345,10 @@ class Aws:
     async def _note_answered(
         self, parsed_response: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        code = str((parsed_response or {}).get("Error", {}).get("Code", ""))
+        said = (parsed_response or {}).get("Error", {})
+        code = str(said.get("Code", ""))
+        if code:
+            failures.heard(f"{said.get('Message') or code} ({code})")
         if failures.is_of_credentials(ServiceError("", code=code)):
             await self._read_anew()
 

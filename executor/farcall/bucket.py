@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import html
+import logging
+import math
 import random
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -22,15 +25,27 @@ from farcall import failures
 from farcall.errors import ServiceError, SettingsError
 from farcall_runtime.refusals import may_pass
 
+_log = logging.getLogger("farcall")
+
 _TRY_FOR_S = 60.0
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 5.0
 
 _WHOLE = "Received non-partial response when range requested"
+RANGE_IGNORED = "RangeIgnored"
+"""Our code for the answer of a store that gives a whole object where a part was asked for."""
+
 _DENIED = "AccessDenied"
 """Of a bulk deletion S3 says it for each key, with status 200."""
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
-_STATUS = re.compile(r"\bstatus:? (\d{3})\b")
+_STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
+_ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed")
+"""Codes of a request that was made of, or signed for, another region than the bucket's."""
+
+_REDIRECT = "Received redirect without LOCATION"
+"""obstore's words on the first of these."""
+
+_SAY_AFTER_S, _SAY_S = 10.0, 30.0
 
 T = TypeVar("T")
 
@@ -43,14 +58,22 @@ class Bucket:
         store: Its obstore store.
         reopen: Opens it anew, with fresh credentials; with ``sending=True`` for objects that may
             take long to be sent. Without it ``store`` does everything.
+        locate: Asks which region it is in, and tells whether that is another one than was
+            thought, for which it is then opened.
     """
 
     def __init__(
-        self, name: str, store: S3Store, reopen: Callable[..., S3Store] | None = None
+        self,
+        name: str,
+        store: S3Store,
+        reopen: Callable[..., S3Store] | None = None,
+        locate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.name = name
         self._open = reopen or (lambda **_: store)
+        self._locate = locate
         self._stores = {False: store}
+        self._said_at = -math.inf
 
     async def ask(
         self,
@@ -75,7 +98,8 @@ class Bucket:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused, or failed each time.
         """
-        begun, tries, renewals = _now(), 0, 0
+        begun, tries = _now(), 0
+        met: Counter[str] = Counter()
         while True:
             tries += 1
             try:
@@ -85,18 +109,45 @@ class Bucket:
                 if told is None:
                     raise
                 spent_s = _now() - begun
-                if failures.is_of_credentials(told):
-                    self._stores.clear()  # the next request is to have what there is by then
-                if isinstance(told, ServiceError) and failures.is_expired(told):
-                    # They may have been renewed since, while this machine slept for example.
-                    renewals += 1
-                    is_over = renewals > failures.RENEWALS
-                else:
-                    is_over = not _may_pass(told) or spent_s > _TRY_FOR_S
-                if is_over or not again:
+                failures.heard(str(told))
+                if not again or await self._is_over(told, spent_s, met):
                     raise _with_remedy(told, error, tries, spent_s) from _plain(error)
+                self._say(told, spent_s)
             wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (tries - 1))
             await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
+
+    async def _is_over(self, told: Exception, spent_s: float, met: Counter[str]) -> bool:
+        """Tell whether there is no further try, or see to what it needs.
+
+        Args:
+            told: What the last one met.
+            spent_s: For how long there were tries.
+            met: By code, how often it was met before.
+        """
+        if not isinstance(told, ServiceError):
+            return True
+        met[told.code] += 1
+        if told.code in _ELSEWHERE:
+            return met[told.code] > 1 or not await self._move()
+        if failures.is_of_credentials(told):
+            self._stores.clear()  # the next request is to have what there is by then
+        if failures.is_expired(told):
+            # They may have been renewed since, while this machine slept for example.
+            return met[told.code] > failures.RENEWALS
+        return not _may_pass(told) or spent_s > _TRY_FOR_S
+
+    async def _move(self) -> bool:
+        """Open the bucket for the region that it is in; tell whether that is another one."""
+        if self._locate is None or not await self._locate():
+            return False
+        self._stores.clear()
+        return True
+
+    def _say(self, told: Exception, spent_s: float) -> None:
+        """Say now and then that something is asked again and again."""
+        if spent_s >= _SAY_AFTER_S and _now() - self._said_at >= _SAY_S:
+            self._said_at = _now()
+            _log.warning("%s; trying again since %.0f s", told, spent_s)
 
     def _store(self, *, sending: bool) -> S3Store:
         if sending not in self._stores:
@@ -116,8 +167,17 @@ class Bucket:
             return None
         said, status = _SAID.search(text), _STATUS.search(text)
         code = said[1] if said else ""
-        if _WHOLE in text:  # the object is empty; S3 itself says 416
-            return ServiceError(text, operation=operation, code="InvalidRange", status=416)
+        if _WHOLE in text:
+            return ServiceError(
+                f"{operation} of s3://{self.name}/{key} failed: the store gave the whole object "
+                "where a part of it was asked for; farcall needs a store that knows ranges, as S3 "
+                "does: `farcall doctor` tells what the one of s3_bucket_name lacks",
+                operation=operation,
+                code=RANGE_IGNORED,
+                status=200,
+            )
+        if _REDIRECT in text:
+            code = code or _ELSEWHERE[0]
         if _DENIED in text or (isinstance(error, PermissionDeniedError) and not code):
             code = _DENIED
         return ServiceError(
@@ -143,8 +203,8 @@ def _plain(error: BaseException) -> BaseException:
     return type(error)(f"{str(error).partition('<')[0]}{reason(error)}")
 
 
-def _may_pass(told: Exception) -> bool:
-    if not isinstance(told, ServiceError) or told.code == "AccessDenied":
+def _may_pass(told: ServiceError) -> bool:
+    if told.code in (_DENIED, *_ELSEWHERE):
         return False
     return may_pass(told.code, told.status) or not told.status
 
@@ -153,6 +213,8 @@ def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: flo
     if not isinstance(told, ServiceError):
         return told
     what_to_do = failures.remedy(told)
+    if told.code in _ELSEWHERE:
+        what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
     if isinstance(error, UnauthenticatedError):  # raised where they could not be fetched
         what_to_do = f"tried {tries} times in {spent_s:.0f} s; {failures.NO_CREDENTIALS}"
     if what_to_do:

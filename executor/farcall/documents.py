@@ -24,7 +24,8 @@ class Documents:
         batch: Is asked for a definition's image where no other is named.
         root: Key prefix of the run.
         resources: What the options name, found in the account.
-        region: The region in force.
+        region: The region of the jobs.
+        bucket_region: The region of the bucket.
         endpoint: URL of S3 where it is not AWS's own, else empty.
     """
 
@@ -35,12 +36,14 @@ class Documents:
         resources: Resources,
         *,
         region: str,
+        bucket_region: str,
         endpoint: str,
     ) -> None:
         self._batch = batch
         self._root = root
         self._resources = resources
         self._region = region
+        self._bucket_region = bucket_region
         self._endpoint = endpoint
 
     async def definition(self, settings: Settings) -> Definition:
@@ -89,6 +92,6 @@ class Documents:
             settings,
             name=bundle.where.bundle,
             definition_arn=definition_arn,
-            environment=bundle.environment(endpoint=self._endpoint, region=self._region),
+            environment=bundle.environment(endpoint=self._endpoint, region=self._bucket_region),
             size=size,
         )

@@ -8,6 +8,15 @@ from farcall_runtime.contract import ExitCode
 
 EXITS: tuple[Row, ...] = (
     Row(
+        exit_code(ExitCode.STORE_UNFIT),
+        Ending(
+            errors.OutcomeMissingError,
+            "the store of the bucket does not do what S3 does",
+            "set s3_bucket_name and endpoint_url to one that does; `farcall doctor` tells what "
+            "this one lacks",
+        ),
+    ),
+    Row(
         exit_code(ExitCode.OUTCOME_OCCUPIED),
         Ending(
             errors.IntegrityError,

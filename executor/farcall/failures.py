@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
@@ -86,6 +88,26 @@ _UNOBTAINABLE = (
     UnauthenticatedError,
 )
 """What stands for credentials that cannot be had; no request was made with any."""
+
+
+_listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(listener: Callable[[str], object]) -> Iterator[None]:
+    """Have the answers told that keep calls of this context from succeeding, as they come."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def heard(text: str) -> None:
+    """Tell whoever listens of an answer that is no success; see `listening`."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(text)
 
 
 def explain(operation: str, error: BaseException) -> ServiceError:

@@ -25,6 +25,9 @@ _PATIENCE_S = 10.0
 _FIRST_WAIT_S = 0.3
 _LONGEST_WAIT_S = 5.0
 _SAY_S = 60.0
+_SAY_FAILING_S = 15.0
+"""Longer than most calls are tried again: who makes them has words of their own."""
+
 _REFUSED_FOR_S = 3600.0
 """So long a lane bears nothing but refusals for coming too fast. The pace is down to a call in two
 seconds after the first minute of that, so it is not the lane that is too fast."""
@@ -43,6 +46,7 @@ class Lane:
         self._limiter = Limiter(most)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._refused_since: float | None = None
+        self._refused_at = 0.0
         self._said_at = 0.0
 
     async def once(
@@ -69,7 +73,9 @@ class Lane:
                 try:
                     reply = await aws.call(self._client, operation, **parameters)
                 except ServiceError as error:
+                    failures.heard(str(error))
                     if not (error.status == 429 or is_throttling(error.code)):
+                        self._refused_since = None
                         raise
                     self._limiter.throttled(pace)
                     ticket.note_refused()
@@ -104,8 +110,10 @@ class Lane:
 
     def _note_refused(self, error: ServiceError) -> None:
         now = asyncio.get_running_loop().time()
-        if self._refused_since is None:
+        # A lane that was not used for long, because a call was withdrawn, was refused nothing.
+        if self._refused_since is None or now - self._refused_at > _SAY_S:
             self._refused_since = self._said_at = now
+        self._refused_at = now
         spent_s = now - self._refused_since
         if spent_s > _REFUSED_FOR_S:
             raise failures.explain_throttling(error, spent_s)
@@ -152,6 +160,7 @@ class Tries:
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._failing_since: float | None = None
+        self._said_at = 0.0
         self._count = 0
         self._renewals = 0
 
@@ -177,6 +186,9 @@ class Tries:
             raise error
         if self._count > 1 and spent_s >= self._patience_s:
             raise failures.explain_tries(error, self._count, spent_s) from error
+        if spent_s - self._said_at >= _SAY_FAILING_S:
+            self._said_at = spent_s
+            _log.warning("%s; trying again since %.0f s", error, spent_s)
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (self._count - 1))
         await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
 

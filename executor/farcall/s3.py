@@ -70,8 +70,7 @@ class S3Lister:
     """Lists a bucket by signed requests. Nothing is tried again; see `farcall.bucket`.
 
     Args:
-        url: The bucket's, without a slash at its end.
-        region: Its region.
+        place: Gives the bucket's URL, without a slash at its end, and its region.
         credentials: Gives botocore's frozen credentials; told True, those that somebody may have
             renewed since.
         send: Sends one of botocore's prepared requests; what it raises are botocore's errors.
@@ -79,13 +78,11 @@ class S3Lister:
 
     def __init__(
         self,
-        url: str,
-        region: str,
+        place: Callable[[], tuple[str, str]],
         credentials: Callable[[bool], Awaitable[Any]],
         send: Callable[[Any], Awaitable[Any]],
     ) -> None:
-        self._url = url
-        self._region = region
+        self._place = place
         self._credentials = credentials
         self._send = send
         self._have_expired = False
@@ -110,12 +107,13 @@ class S3Lister:
         asked |= {"delimiter": delimiter} if delimiter else {}
         asked |= {"continuation-token": token} if token else {}
         query = "&".join(f"{name}={quote(asked[name], safe='')}" for name in sorted(asked))
-        request = AWSRequest("GET", f"{self._url}?{query}")
+        url, region = self._place()
+        request = AWSRequest("GET", f"{url}?{query}")
         try:
             credentials = await self._credentials(self._have_expired)
         except botocore.exceptions.BotoCoreError as error:
             raise UnauthenticatedError(str(error)) from error
-        S3SigV4Auth(credentials, "s3", self._region).add_auth(request)
+        S3SigV4Auth(credentials, "s3", region).add_auth(request)
         reply = await self._send(request.prepare())
         text = (await reply.content).decode(errors="replace")
         self._have_expired = False

@@ -103,8 +103,12 @@ class Session:
         if bucket not in self._stores:
             reopen = functools.partial(self.aws.store, bucket)
             lister = self.aws.lister(bucket)
-            self._stores[bucket] = Store(bucket, reopen(), lister, reopen)
+            locate = functools.partial(self._locate, bucket)
+            self._stores[bucket] = Store(bucket, reopen(), lister, reopen, locate)
         return self._stores[bucket]
+
+    async def _locate(self, bucket: str) -> bool:
+        return await self.aws.locate(bucket)
 
     async def submitter(self, settings: Settings) -> Submitter:
         """Return the submitter for some settings, after a first look at what they name.
@@ -129,6 +133,7 @@ class Session:
             root,
             resources,
             region=self.aws.region,
+            bucket_region=self.aws.bucket_region(settings.s3_bucket_name),
             endpoint=self.aws.s3_endpoint,
         )
         return Submitter(self.batch, self.terminations, store, documents)

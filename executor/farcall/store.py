@@ -7,7 +7,7 @@ import contextlib
 import logging
 import mmap
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import obstore
 from obstore.store import S3Store
 
-from farcall.bucket import Bucket
+from farcall.bucket import RANGE_IGNORED, Bucket
 from farcall.deletions import Deletions
 from farcall.errors import ServiceError
 from farcall.s3 import Listed, Lister, Page, moment_of
@@ -87,6 +87,7 @@ class Store:
         store: Its obstore store.
         lister: Lists it.
         reopen: Opens it anew; see `Bucket`.
+        locate: Asks for its region; see `Bucket`.
     """
 
     def __init__(
@@ -95,10 +96,11 @@ class Store:
         store: S3Store,
         lister: Lister,
         reopen: Callable[..., S3Store] | None = None,
+        locate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.bucket = bucket
         self._lister = lister
-        self._requests = Bucket(bucket, store, reopen)
+        self._requests = Bucket(bucket, store, reopen, locate)
         self._deletions = Deletions(self._requests)
 
     async def check(self, root: str) -> None:
@@ -299,9 +301,15 @@ class Store:
         except FileNotFoundError:
             return None
         except ServiceError as error:
-            if error.code == _BEHIND_END:
+            # Of an empty object some stores give all that there is, where S3 says 416.
+            is_empty = error.code == RANGE_IGNORED and await self._is_empty(key)
+            if is_empty or error.code == _BEHIND_END:
                 raise envelope.IntegrityError("it ends early") from error
             raise
+
+    async def _is_empty(self, key: str) -> bool:
+        meta = await self._requests.ask("HeadObject", key, lambda s: obstore.head_async(s, key))
+        return meta["size"] == 0
 
     async def list_outcomes(
         self, root: str, bundle: str = "", after: str = ""

@@ -17,6 +17,7 @@ from farcall_runtime.storage import (
     Storage,
     StorageError,
     TooShortError,
+    UnfitError,
 )
 
 _FIRST_READ_BYTES = 64 * 1024
@@ -137,6 +138,8 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
     except (TooShortError, envelope.EnvelopeError) as error:
         text = f"somebody else wrote {key} ({error})"
         raise RefusedError(ExitCode.OUTCOME_OCCUPIED, text) from error
+    except UnfitError as error:
+        raise RefusedError(ExitCode.STORE_UNFIT, str(error)) from error
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
 
@@ -169,6 +172,8 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         raise RefusedError(ExitCode.VERSION_MISMATCH, str(error)) from error
     except (TooShortError, envelope.IntegrityError) as error:
         raise RefusedError(ExitCode.INTEGRITY, f"{job.where.url}: {error}") from error
+    except UnfitError as error:
+        raise RefusedError(ExitCode.STORE_UNFIT, str(error)) from error
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
     payload.flush()

@@ -105,6 +105,8 @@ class ExitCode(enum.IntEnum):
 
     RETURNED = 0
     RAISED = 1
+    STORE_UNFIT = 62
+    """The bucket's store does not do what S3 does."""
     OUTCOME_OCCUPIED = 63
     """Somebody else's object lies where the outcome belongs, which is written once."""
     BAD_ENVIRONMENT = 64

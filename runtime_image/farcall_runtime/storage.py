@@ -64,8 +64,16 @@ class TooShortError(StorageError):
     """The object ends before the bytes that were asked for."""
 
 
+class UnfitError(StorageError):
+    """The store does not do what S3 does: it gives a whole object where a part is asked for."""
+
+
 class DeniedError(StorageError):
     """S3 answered that the job's role may not do this."""
+
+
+class _WholeError(StorageError):
+    """The whole object came where a part was asked for."""
 
 
 class _ExistsError(StorageError):
@@ -169,7 +177,7 @@ class Storage:
         import obstore
 
         return memoryview(
-            self._call(
+            self._call_for_part(
                 key,
                 end - start,
                 lambda store: obstore.get_range(store, key, start=start, end=end),
@@ -187,7 +195,7 @@ class Storage:
         import obstore
 
         return bytes(
-            self._call(
+            self._call_for_part(
                 key,
                 length,
                 lambda store: obstore.get(
@@ -195,6 +203,18 @@ class Storage:
                 ).bytes(),
             )
         )
+
+    def _call_for_part(self, key: str, size: int, request: Callable[[S3Store], Any]) -> Any:
+        import obstore
+
+        try:
+            return self._call(key, size, request)
+        except _WholeError as error:
+            # Of an empty object some stores give all there is, where S3 says 416.
+            if self._call(key, 0, lambda store: obstore.head(store, key))["size"]:
+                text = f"{error}; farcall needs a store that knows ranges, as S3 does"
+                raise UnfitError(text) from error
+            raise TooShortError(str(error)) from error
 
     def version(self, key: str) -> object:
         """Return something that is another thing once the object is stored anew. One try.
@@ -355,10 +375,12 @@ def _hashed(pieces: list[Buffer], digest: hashlib._Hash) -> Iterator[Buffer]:
             yield step
 
 
-_FINAL = (NotFoundError, TooShortError, DeniedError, _ExistsError)
+_FINAL = (NotFoundError, TooShortError, DeniedError, _ExistsError, _WholeError)
 
-_TOO_SHORT = ("<Code>InvalidRange</Code>", "non-partial response")
-"""What is said where a range begins behind an object's end, and of the end of an empty object."""
+_BY_TEXT: dict[str, type[StorageError]] = {
+    "<Code>InvalidRange</Code>": TooShortError,  # it begins behind the object's end
+    "non-partial response": _WholeError,
+}
 
 
 def _translate(error: Exception, where: str, reason: str) -> StorageError:
@@ -376,14 +398,17 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
         return StorageError(text if reason in text else f"{text}; before that: {reason}")
     if any(f"<Code>{code}</Code>" in text for code in _PASSING):
         return StorageError(text)
-    if isinstance(error, AlreadyExistsError):
-        return _ExistsError(text)
-    if isinstance(error, FileNotFoundError):
-        return NotFoundError(text)
-    if isinstance(error, PermissionDeniedError):
-        return DeniedError(text)
-    if any(said in text for said in _TOO_SHORT):
-        return TooShortError(text)
+    by_class: dict[type[Exception], type[StorageError]] = {
+        AlreadyExistsError: _ExistsError,
+        FileNotFoundError: NotFoundError,
+        PermissionDeniedError: DeniedError,
+    }
+    for kind, known in by_class.items():
+        if isinstance(error, kind):
+            return known(text)
+    for said, known in _BY_TEXT.items():
+        if said in text:
+            return known(text)
     if isinstance(error, (BaseError, OSError)):
         return StorageError(text)
     raise error

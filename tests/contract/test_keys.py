@@ -45,6 +45,7 @@ def test_the_contract_is_version_1():
         "exit_codes": {
             "RETURNED": 0,
             "RAISED": 1,
+            "STORE_UNFIT": 62,
             "OUTCOME_OCCUPIED": 63,
             "BAD_ENVIRONMENT": 64,
             "BUNDLE_MISSING": 65,
@@ -217,6 +218,7 @@ def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
     by_pattern = {code for code in ExitCode if str(code.value).startswith("6")}
     assert by_pattern == {code for code in ExitCode if 60 <= code <= 69}
     assert by_pattern == {
+        ExitCode.STORE_UNFIT,
         ExitCode.OUTCOME_OCCUPIED,
         ExitCode.BAD_ENVIRONMENT,
         ExitCode.BUNDLE_MISSING,

@@ -9,7 +9,7 @@ from farcall.batch import Batch
 from farcall.definitions import Definition
 from farcall.details import JobStatus
 from farcall.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
-from farcall.lanes import Ticket
+from farcall.lanes import Ticket, Tries
 from farcall.states import ending
 from unit.fakes import Client, broken, no_answer, not_sent, refusal
 
@@ -362,6 +362,31 @@ async def test_an_hour_of_nothing_but_throttling_is_told(clock):
     with pytest.raises(ServiceError, match="nothing else was answered for 36.* what else calls"):
         await batch.describe(["j"])
     assert 3600 < clock.now() - begun < 3700
+
+
+@pytest.mark.parametrize("end", ["another error", "a cancel"])
+async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
+    answers = [THROTTLED, refusal("ClientException", 400)]
+    if end == "a cancel":
+        answers = [THROTTLED] * 3
+    batch, client = made(describe_jobs=[*answers, THROTTLED, {"jobs": []}])
+    asking = asyncio.ensure_future(batch.describe(["j"]))
+    while len(client.calls) < len(answers):
+        await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await asyncio.sleep(4000)
+    assert await batch.describe(["j"]) == {}
+
+
+async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
+    tries = Tries(60.0)
+    error = ServiceError("SubmitJob: no route")
+    with pytest.raises(ServiceError, match="no route; tried .* times in 6"):
+        while True:
+            await tries.wait_after(error)
+    assert 2 <= len(caplog.messages) <= 4  # in a minute
+    assert "trying again since" in caplog.messages[0]
 
 
 # --- the end of jobs --------------------------------------------------------------------------

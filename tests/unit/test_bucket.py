@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
@@ -92,6 +94,60 @@ async def test_credentials_that_cannot_be_fetched_for_a_while_are_no_lack_of_per
     with pytest.raises(ServiceError, match="check where the credentials come from") as caught:
         await World(missing).get()
     assert caught.value.code == ""
+
+
+async def test_a_refusal_is_final_in_whichever_words_obstore_gives_its_status(clock):
+    text = refusal(400, "InvalidArgument").replace("with status 400", "status code: 400")
+    world = World(GenericError(text))
+    with pytest.raises(ServiceError, match="InvalidArgument") as caught:
+        await world.get()
+    assert (world.asked, caught.value.status) == ([0], 400)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("RequestTimeTooSkewed", "set this machine's clock"),
+        ("InvalidAccessKeyId", "AWS does not take them"),
+        ("SignatureDoesNotMatch", "AWS does not take them"),
+    ],
+)
+async def test_a_403_is_told_by_its_code(code, words, clock):
+    world = World(PermissionDeniedError(refusal(403, code)))
+    with pytest.raises(ServiceError, match=words) as caught:
+        await world.get()
+    assert (caught.value.code, len(world.asked)) == (code, 1)
+    assert "permission" not in str(caught.value)
+
+
+async def test_what_is_asked_for_long_is_said_meanwhile(clock, caplog):
+    heard = []
+    world = World(GenericError("error sending request"))
+    with failures.listening(heard.append), pytest.raises(ServiceError):
+        await asyncio.gather(world.get(), world.get())
+    assert 2 <= len(caplog.records) <= 3  # in a minute, however many requests
+    said = caplog.records[0].getMessage()
+    assert said.startswith("GetObject of s3://b/k failed: error sending request; trying again")
+    assert len(heard) == len(world.asked)
+
+
+async def test_a_bucket_that_is_elsewhere_is_opened_anew_once(clock):
+    text = "Generic S3 error: Received redirect without LOCATION, this normally indicates"
+    located = []
+
+    async def locate():
+        located.append(None)
+        return True
+
+    world = World(GenericError(text), "value")
+    world.bucket._locate = locate
+    assert await world.get() == "value"
+    assert (world.asked, len(located)) == ([0, 1], 1)
+    lost = World(GenericError(text))
+    lost.bucket._locate = locate
+    with pytest.raises(ServiceError, match="in another region: set region"):
+        await lost.get()
+    assert (len(lost.asked), len(located)) == (2, 2)
 
 
 async def test_no_object_is_no_failure(clock):

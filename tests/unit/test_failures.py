@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 
+import botocore.exceptions
 import botocore.parsers
 import pytest
 
@@ -113,6 +114,39 @@ async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
     error = failures.explain("SubmitJob", refusal("Code", status))
     assert (failures.may_pass(error), error.sent) == (passes, sent)
     assert "SubmitJob was refused: No. (Code)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "words"),
+    [
+        ("UnrecognizedClientException", "The security token is invalid.", "does not take them"),
+        ("InvalidClientTokenId", "The security token is invalid.", "does not take them"),
+        ("InvalidSignatureException", "The signature does not match.", "does not take them"),
+        ("AuthFailure", "AWS was not able to validate the credentials.", "does not take them"),
+        ("InvalidSignatureException", "Signature expired: 20261122T1 is now earlier", "clock"),
+        ("SignatureDoesNotMatch", "Signature not yet current: 20261122T1 is later", "clock"),
+        ("RequestTimeTooSkewed", "The difference is too large.", "clock"),
+        ("ExpiredTokenException", "The token has expired.", "renew the credentials"),
+        ("AccessDeniedException", "User x may not.", "need permission for SubmitJob"),
+        ("ClientException", "No such queue.", "No such queue. (ClientException)"),
+    ],
+)
+async def test_who_is_refused_is_told_why(code, message, words):
+    error = failures.explain("SubmitJob", refusal(code, 403, message))
+    assert words in str(error)
+    is_permission = "permission" in words
+    assert ("permission" in str(error)) == is_permission
+    of_credentials = failures.is_of_credentials(error)
+    assert of_credentials == (code not in ("AccessDeniedException", "ClientException"))
+
+
+async def test_a_login_that_has_ended_is_told():
+    failure = botocore.exceptions.UnauthorizedSSOTokenError()
+    error = failures.explain("DescribeJobs", failure)
+    error.__cause__ = failure
+    assert "`aws sso login`" in str(error)
+    assert failures.is_of_credentials(error)
+    assert "network" not in str(failures.explain_tries(error, 3, 10))
 
 
 async def test_an_answer_that_cannot_be_read_is_no_stranger():

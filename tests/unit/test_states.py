@@ -340,6 +340,13 @@ RECORDED = [
         exit_code=ExitCode.RAISED,
     ),
     Recorded(
+        errors.OutcomeMissingError,
+        ["does not do what S3 does"],
+        ["s3_bucket_name", "farcall doctor"],
+        EXITED,
+        exit_code=ExitCode.STORE_UNFIT,
+    ),
+    Recorded(
         errors.IntegrityError,
         ["somebody else's object"],
         ["who else writes", "s3_bucket_name"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from farcall.aws import Aws
 from farcall.batch import Batch
@@ -17,6 +17,7 @@ from farcall.checkup.findings import (
     Finding,
     guarded,
     told,
+    waiting,
 )
 from farcall.errors import FarcallError
 from farcall.events import EventQueues
@@ -26,11 +27,18 @@ from farcall.settings import Settings
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]
 
 
-async def examine(time_limit_s: float = 30) -> list[Finding]:
+async def examine(
+    time_limit_s: float = 30,
+    tell: Callable[[list[str]], object] = lambda _: None,
+    every_s: float = 1.0,
+) -> list[Finding]:
     """Look at everything, side by side, by the options in force.
 
     Args:
         time_limit_s: How long a check may take.
+        tell: Is given now and then what is still looked at, for how long, and what was answered
+            last that was no success.
+        every_s: How many seconds that takes.
 
     Returns:
         What was found, in an order for reading; nothing is raised.
@@ -44,10 +52,18 @@ async def examine(time_limit_s: float = 30) -> list[Finding]:
         access = await Aws.open(settings)
     except FarcallError as error:
         return [*findings, told("credentials", error)]
+    telling = asyncio.ensure_future(_tell(tell, every_s))
     try:
         return findings + await _examine(access, settings, time_limit_s)
     finally:
+        telling.cancel()
         await access.close()
+
+
+async def _tell(tell: Callable[[list[str]], object], every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        tell([str(each) for each in waiting])
 
 
 async def _examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from farcall import aws
+from farcall import aws, failures
 from farcall.aws import Aws
-from farcall.checkup.findings import FAILED, OK, WARNING, Finding, told
+from farcall.checkup.findings import FAILED, OK, WARNING, Finding, Waiting, told
 from farcall.errors import ServiceError
 from farcall.timeouts import within
 
@@ -17,8 +18,6 @@ _SKEW_S = 60
 """AWS refuses what was signed five minutes ago, or will be in five minutes."""
 
 _SOON_S = 15 * 60
-_CLOCK = ("RequestTimeTooSkewed", "RequestExpired", "SignatureDoesNotMatch")
-_UNKNOWN = ("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch")
 
 
 class Identity(NamedTuple):
@@ -36,21 +35,23 @@ class Identity(NamedTuple):
 async def identify(access: Aws, time_limit_s: float) -> Identity:
     """Ask STS whose credentials they are."""
     name = "credentials"
+    here = Waiting(name)
     try:
         async with access.client("sts") as client:
             asking = aws.call(client, "get_caller_identity")
-            reply = await within(time_limit_s, asking)
+            with failures.listening(here.hear):
+                reply = await within(time_limit_s, asking)
     except asyncio.TimeoutError:
         found = f"STS did not say whose they are within {time_limit_s:g} s"
+        found += f"; the last answer: {here.heard}" if here.heard else ""
         return Identity([Finding(name, WARNING, found, "check the network")], False)
     except ServiceError as error:
-        if not 400 <= error.status < 500:
-            finding = told(name, error)
-            return Identity([Finding(name, WARNING, finding.found, finding.remedy)], False)
-        remedy = "run `aws sts get-caller-identity`, which needs them too, and renew them"
-        if error.code in _CLOCK:
-            remedy += "; if they are right, set this machine's clock"
-        return Identity([Finding(name, FAILED, str(error).partition("; ")[0], remedy)], True)
+        finding = told(name, error)
+        if failures.is_of_credentials(error):
+            return Identity([finding], True)
+        if finding.verdict == FAILED:  # of STS alone, as far as is known
+            finding = replace(finding, verdict=WARNING)
+        return Identity([finding], False)
     source, expires = await access.credentials()
     found = f"{reply['Arn']}, from {source}"
     findings = [Finding(name, OK, found)]

@@ -8,10 +8,11 @@ import secrets
 from typing import Any
 
 import obstore
+from obstore.exceptions import AlreadyExistsError
 
 from farcall import aws, failures
 from farcall.aws import Aws
-from farcall.bucket import Bucket
+from farcall.bucket import RANGE_IGNORED, Bucket
 from farcall.checkup.findings import (
     FAILED,
     OK,
@@ -25,6 +26,11 @@ from farcall_runtime.contract import Location, run_root
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 _EVERYBODY = ("/global/AllUsers", "/global/AuthenticatedUsers")
+_NOT_IMPLEMENTED = 501
+_OTHER_STORE = (
+    "set s3_bucket_name and endpoint_url to a store that does as S3 does, or renew this one: "
+    "outcomes are stored once, and read in parts"
+)
 _KEPT_DAYS = 7
 """How long Batch tells of a job that has ended, and how long its objects are of use."""
 
@@ -59,22 +65,23 @@ async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
             option="s3_bucket_name",
         ) from error
     region = reply["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", access.region)
-    if region != access.region:
-        raise SettingsError(
-            f"s3_bucket_name is {name!r}, which is in {region} and not in {access.region}; set "
-            "s3_bucket_name to a bucket of the jobs' region, or set region",
-            option="s3_bucket_name",
-        )
-    return [Finding("bucket", OK, f"{name}, in {region}")]
+    if region == access.region:
+        return [Finding("bucket", OK, f"{name}, in {region}")]
+    found = f"{name}, in {region}, and the jobs are in {access.region}"
+    remedy = (
+        "it works, but AWS charges what goes between regions, and it takes longer: set "
+        "s3_bucket_name to a bucket of the jobs' region, or set region"
+    )
+    return [Finding("bucket", WARNING, found, remedy)]
 
 
 async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
-    """Write, read and delete an object as submitting does it."""
+    """Write, read and delete an object as client and container do it."""
     name = settings.s3_bucket_name
     root = run_root(settings.prefix, f"doctor-{secrets.token_hex(6)}")
     key = Location(name, root, "doctor").bundle_key
     reopen = functools.partial(access.store, name)
-    bucket = Bucket(name, reopen(), reopen)
+    bucket = Bucket(name, reopen(), reopen, functools.partial(access.locate, name))
     data = secrets.token_bytes(16)
 
     async def get(store: Any) -> bytes:
@@ -85,6 +92,9 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         try:
             if await bucket.ask("GetObject", key, get) != data:
                 return [Finding("bucket access", FAILED, f"s3://{name}/{key} came back changed")]
+            lacking = [*await _ranges(bucket, key, data), *await _overwrites(bucket, key)]
+            if lacking:
+                return lacking
         finally:
             await bucket.ask("DeleteObject", key, lambda s: obstore.delete_async(s, [key]))
     except ServiceError as error:
@@ -95,6 +105,46 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         return [Finding("bucket access", FAILED, str(error).partition("; ")[0], remedy)]
     found = f"an object under {settings.prefix}/ was written, read and deleted"
     return [Finding("bucket access", OK, found)]
+
+
+async def _overwrites(bucket: Bucket, key: str) -> list[Finding]:
+    """See that an object that is there is not stored over where that is forbidden."""
+
+    async def create(store: Any) -> str:
+        try:
+            await obstore.put_async(store, key, b"another", mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return ""
+        return "it stores over an object although If-None-Match forbids it"
+
+    try:
+        lacking = await bucket.ask("PutObject", key, create)
+    except ServiceError as error:
+        if error.status != _NOT_IMPLEMENTED:
+            raise
+        lacking = f"it does not know If-None-Match ({error.code})"
+    return [Finding("bucket access", FAILED, lacking, _OTHER_STORE)] if lacking else []
+
+
+async def _ranges(bucket: Bucket, key: str, data: bytes) -> list[Finding]:
+    """See that parts of an object can be had, from its middle and from its end."""
+    half = len(data) // 2
+    for where, part in (((1, half), data[1:half]), ({"suffix": half}, data[half:])):
+
+        async def get(store: Any, where: Any = where) -> bytes:
+            reply = await obstore.get_async(store, key, options={"range": where})
+            return bytes(await reply.bytes_async())
+
+        try:
+            if await bucket.ask("GetObject", key, get) == part:
+                continue
+            lacking = "it gives other bytes than those of the range that is asked for"
+        except ServiceError as error:
+            if error.code != RANGE_IGNORED:
+                raise
+            lacking = "it ignores Range, and gives the whole object where a part is asked for"
+        return [Finding("bucket access", FAILED, lacking, _OTHER_STORE)]
+    return []
 
 
 async def _public(client: Any, name: str) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
@@ -33,6 +34,13 @@ _ACTIONS = {
 """The permission of an operation, where that is not ``batch:`` and its name."""
 
 
+_UNKNOWN = ("NotImplemented", "UnknownOperation", "InvalidAction", "MethodNotAllowed")
+"""How codes begin by which other services than AWS's say that they lack an operation."""
+
+_NEEDED = ("DeleteObject", "GetObject", "ListObjectsV2", "PutObject")
+"""Operations without which there is no job."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What came of one check.
@@ -61,9 +69,43 @@ def told(check: str, error: Exception) -> Finding:
         action = _ACTIONS.get(error.operation, f"batch:{error.operation}")
         remedy = f"to have it checked, allow {action} to the credentials in use"
         return Finding(check, NOT_CHECKED, f"{action} is not allowed", remedy)
+    if isinstance(error, ServiceError) and _is_unknown(error):
+        found = f"what answers does not know {error.operation} ({error.code or error.status})"
+        return Finding(check, NOT_CHECKED, found)
     if isinstance(error, FarcallError):
         return Finding(check, FAILED, text, remedy)
     return Finding(check, FAILED, f"{type(error).__name__}: {error}", "this is a fault of farcall")
+
+
+def _is_unknown(error: ServiceError) -> bool:
+    """Tell whether a service that is none of AWS's lacks an operation that only looks."""
+    is_unknown = error.code.startswith(_UNKNOWN) or error.status in (405, 501)
+    return is_unknown and error.operation not in _NEEDED
+
+
+class Waiting:
+    """A check that goes on.
+
+    Args:
+        check: What it is called.
+    """
+
+    def __init__(self, check: str) -> None:
+        self.heard = ""
+        self._check = check
+        self._since = time.monotonic()
+
+    def hear(self, text: str) -> None:
+        """Note an answer that was no success."""
+        self.heard = text
+
+    def __str__(self) -> str:
+        told = f": {self.heard}" if self.heard else ""
+        return f"{self._check} for {time.monotonic() - self._since:.0f} s{told}"
+
+
+waiting: dict[Waiting, None] = {}
+"""The checks that go on."""
 
 
 async def guarded(
@@ -76,16 +118,18 @@ async def guarded(
         findings: The check.
         time_limit_s: How long it may take.
     """
+    here = Waiting(check)
+    waiting[here] = None
     try:
-        return list(await within(time_limit_s, findings))
+        with failures.listening(here.hear):
+            return list(await within(time_limit_s, findings))
     except asyncio.TimeoutError:
-        return [
-            Finding(
-                check,
-                FAILED,
-                f"no answer within {time_limit_s:g} s",
-                "check the network, and the options region and endpoint_url",
-            )
-        ]
+        if here.heard:
+            found = f"no success within {time_limit_s:g} s; the last answer: {here.heard}"
+            return [Finding(check, FAILED, found, "mend what it names, or try again later")]
+        remedy = "check the network, and the options region and endpoint_url"
+        return [Finding(check, FAILED, f"no answer within {time_limit_s:g} s", remedy)]
     except Exception as error:  # the other checks are to be heard all the same
         return [told(check, error)]
+    finally:
+        del waiting[here]

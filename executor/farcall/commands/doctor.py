@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 from rich.console import Console
+from rich.status import Status
+from rich.text import Text
 
 from farcall import checkup
 from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.commands.common import plain, print_json
 
+_SAY_S = 10.0
 _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}
 
 
@@ -32,14 +36,26 @@ def doctor(*, as_json: bool) -> None:
     """
     with contextlib.ExitStack() as shown:
         if sys.stderr.isatty():
-            shown.enter_context(Console(stderr=True).status("looking"))
-        findings = asyncio.run(checkup.examine())
+            status = shown.enter_context(Console(stderr=True).status("looking"))
+            looking = checkup.examine(tell=functools.partial(_update, status))
+        else:
+            looking = checkup.examine(tell=_tell, every_s=_SAY_S)
+        findings = asyncio.run(looking)
     is_well = all(finding.verdict != FAILED for finding in findings)
     if as_json:
         print_json({"ok": is_well, "checks": [asdict(finding) for finding in findings]})
     else:
         _show(findings)
     sys.exit(not is_well)
+
+
+def _update(status: Status, going_on: list[str]) -> None:
+    status.update(Text("\n  ".join(["looking", *map(plain, going_on)])))
+
+
+def _tell(going_on: list[str]) -> None:
+    for line in going_on:
+        click.echo(f"still looking: {plain(line)}", err=True)
 
 
 def _show(findings: Sequence[Finding]) -> None:

@@ -126,6 +126,11 @@ async def _offline(settings: Settings) -> tuple[Batch, Documents]:
     )
     batch, root = Batch(access), run_root(settings.prefix, _RUN)
     documents = Documents(
-        batch, root, resources, region=access.region, endpoint=access.s3_endpoint
+        batch,
+        root,
+        resources,
+        region=access.region,
+        bucket_region=access.region,
+        endpoint=access.s3_endpoint,
     )
     return batch, documents

@@ -1,0 +1,199 @@
+"""A bucket in another region, a store that is not S3 itself, and how either is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+import farcall.aws
+import farcall.local
+from farcall import BatchExecutor, OutcomeMissingError, ServiceError, checkup
+from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from faults import ELSEWHERE, Fault, Request
+from proxy import Proxy
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as proxy:
+        proxy.keys = aws.environment
+        yield proxy
+
+
+@pytest.fixture
+def examined(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all that farcall asks come through the proxy."""
+    monkeypatch.setenv("FARCALL_ENDPOINT_URL", proxy.url)
+
+
+async def examine(time_limit_s: float = 60) -> dict[str, Finding]:
+    return {each.check: each for each in await checkup.examine(time_limit_s)}
+
+
+def bad(found: dict[str, Finding]) -> dict[str, str]:
+    return {name: each.verdict for name, each in found.items() if each.verdict != OK}
+
+
+def from_a_container_too(proxy: Proxy) -> dict[str, Any]:
+    """Have what a container asks of S3 come through the proxy; return the options for it."""
+    own = {"name": "AWS_ENDPOINT_URL_S3", "value": proxy.url}
+    return {"job_definition_extra": {"containerProperties": {"environment": [own]}}}
+
+
+# --- a bucket in another region ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def far_bucket(embedded: farcall.local.LocalAWS) -> str:
+    """A bucket of another region than the jobs'."""
+    keys = embedded.environment
+    client = boto3.client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=embedded.endpoint_url,
+        aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
+    )
+    place = {"LocationConstraint": ELSEWHERE}
+    client.create_bucket(Bucket="far-away", CreateBucketConfiguration=place)
+    client.close()
+    return "far-away"
+
+
+def elsewhere(fault: Fault) -> Callable[[Request], Fault]:
+    def rule(request: Request) -> Fault:
+        is_wrong = request.service == "s3" and request.region != ELSEWHERE
+        return fault if is_wrong else ""
+
+    return rule
+
+
+@pytest.mark.parametrize("fault", ["redirected", "malformed"])
+async def test_a_bucket_of_another_region_is_found_there(
+    fault: Fault,
+    far_bucket: str,
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proxy.rule = elsewhere(fault)
+    options = {"s3_bucket_name": far_bucket, **from_a_container_too(proxy)}
+    async with make_executor(endpoint_url=proxy.url, **options) as executor:
+        assert [1, 2] == await executor.task(abs).map([-1, -2])
+        job = await executor.submit(print, "text")
+        await job.result()
+        assert "text\n" == await job.stdout()
+    assert proxy.counts["s3 HEAD"] <= 2  # the first is of the wrong region, too
+    assert f"is in {ELSEWHERE}, and the jobs are in us-east-1" in caplog.text
+
+
+@pytest.mark.usefixtures("examined")
+async def test_doctor_says_that_it_is_elsewhere(
+    far_bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", far_bucket)
+    proxy.rule = elsewhere("redirected")
+    found = await examine()
+    nobody_cared = {"lifecycle": WARNING, "public access": WARNING}
+    assert {"bucket": WARNING, **nobody_cared} == bad(found)
+    assert f"in {ELSEWHERE}, and the jobs are in us-east-1" in found["bucket"].found
+
+
+async def test_a_region_that_cannot_be_found_is_told_at_once(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    proxy.lasting["s3 *"] = "malformed"  # whichever region it is
+    with pytest.raises(ServiceError, match="in another region: set region"):
+        await make_executor(endpoint_url=proxy.url).submit(abs, -1)
+    assert sum(proxy.of("s3").values()) < 10
+
+
+# --- stores that lack something ---------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("examined")
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [("if-none-match", "although If-None-Match forbids it"), ("range", "it ignores Range")],
+)
+async def test_doctor_finds_what_a_store_ignores(header: str, words: str, proxy: Proxy) -> None:
+    proxy.ignored.add(header)
+    found = await examine()
+    assert {"bucket access": FAILED} == bad(found)
+    assert words in found["bucket access"].found
+    assert "does as S3 does" in found["bucket access"].remedy
+
+
+async def test_a_store_that_ignores_ranges_is_no_attack(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    options = from_a_container_too(proxy)
+    async with make_executor(endpoint_url=proxy.url, **options) as executor:
+        proxy.ignored.add("range")
+        job = await executor.submit(abs, -1)
+        with pytest.raises(OutcomeMissingError, match="does not do what S3 does") as caught:
+            await job.result()
+        assert "a store that knows ranges" in str(caught.value)
+        assert "`farcall doctor`" in str(caught.value)
+        with pytest.raises(ServiceError, match="gave the whole object.*farcall doctor"):
+            await executor.attach(job.id).calls()
+
+
+@pytest.mark.usefixtures("examined")
+async def test_what_a_store_does_not_know_is_not_checked(proxy: Proxy) -> None:
+    for operation in ("s3 GET", "sts *", "iam *", "logs *"):
+        proxy.lasting[operation] = (501, "NotImplemented")
+    found = await examine()
+    unknown = ("credentials", "public access", "lifecycle", "versions", "job role", "log group")
+    verdicts = {name: each.verdict for name, each in found.items()}
+    assert {verdicts[name] for name in unknown} == {NOT_CHECKED}
+    assert FAILED not in verdicts.values()
+    assert "does not know GetBucketVersioning (NotImplemented)" in found["versions"].found
+
+
+@pytest.mark.usefixtures("examined")
+async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(farcall.aws, "_QUICK_RETRY_S", 0.2)
+    proxy.lasting["s3 PUT *"] = (503, "SlowDown")
+    told: list[str] = []
+    findings = await checkup.examine(8.0, told.extend, every_s=0.5)
+    found = {each.check: each for each in findings}["bucket access"]
+    assert FAILED == found.verdict
+    assert "no success within 8 s; the last answer: PutObject of s3://" in found.found
+    assert "(SlowDown)" in found.found
+    assert any(t.startswith("bucket access for ") and "(SlowDown)" in t for t in told)
+
+
+# --- keys and clocks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", ["s3", "batch"])
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "RequestTimeTooSkewed", "set this machine's clock"),
+        (403, "InvalidAccessKeyId", "AWS does not take them"),
+        (403, "SignatureDoesNotMatch", "AWS does not take them"),
+        (403, "UnrecognizedClientException", "AWS does not take them"),
+        (400, "ExpiredToken", "renew the credentials"),
+    ],
+)
+async def test_keys_and_clocks_are_no_lack_of_permission(
+    service: str,
+    status: int,
+    code: str,
+    words: str,
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    proxy.lasting[f"{service} *"] = (status, code)
+    with pytest.raises(ServiceError) as caught:
+        await make_executor(endpoint_url=proxy.url).submit(abs, -1)
+    assert code in str(caught.value)
+    assert words in str(caught.value)
+    assert "permission" not in str(caught.value)
