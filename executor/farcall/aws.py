@@ -83,10 +83,24 @@ def _tls_context() -> _TlsContext:
 
 
 class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no types
-    """aiobotocore's HTTP session, with the TLS context that all clients share."""
+    """aiobotocore's HTTP session, with the TLS context that all clients share.
+
+    Once it is closed it stays so: aiobotocore's own opens again when it is asked for more.
+    """
+
+    _is_closed = False
 
     def _get_ssl_context(self) -> ssl.SSLContext:
         return _tls_context()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._is_closed = True
+        await super().__aexit__(*error)
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        if self._is_closed:  # it would open connections that nobody closes
+            raise FarcallError("the executor was closed while AWS was being asked; ask again")
+        return await super()._get_session(proxy_url)
 
 
 @functools.cache

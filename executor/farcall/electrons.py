@@ -17,7 +17,7 @@ from farcall.assets import TaskGroup
 from farcall.errors import FarcallError
 from farcall.gate import Gate
 from farcall.groups import CancelledGroupError, GroupJob, Key, Run
-from farcall.session import session_for
+from farcall.session import Session, session_for
 from farcall.settings import Settings
 from farcall.submission import Submission
 from farcall.submitter import Planned
@@ -189,8 +189,19 @@ class Desk:
     async def _submit(
         self, run: Run, group: TaskGroup, note: Note | None, workflow: Workflow | None
     ) -> GroupJob:
+        session = await session_for(run.settings)
+        with session.at_work():
+            return await self._submit_in(session, run, group, note, workflow)
+
+    async def _submit_in(
+        self,
+        session: Session,
+        run: Run,
+        group: TaskGroup,
+        note: Note | None,
+        workflow: Workflow | None,
+    ) -> GroupJob:
         settings = run.settings
-        session = await session_for(settings)
         submitter = await session.submitter(settings)
         function, arguments = await session.in_thread(group.pack)
         await self.gate.passing()

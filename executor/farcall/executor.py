@@ -236,6 +236,16 @@ class BatchExecutor:
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Job[R]:
         session = await session_for(self.settings)
+        with session.at_work():
+            return await self._submit_in(session, function, args, kwargs)
+
+    async def _submit_in(
+        self,
+        session: Session,
+        function: Callable[..., R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Job[R]:
         submitter = await session.submitter(self.settings)
         packed, arguments = await session.packer.pack(
             function, (args, kwargs), self.settings.cache_dir

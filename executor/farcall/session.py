@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -95,7 +95,10 @@ class Session:
         self._undelivered: dict[str, tuple[int, bool]] = {}
         self.terminations = Terminations(self.batch, self.tracker)
         self._keeper = asyncio.ensure_future(self._keep())
-        self._is_closing = False
+        self._is_closing = self._is_closed = False
+        self._at_work = 0
+        self._idle = asyncio.Event()
+        self._delivering = 0
         self.users = 0
 
     def store(self, bucket: str) -> Store:
@@ -162,9 +165,10 @@ class Session:
         """
         store = self.store(submission.where.bucket)
         folder_for = where_needed(settings.cache_dir)
-        return await self._courier.deliver(
-            store, submission, index, arrival, calls, folder_for=folder_for, room=room
-        )
+        with self._in_delivery():
+            return await self._courier.deliver(
+                store, submission, index, arrival, calls, folder_for=folder_for, room=room
+            )
 
     async def fetch(
         self, submission: Submission, index: int, arrival: Arrival, read: Reader, spool: str
@@ -182,9 +186,10 @@ class Session:
             ServiceError: S3 refused.
         """
         store = self.store(submission.where.bucket)
-        return await self._courier.deliver(
-            store, submission, index, arrival, read=read, folder_for=lambda _: spool
-        )
+        with self._in_delivery():
+            return await self._courier.deliver(
+                store, submission, index, arrival, read=read, folder_for=lambda _: spool
+            )
 
     def discard(
         self,
@@ -258,34 +263,83 @@ class Session:
             )
         return detail
 
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Keep the clients open while something is submitted: `close` waits for its end."""
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+            self._idle.set()
+
+    @contextlib.contextmanager
+    def _in_delivery(self) -> Iterator[None]:
+        """Keep the threads while something is delivered, which `close` does not wait for."""
+        self._delivering += 1
+        try:
+            yield
+        finally:
+            self._delivering -= 1
+            self._end_threads()
+
     async def close(self) -> None:
         """Finish what is on its way, and close the clients. Jobs go on."""
         if not self._is_closing:  # a second time would cut the first one short
+            self._begin_closing()
             self._keeper.cancel()
-        await asyncio.gather(self._keeper, return_exceptions=True)
+        # Who cancels the wait cuts nothing short either.
+        await asyncio.shield(asyncio.gather(self._keeper, return_exceptions=True))
+
+    def _begin_closing(self) -> None:
+        self._is_closing = True
+        _forget(self)
 
     async def _keep(self) -> None:
         try:
             await asyncio.get_running_loop().create_future()  # never done
         finally:
-            self._is_closing = True
-            _forget(self)
-            # When the event loop ends, every task is cancelled at once: let those that own jobs
-            # ask for their end before the clients close.
-            await _give_way()
-            await self.terminations.settle()
-            for future in self._submitters.values():
-                if _is_good(future):
-                    await future.result().close()
-            await self.tracker.close()
-            await self.events.close()
-            await _give_way()  # those it told may end their jobs too
-            await self.terminations.settle()
-            for store in self._stores.values():
-                with contextlib.suppress(Exception):  # what stays there harms nobody
-                    await _flush(store)
-            await asyncio.sleep(_LAST_REQUESTS_S)  # cancelled requests still report to the loop
-            await self.aws.close()
+            self._begin_closing()
+            try:
+                await self._finish()
+            except asyncio.CancelledError:  # the event loop ends, and cancels all others too
+                await self._finish()
+            finally:
+                await self.aws.close()
+                self._is_closed = True
+                self._end_threads()
+
+    async def _finish(self) -> None:
+        """Bring to their end the requests that something depends on."""
+        # When the event loop ends, every task is cancelled at once: let those that own jobs
+        # ask for their end before the clients close.
+        await _give_way()
+        await self.terminations.settle()
+        await self._close_submitters()  # at once, without waiting for more to come
+        await self.tracker.close()
+        await self.events.close()
+        while self._at_work:
+            self._idle.clear()
+            await self._idle.wait()
+        openings = [each for each in self._submitters.values() if not each.done()]
+        for opening in openings:  # whoever wanted it has left
+            opening.cancel()
+        await asyncio.gather(*openings, return_exceptions=True)
+        await self._close_submitters()
+        await _give_way()  # those that were told may end their jobs too
+        await self.terminations.settle()
+        for store in self._stores.values():
+            with contextlib.suppress(Exception):  # what stays there harms nobody
+                await _flush(store)
+        await asyncio.sleep(_LAST_REQUESTS_S)  # cancelled requests still report to the loop
+
+    async def _close_submitters(self) -> None:
+        for future in list(self._submitters.values()):
+            if _is_good(future):
+                await future.result().close()
+
+    def _end_threads(self) -> None:
+        if self._is_closed and not self._delivering:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -179,6 +179,10 @@ class Sweep(Generic[R]):
 
     async def _submit(self, session: Session, wait: Wait) -> None:
         """Submit the calls, one array after the other."""
+        with session.at_work():
+            await self._submit_all(session, wait)
+
+    async def _submit_all(self, session: Session, wait: Wait) -> None:
         try:
             submitter = await session.submitter(self._settings)
             function = await session.in_thread(payload.pack_function, self._function)

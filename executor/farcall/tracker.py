@@ -18,7 +18,7 @@ from farcall.questions import Questions
 from farcall.settings import Settings
 from farcall.store import Store
 from farcall.submission import Submission
-from farcall.watching import ClosedError, IsFull, OnArrival, Trouble, Watch
+from farcall.watching import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 
 _COALESCE_S = 0.01
 
@@ -47,6 +47,7 @@ class Tracker:
         self._on_empty = self._forget  # once, and not for each of 10,000
         self._asked: dict[str, asyncio.Future[JobDetail | None]] = {}
         self._answering: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def watch(
         self,
@@ -68,6 +69,10 @@ class Tracker:
                 times a second, so whoever fetches 4000 a second is kept busy by a limit of 1000.
                 Who stops fetching says so by `unwatch`.
         """
+        if self._is_closed:
+            for index in indexes:
+                tell(index, Ended(None, _closed()))
+            return
         watch = self._watches.get(submission.job_id)
         if watch is None:
             watch = Watch(submission, settings, self._on_empty, is_full)
@@ -152,14 +157,14 @@ class Tracker:
         return await asyncio.shield(future)
 
     async def close(self) -> None:
-        """Stop looking, and tell those who wait. Jobs go on."""
+        """Stop looking, and tell those who wait, and those who come later. Jobs go on."""
+        self._is_closed = True
         await self._questions.close()
         await self._attempts.close()
         for inbox in self._inboxes.values():
             await inbox.close()
-        closed = ClosedError("the executor was closed while its jobs were waited for")
         for watch in list(self._watches.values()):
-            watch.give_up(closed)
+            watch.give_up(_closed())
 
     def _inbox(self, watch: Watch) -> Inbox:
         where = watch.submission.where
@@ -194,3 +199,7 @@ class Tracker:
             for job_id, future in asked.items():
                 if not future.done():
                     future.set_result(found.get(job_id))
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the executor was closed while its jobs were waited for")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
 from leaks import Held
+from patience import until_async
+from proxy import Proxy
 
 T = TypeVar("T")
 MakeExecutor = Callable[..., BatchExecutor]
@@ -267,6 +270,128 @@ def test_a_process_that_was_forked_before_anything_was_opened_works(
         [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (out.returncode, out.stdout) == (0, "[2, 3]\n"), out.stderr
+
+
+# --- a block that is left while others are at work ----------------------------------------------
+
+
+class Slow:
+    """An argument that is pickled only when the test lets it."""
+
+    begun, go = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.begun.set()
+        assert self.go.wait(PATIENCE_S)
+        return int, (1,)
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("phase", ["preflight", "pickling", "upload", "submission"])
+async def test_a_submit_of_another_coroutine_is_brought_to_its_end(
+    phase: str, proxy: Proxy, make_executor: MakeExecutor
+) -> None:
+    """Whatever it is at when the block is left; pytest tells of clients that nobody closed."""
+    executor = make_executor(endpoint_url=proxy.url)
+    held = {
+        "preflight": "batch describejobqueues",
+        "upload": "s3 PUT bundles",
+        "submission": "batch submitjob",
+    }
+    other = executor.with_options(prefix="other") if phase == "preflight" else executor
+    Slow.begun.clear()
+    Slow.go.clear()
+    async with executor:
+        if phase == "pickling":
+            submitting = asyncio.ensure_future(other.submit(work, Slow()))
+            await until_async(Slow.begun.is_set)
+            asyncio.get_running_loop().call_later(0.5, Slow.go.set)
+        else:
+            seen = proxy.counts[held[phase]]
+            proxy.faults[held[phase]] += [0.5]
+            submitting = asyncio.ensure_future(other.submit(work, 1))
+            await until_async(lambda: proxy.counts[held[phase]] > seen)
+    assert not submitting.cancelled()
+    assert 2 == await soon((await soon(submitting)).result())
+    gc.collect()
+
+
+async def test_a_value_that_is_being_fetched_for_another_coroutine_arrives(
+    proxy: Proxy, make_executor: MakeExecutor
+) -> None:
+    executor = make_executor(endpoint_url=proxy.url)
+    async with executor:
+        job = await executor.submit(work, 1)
+        proxy.faults["s3 GET outcomes"] += [0.5]
+        waiting = asyncio.ensure_future(job.result())
+        await until_async(lambda: proxy.injected["s3 GET outcomes 0.5"])
+    assert 2 == await soon(waiting)
+
+
+async def test_what_is_asked_while_the_block_is_left_is_answered_or_told(
+    proxy: Proxy, make_executor: MakeExecutor
+) -> None:
+    executor = make_executor(endpoint_url=proxy.url)
+    async with executor:
+        proxy.lasting["batch describejobs"] = "hang"
+        job = await executor.submit(work, 1)
+        seen = proxy.counts["batch describejobs"]
+        asking = asyncio.ensure_future(job.detail())
+        await until_async(lambda: proxy.counts["batch describejobs"] > seen)
+    with pytest.raises(FarcallError, match="closed"):
+        await soon(asking)
+    proxy.lasting.clear()
+    assert 2 == await soon(job.result())
+    gc.collect()
+
+
+async def test_a_map_that_others_are_submitting_leaves_no_job_behind(
+    proxy: Proxy, make_executor: MakeExecutor
+) -> None:
+    executor = make_executor(endpoint_url=proxy.url)
+
+    async def call() -> list[None]:
+        return await executor.task(time.sleep).map([600, 600])
+
+    async with executor:
+        proxy.faults["batch submitjob"] += [0.5]
+        waiting = asyncio.ensure_future(call())
+        await until_async(lambda: proxy.counts["batch submitjob"])
+    with pytest.raises(FarcallError, match="closed"):
+        await soon(waiting)
+    assert proxy.answers["batch submitjob 200"] == proxy.answers["batch terminatejob 200"] == 1
+    gc.collect()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "ended"])
+def test_closing_that_is_cut_off_closes_the_clients_all_the_same(
+    how: str, proxy: Proxy, make_executor: MakeExecutor
+) -> None:
+    """By somebody who cancels it, and by the end of the event loop."""
+    executor = make_executor(endpoint_url=proxy.url)
+    submitting = []
+
+    async def leave() -> None:
+        async with executor:
+            submitting.append(asyncio.ensure_future(executor.submit(wait_for_ever)))
+            await until_async(lambda: proxy.counts["batch submitjob"])
+
+    async def main() -> None:
+        proxy.faults["batch submitjob"] += [1.0]
+        leaving = asyncio.ensure_future(leave())
+        await until_async(lambda: proxy.counts["batch submitjob"])
+        await asyncio.sleep(0.2)
+        if how == "cancelled":
+            leaving.cancel()
+            await asyncio.wait([leaving])
+
+    asyncio.run(main())
+    gc.collect()
 
 
 # --- nothing stays ------------------------------------------------------------------------------
