@@ -47,6 +47,7 @@ of."""
 _MOST_STOPPED = 20_000
 """Jobs and arrays that were ended here of which is remembered why."""
 _CLOCKS_DIFFER = timedelta(minutes=1)
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
 
 
 class _Stop(NamedTuple):
@@ -263,13 +264,24 @@ class Batch:
                 self._stops.pop(job_id, None)
         return refused
 
-    def _note_stops(self, job_ids: Iterable[str], reason: str) -> set[str]:
+    def note_stopped(self, job_ids: Iterable[str], reason: str) -> None:
+        """Note that jobs were ended by an earlier process that went on here, and why.
+
+        Args:
+            job_ids: The jobs' IDs.
+            reason: What Batch was told.
+        """
+        self._note_stops(job_ids, f"{OWN_REASON}{reason}", _LONG_AGO)
+
+    def _note_stops(
+        self, job_ids: Iterable[str], reason: str, at: datetime | None = None
+    ) -> set[str]:
         """Note what is about to be ended, whose end may be seen before the answer to that.
 
         Returns:
             Those of the jobs that had not been noted.
         """
-        stop = _Stop(reason, datetime.now(timezone.utc))
+        stop = _Stop(reason, at or datetime.now(timezone.utc))
         new = {job_id for job_id in job_ids if job_id not in self._stops}
         self._stops.update(dict.fromkeys(new, stop))
         while len(self._stops) > _MOST_STOPPED:

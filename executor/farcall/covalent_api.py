@@ -5,6 +5,7 @@ The routes are those of Covalent 0.240 (covalent_dispatcher/_service/app.py and 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -12,7 +13,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
@@ -90,9 +91,10 @@ class Covalent:
         """
         found: dict[str, str] = {}
         while True:
-            page = self._list(status=["RUNNING"], offset=len(found))
+            known = len(found)
+            page = self._list(status=["RUNNING"], offset=known)
             found |= page
-            if len(page) < _PAGE:
+            if len(page) < _PAGE or len(found) == known:
                 return list(found)
 
     def unfinished(self, dispatch_ids: Iterable[str]) -> dict[str, bool]:
@@ -142,11 +144,27 @@ class Covalent:
         """
         self._call("PUT", f"{_DISPATCHES}/{_quoted(dispatch_id)}/electrons/{node}/job", body)
 
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """Read an answer; whatever listens there may have sent any JSON.
+
+        Raises:
+            FarcallError: It is not what Covalent 0.240 answers.
+        """
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError) as error:
+            raise FarcallError(
+                f"what answers at {self.address} is not the server of Covalent 0.240: its answer "
+                f"has another form ({error!r})"
+            ) from error
+
     def _list(self, **query: Any) -> dict[str, str]:
         """Return the status of a page of dispatches, by ID."""
         query |= {"count": _PAGE, "status_only": "true"}
         reply = self._call("GET", f"{_DISPATCHES}?{urllib.parse.urlencode(query, doseq=True)}")
-        return {each["dispatch_id"]: each["status"] for each in reply["dispatches"]}
+        with self.understood():
+            return {each["dispatch_id"]: each["status"] for each in reply["dispatches"]}
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         request = urllib.request.Request(  # noqa: S310  # a URL of http or https

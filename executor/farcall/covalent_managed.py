@@ -188,11 +188,13 @@ class ManagedExecutor(ConfiguredExecutor):
         await covalent_restart.look_for_orphans(key[0])
         if covalent_restart.has_ended(*key):
             return None
-        handle = await asyncio.to_thread(covalent_state.read_job_handle, *key)
-        job_id = await desk().find_job(self.settings, handle)
+        stored = await asyncio.to_thread(covalent_state.read_job, *key)
+        job_id = await desk().find_job(self.settings, stored.handle)
         if job_id is not None:
-            if job_id != handle:
+            if job_id != stored.handle:
                 await covalent_state.note_job(*key, self.stored, job_id)
+            if stored.is_cancelled:
+                await desk().note_cancelled(self.settings, job_id)
             return desk().adopt(self.settings, key, job_id)
         await covalent_restart.start_again(key[0], group)
         return None

@@ -48,15 +48,17 @@ def resume(dispatch_ids: Sequence[str] = (), address: str | None = None) -> Iter
     server = Covalent.configured(address) or Covalent(DEFAULT_ADDRESS)
     for dispatch_id in dispatch_ids or server.running():
         manifest = server.manifest(dispatch_id)
-        nodes = manifest["lattice"]["transport_graph"]["nodes"]
-        ours = [node for node in nodes if node["metadata"]["executor"] == _EXECUTOR]
-        asked = [node["id"] for node in ours if node["metadata"]["status"] in _UNFINISHED]
-        foreign = [
-            node["id"]
-            for node in nodes
-            if node not in ours and node["metadata"]["status"] == "RUNNING"
-        ]
+        with server.understood():
+            name = str(manifest["lattice"]["metadata"]["name"])
+            nodes = manifest["lattice"]["transport_graph"]["nodes"]
+            ours = [node for node in nodes if node["metadata"]["executor"] == _EXECUTOR]
+            asked = [node["id"] for node in ours if node["metadata"]["status"] in _UNFINISHED]
+            foreign = [
+                node["id"]
+                for node in nodes
+                if node not in ours and node["metadata"]["status"] == "RUNNING"
+            ]
         # Where all have ended and the dispatch has not, one will do: it is looked at as a whole.
         for number in asked or [node["id"] for node in ours[:1]]:
             server.report(dispatch_id, number, {"resume": True})
-        yield Resumed(dispatch_id, manifest["lattice"]["metadata"]["name"], asked, foreign)
+        yield Resumed(dispatch_id, name, asked, foreign)

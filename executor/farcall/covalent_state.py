@@ -299,10 +299,24 @@ def _write_handles(handles: list[_Handle]) -> None:
                     electron.executor_data = handle.executor
 
 
-def read_job_handle(dispatch_id: str, node: int) -> str | None:
-    """Return what was stored of a node's job by `note_job`, or None if there is nothing."""
+class StoredJob(NamedTuple):
+    """What Covalent has stored of a node's job.
+
+    Attributes:
+        handle: The text that `note_job` was given; None if there is none.
+        is_cancelled: Whether somebody cancelled the node through Covalent.
+    """
+
+    handle: str | None
+    is_cancelled: bool
+
+
+def read_job(dispatch_id: str, node: int) -> StoredJob:
+    """Return what was stored of a node's job."""
     from covalent_dispatcher._db import jobdb
 
     (record,) = jobdb.get_job_records(jobdb.to_job_ids(dispatch_id, [node]))
     handle: Any = json.loads(record["job_handle"])
-    return handle if isinstance(handle, str) else None
+    return StoredJob(
+        handle if isinstance(handle, str) else None, is_cancelled=bool(record["cancel_requested"])
+    )

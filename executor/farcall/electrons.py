@@ -163,6 +163,15 @@ class Desk:
             return False
         return True
 
+    async def note_cancelled(self, settings: Settings, job_id: str) -> None:
+        """Note that an earlier process had a job ended: Batch may have lost that.
+
+        Raises:
+            ServiceError: There are no credentials.
+        """
+        session = await session_for(settings)
+        session.batch.note_stopped([job_id], _REASON)
+
     async def find_job(self, settings: Settings, handle: str | None) -> str | None:
         """Return the ID of a job, given what was stored of it.
 

@@ -13,6 +13,10 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 
 _TAIL_LINES = 20
+_TAIL_BYTES = 64 * 1024
+_TAIL_CHARACTERS = 1000
+"""Of one line of it."""
+
 _LINE_CHARACTERS = 300
 _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
@@ -57,9 +61,10 @@ class About(NamedTuple):
             text += f", Batch says {reason!r}"
         text += f". To do: {remedy}."
         text += "".join(f"\n{line}" for line in self.earlier_lines())
-        tail = self.stderr.decode(errors="replace").rstrip().splitlines()[-_TAIL_LINES:]
+        tail = self.stderr[-_TAIL_BYTES:].decode(errors="replace").rstrip().splitlines()
         if tail:
-            text += "\nThe end of its stderr:\n" + "\n".join(f"  {line}" for line in tail)
+            lines = (_shortened(line) for line in tail[-_TAIL_LINES:])
+            text += "\nThe end of its stderr:\n" + "\n".join(f"  {line}" for line in lines)
         if self.log_url:
             text += f"\nIts log: {self.log_url}"
         return text
@@ -100,6 +105,11 @@ class Verdict:
         if running is not None:
             sentence += f" in call {running}"
         return self.kind(job.tell(sentence, self.remedy), **job.fields(self.exit_code))
+
+
+def _shortened(line: str) -> str:
+    more = len(line) - _TAIL_CHARACTERS
+    return f"{line[:_TAIL_CHARACTERS]}... ({more} more characters)" if more > 0 else line
 
 
 def lost(job: About) -> errors.JobLostError:

@@ -101,7 +101,8 @@ def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[farcall.local.LocalAWS]:
-    with farcall.local.start() as aws:
+    """The embedded AWS whose key the server has, with room for several jobs at a time."""
+    with farcall.local.start(cpus=8) as aws:
         yield aws
 
 

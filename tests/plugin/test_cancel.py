@@ -15,20 +15,17 @@ import boto3
 import covalent as ct
 import pytest
 
-import farcall.local
 from farcall.covalent_server import CovalentServer
 from patience import until
-from proxy import Proxy
+from proxy import Proxy, lose_reasons
 
 FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
 @pytest.fixture(scope="module")
-def aws():
-    """An embedded AWS with room for several jobs at a time."""
-    with farcall.local.start(cpus=8) as running:
-        yield running
+def aws(embedded):
+    return embedded
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +173,32 @@ def test_a_running_task_is_stopped_and_its_output_kept(
     assert job_id in found.error
     until(lambda: "FAILED" == detail(client, job_id)["status"])
     assert 1 == len(detail(client, job_id)["attempts"])
+
+
+@pytest.mark.parametrize("way", ["dispatch", "task", "rest", "command"])
+def test_it_was_cancelled_also_on_a_batch_that_loses_why(
+    dispatch, wait, node, batch, folder, aws, cancel, way
+):
+    with Proxy(aws.endpoint_url) as lossy:
+        lose_reasons(lossy)
+        work = folder.task(batch(endpoint_url=lossy.url, linger_s=1))
+
+        @ct.lattice
+        def flow():
+            return [work(0), work(1)]
+
+        started = dispatch(flow)
+        (job_id, _) = folder.jobs(0, 1)
+        cancel(way, started, job_id)
+        until(lambda: node(ct.get_result(started), 0).status == "CANCELLED")
+        folder.let_go()
+
+        result = wait(started)
+    assert ct.status.CANCELLED == result.status
+    first, second = (node(result, number) for number in _nodes(result))
+    assert "CANCELLED" == first.status
+    assert "JobCancelledError: the job was cancelled" in first.error
+    assert ("CANCELLED" if way == "dispatch" else "COMPLETED") == second.status
 
 
 @pytest.mark.parametrize("way", ["task", "console", "withdrawn"])

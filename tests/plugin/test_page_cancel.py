@@ -11,7 +11,6 @@ import urllib.request
 import covalent as ct
 import pytest
 
-import farcall.local
 from farcall import Settings
 from farcall.cancelling import cancel, cancel_all, idle, unfinished
 from farcall.catalog import Catalog, Query
@@ -24,9 +23,8 @@ TIMEOUT_S = 40
 
 
 @pytest.fixture(scope="module")
-def aws():
-    with farcall.local.start(cpus=8) as running:
-        yield running
+def aws(embedded):
+    return embedded
 
 
 @pytest.fixture(autouse=True)

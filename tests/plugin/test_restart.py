@@ -21,7 +21,7 @@ import farcall.local
 from farcall import covalent_resume
 from farcall.covalent_server import CovalentServer
 from patience import until
-from proxy import Proxy
+from proxy import Proxy, lose_reasons
 
 FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
@@ -513,9 +513,10 @@ def test_what_runs_when_the_server_is_stopped_is_cancelled(
     here, aws, client, new_server, wait, node
 ):
     server = new_server(here / "stopped", aws.environment)
-    single = Work(here / "stop-single", executor(aws.endpoint_url))
     array = Work(here / "stop-array", executor(aws.endpoint_url, linger_s=2))
-    with Proxy(aws.endpoint_url) as counting:
+    with Proxy(aws.endpoint_url) as counting, Proxy(aws.endpoint_url) as lossy:
+        lose_reasons(lossy)
+        single = Work(here / "stop-single", executor(lossy.url))
         gathered = Work(here / "stop-gathered", executor(counting.url, linger_s=30))
         one, several, later = single.task(), array.task(), gathered.task()
 

@@ -19,7 +19,7 @@ from farcall import BatchExecutor, HostLostError, JobCancelledError, JobStatus
 from farcall.records import CANCELLED, state
 from farcall.session import session_for
 from patience import until_async
-from proxy import Proxy
+from proxy import Proxy, lose_reasons
 
 
 @pytest.fixture
@@ -32,18 +32,7 @@ def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
 def lossy(proxy: Proxy) -> Proxy:
     """A way to a Batch that does not say who ended a job, or why."""
 
-    def lose(job: dict[str, Any]) -> None:
-        for said in (job, *job.get("attempts", ())):
-            if said.get("statusReason"):
-                said["statusReason"] = "Essential container in task exited"
-        for name in ("isTerminated", "isCancelled"):
-            job.pop(name, None)
-
-    def of_each(name: str) -> Callable[[dict[str, Any]], None]:
-        return lambda answer: [lose(job) for job in answer[name]] and None
-
-    proxy.changes["describejobs"] = of_each("jobs")
-    proxy.changes["listjobs"] = of_each("jobSummaryList")
+    lose_reasons(proxy)
     return proxy
 
 

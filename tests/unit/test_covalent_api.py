@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import json
 import threading
 
 import pytest
 
+from farcall import covalent_resume
 from farcall.covalent_api import Covalent
 from farcall.errors import FarcallError
 
@@ -60,26 +63,50 @@ def test_headers_that_are_none_are_named(monkeypatch, headers):
         Covalent("http://127.0.0.1:9").running()
 
 
-class _Another(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(500 if "status=" in self.path else 200)
-        self.end_headers()
-        self.wfile.write(b"<html>")
+@pytest.fixture
+def answering():
+    """A server that answers every GET the same: ``answering(status, body)`` gives its address."""
+    with contextlib.ExitStack() as stack:
 
-    def log_message(self, *_):
-        pass
+        def serve(status, body):
+            class Handler(http.server.BaseHTTPRequestHandler):
+                def do_GET(self):
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(body)
+
+                def log_message(self, *_):
+                    pass
+
+            server = stack.enter_context(http.server.HTTPServer(("127.0.0.1", 0), Handler))
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}"
+
+        yield serve
 
 
-def test_what_is_no_covalent_server_is_told():
-    with http.server.HTTPServer(("127.0.0.1", 0), _Another) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            covalent = Covalent(f"http://127.0.0.1:{server.server_port}")
-            with pytest.raises(FarcallError, match="is no Covalent server"):
-                covalent.manifest("d")
-            with pytest.raises(FarcallError, match="refused: HTTP Error 500"):
-                covalent.running()
-        finally:
-            server.shutdown()
-            thread.join()
+def test_what_is_no_covalent_server_is_told(answering):
+    with pytest.raises(FarcallError, match="is no Covalent server"):
+        Covalent(answering(200, b"<html>")).manifest("d")
+    with pytest.raises(FarcallError, match="refused: HTTP Error 500"):
+        Covalent(answering(500, b"<html>")).running()
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"1", b"null", b'{"dispatches": [1]}', b'{"dispatches": null}', b'{"a": {}}']
+)
+def test_an_answer_of_another_form_is_told(answering, body):
+    address = answering(200, body)
+    with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
+        Covalent(address).running()
+    with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
+        list(covalent_resume.resume(["d"], address))
+
+
+def test_a_server_that_gives_the_same_page_again_and_again_is_asked_no_further(answering):
+    page = [{"dispatch_id": f"d{number}", "status": "RUNNING"} for number in range(100)]
+    body = json.dumps({"dispatches": page}).encode()
+    assert [each["dispatch_id"] for each in page] == Covalent(answering(200, body)).running()

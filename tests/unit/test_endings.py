@@ -99,6 +99,15 @@ def test_a_refused_task_says_why(expected, code):
 # --- messages ---------------------------------------------------------------------------------
 
 
+def test_a_long_line_of_stderr_makes_no_long_message():
+    stderr = b"first\n" + b"x" * 10_000_000 + b"\n" + b"y" * 3000 + b"\nlast\n"
+    error = end(OutcomeStatus.EXITED, 3, stderr=stderr)
+    assert len(str(error)) < 10_000
+    assert "first" not in str(error)
+    assert f"  {'y' * 1000}... (2000 more characters)\n  last" in str(error)
+    assert len(error.stderr) == len(stderr)
+
+
 def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_stderr():
     error = end(
         OutcomeStatus.EXITED,
