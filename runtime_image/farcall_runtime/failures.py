@@ -94,9 +94,12 @@ def with_traceback(error: BaseException, stack: TracebackType | None) -> str:
     """
 
     def in_short(_: BaseException) -> str:
-        said = f"{''.join(traceback.format_tb(stack))}{type_name(error)}: {message(error)}"
-        notes = vars(error).get("__notes__", ())  # where `farcall.results` puts the remote one
-        return "\n".join([said, *(note for note in notes if isinstance(note, str)), ""])
+        # The remote traceback is a note, on Python 3.10 a cause.
+        own = object.__getattribute__(error, "__dict__").get("__notes__")
+        notes = own if isinstance(own, list) else ()
+        chain = [f"{type_name(member)}: {message(member)}" for member, _ in _walk(error)]
+        lines = [*chain, *(note for note in notes if isinstance(note, str))]
+        return _plain("".join(traceback.format_tb(stack)) + "\n".join(lines) + "\n")
 
     # Which may fail by a class's own `__notes__`, or on Python 3.10 by a very long chain.
     return _tried(
