@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import Any, NamedTuple
 
@@ -106,13 +107,16 @@ def _run() -> Any:
     try:
         return cli.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        from farcall.printing import say
+
+        told = io.StringIO()
+        error.show(told)  # which may name what lies in the working directory
+        say(told.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except click.Abort:  # click has turned KeyboardInterrupt into it
         return codes.INTERRUPTED
     except (FarcallError, ModuleNotFoundError) as error:
-        from farcall.commands.common import plain_lines
+        from farcall.printing import say
 
-        lines = plain_lines(f"farcall: {error}")  # which may quote what a task has written
-        click.secho("\n".join(lines), fg="red", err=True)
+        say(f"farcall: {error}", fg="red", err=True)
         return codes.code_of(error)

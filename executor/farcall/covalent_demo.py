@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import botocore.session
-from rich.console import Console
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.syntax import Syntax
@@ -37,6 +36,7 @@ from farcall import local, showing
 from farcall.covalent_server import CovalentServer
 from farcall.errors import FarcallError
 from farcall.local import names
+from farcall.printing import Console
 
 _PYTHONS = ((3, 10), (3, 12))
 """The first and the last version that Covalent 0.240 supports."""
@@ -76,7 +76,7 @@ def run(*, keep: bool = False) -> None:
         ModuleNotFoundError: An extra is not installed.
     """
     _check()
-    console = Console()
+    console = Console(markup=True, highlight=True)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_unwinding())

@@ -12,7 +12,6 @@ import os
 import time
 from typing import Any
 
-from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -22,6 +21,7 @@ from farcall import local, showing
 from farcall.details import JobDetail, JobStatus
 from farcall.executor import BatchExecutor
 from farcall.job import Job
+from farcall.printing import Console
 
 _EXPERIMENT = """\
 @executor.task
@@ -50,7 +50,7 @@ async def run(tasks: int) -> None:
     for module in ("sklearn", "numpy"):
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"the demo needs {module}: pip install 'farcall[demo]'")
-    console = Console()
+    console = Console(markup=True, highlight=True)
     began = time.monotonic()
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = local.start()

@@ -7,9 +7,8 @@ import logging
 import shlex
 import signal
 
-from rich.console import Console
-
 from farcall import demo_workflows, local, showing, ui
+from farcall.printing import Console
 from farcall.settings import Settings
 
 _NEXT = (
@@ -29,7 +28,7 @@ async def run(port: int) -> None:
         ModuleNotFoundError: The ``local`` extra is not installed.
         FarcallError: The port is taken.
     """
-    console = Console()
+    console = Console(markup=True, highlight=True)
     # The page tells of the attempts that fail.
     logging.getLogger("farcall").setLevel(logging.ERROR)
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):

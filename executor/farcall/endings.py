@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from farcall import errors
+from farcall import errors, terminal
 from farcall.details import Attempt, JobDetail, JobStatus
 from farcall.states import ending, telling
 from farcall_runtime import envelope
@@ -240,10 +240,9 @@ def of_tried(said: Attempt | None) -> str:
 
 
 def in_a_line(kind: str, text: str) -> str:
-    """Return an error as the last line of a traceback, without what would break a log's line."""
+    """Return an error as the last line of a traceback."""
     first = next(iter(text.splitlines()), "")
-    line = f"{kind}: {first}" if first else kind
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    line = terminal.in_a_line(f"{kind}: {first}" if first else kind)
     return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]}..."
 
 

@@ -32,9 +32,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from farcall import terminal
+
 
 class FarcallError(Exception):
-    """Base of everything farcall raises by itself."""
+    """Base of everything farcall raises by itself.
+
+    Its text may quote a task, AWS or the bucket: control characters in it are shown.
+    """
+
+    def __str__(self) -> str:
+        return terminal.shown(super().__str__())
 
 
 class SettingsError(FarcallError, ValueError):

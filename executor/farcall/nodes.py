@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall import endings, output, results
+from farcall import endings, output, results, terminal
 from farcall.endings import About, Verdict
 from farcall.errors import FarcallError, JobCancelledError
 from farcall.results import Result
@@ -124,8 +124,8 @@ def telling(*passing: type[Exception]) -> Iterator[None]:
 
 
 def as_utf8(text: str) -> bytes:
-    """Return a text in bytes that everybody can read: what a task wrote may be any characters."""
-    return text.encode(errors="replace")
+    """Return a text in bytes that everybody can read: a task may write any characters."""
+    return terminal.shown(text).encode()
 
 
 def _tell(record: dict[str, Any], job: About, why: Verdict | None) -> str:
@@ -143,12 +143,12 @@ def _tell(record: dict[str, Any], job: About, why: Verdict | None) -> str:
     if record["status"] != CallStatus.RAISED:
         return failures.in_words(results.explain(record, job))
     if _was_not_run(record):
-        return str(record["chain"][0]["message"])
+        return terminal.shown(str(record["chain"][0]["message"]))
     text = (
         f"{with_source(record['traceback'])}\n\n"
         f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}."
     )
-    text = "\n".join([text, *job.earlier_lines()])
+    text = terminal.shown("\n".join([text, *job.earlier_lines()]))
     return f"{text}\nIts log: {job.log_url}" if job.log_url else text
 
 

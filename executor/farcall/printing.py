@@ -1,48 +1,53 @@
-"""Lines of tasks, written as they are, or so that a terminal shows them and does nothing else."""
+"""Everything that is printed goes through here, so that a terminal shows it and obeys nothing."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from farcall.transcript import Line
+import click
+import rich.console
+from rich.segment import Segment
+
+from farcall import terminal
 from farcall_runtime.contract import STDERR
 
-_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
-_RESET = "\x1b[0m"
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Everything that is no text but tab and carriage return, by which a progress bar rewrites its own
-line. The last two ranges turn the direction of writing."""
+if TYPE_CHECKING:
+    from farcall.transcript import Line
 
 
-def harmless(text: str) -> str:
-    """Return a line whose control characters are shown instead of obeyed, colours excepted.
+def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
+    """Print a text and the end of its last line, to stderr if told to, its controls shown."""
+    stream = sys.stderr if err else sys.stdout
+    data = terminal.shown(text).encode(stream.encoding, "backslashreplace")
+    plain = data.decode(stream.encoding)
+    click.echo(click.style(plain, fg=fg) if fg else plain, err=err)
 
-    An escape sequence can move the cursor over what was shown before, set the window's title, fill
-    the clipboard, or have the terminal type an answer. A task may write what others gave it.
+
+def hand_out(text: str) -> None:
+    """Write data to stdout: as it is, but to a terminal with its controls shown."""
+    click.echo(terminal.shown(text) if sys.stdout.isatty() else text, nl=False)
+
+
+class Console(rich.console.Console):
+    """A console that takes nothing in a text for its own: controls, markup or emojis.
+
+    Args:
+        **options: Those of `rich.console.Console`.
     """
-    pieces = []
-    start = 0
-    for colour in _COLOURS.finditer(text):
-        pieces += [_shown(text[start : colour.start()]), colour[0]]
-        start = colour.end()
-    end = _RESET if start else ""
-    return "".join([*pieces, _shown(text[start:]), end])
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
-def _shown(text: str) -> str:
-    return _CONTROLS.sub(lambda found: _name(found[0]), text)
-
-
-def _name(character: str) -> str:
-    """Return ``^[`` for ESC, as ``cat -v`` does, and the number of what has no such name."""
-    number = ord(character)
-    if number < 0x80:
-        return f"^{chr(number ^ 0x40)}"
-    return f"<{number:02X}>" if number < 0x100 else f"<U+{number:04X}>"
+    def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
+        """Render, and show the controls in what does not come from rich itself."""
+        for segment in super().render(*arguments, **options):
+            is_own = segment.control is not None
+            text = segment.text if is_own else terminal.shown(segment.text)
+            yield Segment(text, segment.style, segment.control)
 
 
 class Printer:
@@ -53,13 +58,19 @@ class Printer:
 
     Args:
         layout: Makes of a line what is written for it.
+        begin: What stands before it, and on a terminal again where it rewrites itself.
         only: ``"stdout"`` or ``"stderr"`` where everything goes there.
     """
 
     def __init__(
-        self, layout: Callable[[Line], str] = lambda line: line.text, *, only: str = ""
+        self,
+        layout: Callable[[Line], str] = lambda line: line.text,
+        *,
+        begin: Callable[[Line], str] = lambda _: "",
+        only: str = "",
     ) -> None:
         self._layout = layout
+        self._begin = begin
         self._only = only
 
     def print(self, lines: Iterable[Line]) -> None:
@@ -70,12 +81,17 @@ class Printer:
         """
         for to_stderr, group in itertools.groupby(lines, self._goes_to_stderr):
             stream = sys.stderr if to_stderr else sys.stdout
-            texts = map(self._layout, group)
-            if stream.isatty():
-                texts = map(harmless, texts)
-            data = "".join(f"{text}\n" for text in texts)
+            laid = self._on_terminal if stream.isatty() else self._as_it_is
+            data = "".join(f"{laid(line)}\n" for line in group)
             stream.buffer.write(data.encode(errors="backslashreplace"))
             stream.flush()
+
+    def _as_it_is(self, line: Line) -> str:
+        return f"{self._begin(line)}{self._layout(line)}"
+
+    def _on_terminal(self, line: Line) -> str:
+        begin = self._begin(line)
+        return begin + terminal.output(self._layout(line)).replace("\r", f"\r{begin}")
 
     def _goes_to_stderr(self, line: Line) -> bool:
         return (self._only or line.stream) == STDERR

@@ -15,9 +15,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from farcall import terminal
+
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.live import Live
+
+    from farcall.printing import Console
 
 _log = logging.getLogger("farcall")
 
@@ -125,7 +129,7 @@ class Report:
     """
 
     def __init__(self, name: str, total: int) -> None:
-        self.name = name
+        self.name = terminal.in_a_line(name)
         self.total = total
         self.trouble = ""
         self.counts = Counts()
@@ -201,7 +205,7 @@ class Lines:
 
 def _live_console() -> Console | None:
     """Return what a bar can be drawn on, or None where it would only leave control codes."""
-    from rich.console import Console  # here and below: slow to import, and seldom used
+    from farcall.printing import Console  # which has rich, here and below: slow to import
 
     console = Console(stderr=True)
     if console.is_jupyter or (console.is_interactive and sys.stderr.isatty()):

@@ -13,15 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
-
 from farcall import endings
 from farcall.errors import FarcallError
 from farcall.executor import BatchExecutor
 from farcall.job import Job
-from farcall.printing import Printer
+from farcall.printing import Printer, say
 from farcall.recovery import Recovered, Run
 from farcall.settings import Settings
+from farcall.terminal import in_a_line
 from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 
@@ -41,7 +40,7 @@ async def follow(job_id: str) -> bool:
     if error is not None:
         _show(error)
     else:
-        click.echo(f"{job.id} ({job.name}) returned", err=True)
+        say(f"{job.id} ({job.name}) returned", err=True)
     return error is None
 
 
@@ -92,7 +91,7 @@ async def hand_over(
         return False
     value = await job.result()
     if output is None:
-        click.echo(show(value))
+        say(show(value))
     else:
         await _save(value, output)
         if not keeps:
@@ -115,7 +114,7 @@ async def recover(run: str, folder: Path | None) -> bool:
     """
     executor = _opened()
     recovered = await executor.recover(run)
-    click.echo(f"{recovered.run}: {len(recovered.jobs)} tasks to be delivered", err=True)
+    say(f"{recovered.run}: {len(recovered.jobs)} tasks to be delivered", err=True)
     places = asyncio.Semaphore(_PARALLEL)
     waits = []
     while recovered.jobs:  # and nothing holds on to the value of a job that is through
@@ -150,18 +149,18 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
         error = trouble
     if error is not None:
         said = endings.in_a_line(type(error).__name__, failures.message(error))
-    click.echo(f"{job.id}  {job.name.rpartition('-')[0]}  {said}")
+    say(f"{job.id}  {in_a_line(job.name.rpartition('-')[0])}  {said}")
     return error is None
 
 
 def _tell_rest(recovered: Recovered) -> bool:
     """Tell of the tasks that are no jobs; return whether there is none that gave no value."""
     if recovered.delivered:
-        click.echo(f"{recovered.delivered} tasks were delivered before")
+        say(f"{recovered.delivered} tasks were delivered before")
     for bundle in recovered.unsubmitted:
-        click.echo(f"{bundle}  was not submitted: nothing of it has run")
+        say(f"{bundle}  was not submitted: nothing of it has run")
     for bundle in recovered.forgotten:
-        click.echo(f"{bundle}  Batch tells of no job of it, as happens after seven days")
+        say(f"{bundle}  Batch tells of no job of it, as happens after seven days")
     return not recovered.unsubmitted and not recovered.forgotten
 
 
@@ -177,10 +176,10 @@ def _keeps() -> bool:
 def _show(error: BaseException) -> None:
     """Show why there is no value; of the function's own error also where it was raised."""
     if isinstance(error, FarcallError):
-        click.secho(f"farcall: {error}", fg="red", err=True)
+        say(f"farcall: {error}", fg="red", err=True)
     else:
         text = failures.with_traceback(error, error.__traceback__)
-        click.echo(text, err=True, nl=False)
+        say(text.rstrip("\n"), err=True)
 
 
 async def _save(value: object, path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from farcall import endings, errors, output, unpickling
+from farcall import endings, errors, output, terminal, unpickling
 from farcall.endings import About, Verdict
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures
@@ -268,7 +268,7 @@ def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Base
         with_source(record["traceback"]),
         *job.earlier_lines(),
     ]
-    note = "\n".join(lines)
+    note = terminal.shown("\n".join(lines))
     first = members[0]
     if type(first) is not _Unknown:
         with contextlib.suppress(BaseException):  # the class's own code

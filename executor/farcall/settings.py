@@ -29,6 +29,7 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as SourceError
 
+from farcall import terminal
 from farcall.errors import SettingsError
 from farcall_runtime.contract import JOB_ENVIRONMENT, is_key
 
@@ -58,7 +59,7 @@ _Number = BeforeValidator(_no_bool)
 _HALVES = re.compile("[\ud800-\udfff]")
 """Surrogates, which UTF-8 has no bytes for."""
 
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROLS = re.compile(f"[\t{terminal.CONTROLS}]")
 
 
 def _has(pattern: re.Pattern[str], value: object) -> bool:

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from farcall import terminal
 from farcall.settings import Settings
 from farcall_runtime.contract import ENV_DISPATCH, ENV_WORKFLOW
 
@@ -40,7 +41,7 @@ class Workflow(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         """Return what a job's environment says of it; a file's name can have anything in it."""
-        name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in self.name)
+        name = terminal.in_a_line(self.name)
         said = {ENV_WORKFLOW: name[:_MOST_CHARACTERS], ENV_DISPATCH: self.dispatch}
         return {name: value for name, value in said.items() if value}
 

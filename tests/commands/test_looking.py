@@ -22,7 +22,7 @@ from proxy import Proxy
 
 FARCALL = Path(sys.executable).with_name("farcall")
 NOBODY = "00000000-0000-0000-0000-000000000000"
-EVIL = "[red]evil[/] \x1b]0;owned\x07\u202e"
+EVIL = "[red]evil[/] "
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 

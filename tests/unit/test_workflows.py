@@ -53,7 +53,7 @@ def test_a_workflow_is_called_like_its_script(tmp_path):
 
 def test_a_name_that_aws_would_refuse_is_told_without_what_it_refuses():
     said = Workflow("train\n\udcff\x1b[2J.py").environment()
-    assert said == {"FARCALL_WORKFLOW": "train\ufffd\ufffd\ufffd[2J.py"}
+    assert said == {"FARCALL_WORKFLOW": "train <U+DCFF>^[[2J.py"}
 
 
 def test_a_workflow_is_called_like_its_module(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from farcall.printing import say
 from farcall.session import Session, session_for
 from farcall.settings import Settings
 
@@ -52,14 +53,4 @@ async def opened() -> tuple[Settings, Session]:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2))
-
-
-def plain(text: str) -> str:
-    """Return a text of somebody else's in one line, without what would steer the terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
-def plain_lines(text: str) -> list[str]:
-    """Return the lines of a text of somebody else's; the same is left out of each."""
-    return [plain(line.expandtabs()) for line in text.splitlines()]
+    say(json.dumps(value, indent=2))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from farcall.printing import hand_out
+
 _SHELLS = ("bash", "zsh", "fish")
 
 
@@ -22,4 +24,4 @@ def print_completion(shell: str) -> None:
     if kind is None:
         raise click.UsageError(f"click has no completion for {shell}")
     root = click.get_current_context().find_root()
-    click.echo(kind(root.command, {}, "farcall", "_FARCALL_COMPLETE").source())
+    hand_out(f"{kind(root.command, {}, 'farcall', '_FARCALL_COMPLETE').source()}\n")

@@ -21,6 +21,7 @@ from tomlkit.exceptions import TOMLKitError
 from farcall.commands.options import check, parse, read
 from farcall.descriptions import Description, describe
 from farcall.errors import FarcallError, SettingsError
+from farcall.printing import hand_out, say
 from farcall.settings import ENVIRONMENT_PREFIX, SECTION, Settings, files, from_environment
 
 _HOME = Path("~/.config/farcall/farcall.toml")
@@ -69,16 +70,16 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     after = _updated(before, values, path)
     if is_printed:
-        click.echo(after, nl=False)
+        hand_out(after)
         return
     kept = _write(path, before, after)
-    click.echo(f"{path} {'is as it was' if after == before else 'was written'}")
+    say(f"{path} {'is as it was' if after == before else 'was written'}")
     if kept is not None:
-        click.echo(f"as it was before: {kept}")
+        say(f"as it was before: {kept}")
     for name in sorted(values.keys() & from_environment().keys()):
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
-        click.echo(f"{variable} is set, and comes before the file", err=True)
-    click.echo("next: farcall doctor", err=True)
+        say(f"{variable} is set, and comes before the file", err=True)
+    say("next: farcall doctor", err=True)
 
 
 def _ask() -> Iterator[tuple[str, Any]]:
@@ -86,13 +87,13 @@ def _ask() -> Iterator[tuple[str, Any]]:
     today = Settings()
     words = {description.name: description for description in describe()}
     for name in _ASKED:
-        click.echo(f"\n{words[name].text}")
+        say(f"\n{words[name].text}")
         while True:
             text = click.prompt(name, default=str(getattr(today, name)))
             try:
                 Settings(**{name: read(name, text)})
             except SettingsError as error:
-                click.echo(str(error), err=True)
+                say(str(error), err=True)
                 continue
             yield name, read(name, text)
             break

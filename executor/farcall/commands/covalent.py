@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from farcall import covalent_resume
+from farcall.printing import say
+from farcall.terminal import in_a_line
 
 
 @click.group("covalent")
@@ -24,12 +26,12 @@ def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None
     count = 0
     for found in covalent_resume.resume(dispatch_ids, server):
         count += 1
-        click.echo(f"{found.dispatch_id} ({found.name}): {len(found.asked)} unfinished tasks")
+        say(f"{found.dispatch_id} ({in_a_line(found.name)}): {len(found.asked)} unfinished tasks")
         if found.foreign:
             nodes = ", ".join(map(str, found.foreign))
-            click.echo(f"  nodes {nodes} ran on other executors, which do not bring them back")
+            say(f"  nodes {nodes} ran on other executors, which do not bring them back")
     if not count:
-        click.echo("no dispatch is running there")
+        say("no dispatch is running there")
 
 
 @covalent.command("demo")

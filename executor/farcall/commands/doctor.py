@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
 from farcall import checkup
 from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
-from farcall.commands.common import plain, print_json
+from farcall.commands.common import print_json
+from farcall.printing import Console, say
+from farcall.terminal import in_a_line
 
 _SAY_S = 10.0
 _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}
@@ -50,21 +51,23 @@ def doctor(*, as_json: bool) -> None:
 
 
 def _update(status: Status, going_on: list[str]) -> None:
-    status.update(Text("\n  ".join(["looking", *map(plain, going_on)])))
+    status.update(Text("\n  ".join(["looking", *map(in_a_line, going_on)])))
 
 
 def _tell(going_on: list[str]) -> None:
     for line in going_on:
-        click.echo(f"still looking: {plain(line)}", err=True)
+        say(f"still looking: {in_a_line(line)}", err=True)
 
 
 def _show(findings: Sequence[Finding]) -> None:
+    out = Console()
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
-        verdict = click.style(f"{finding.verdict:<11}", fg=_COLOURS[finding.verdict])
-        click.echo(f"{verdict}  {finding.check:<{width}}  {plain(finding.found)}")
+        verdict = f"{finding.verdict:<11}", _COLOURS[finding.verdict]
+        found = f"  {finding.check:<{width}}  {in_a_line(finding.found)}"
+        out.print(Text.assemble(verdict, found), soft_wrap=True)
         if finding.remedy:
-            click.echo(f"{'':<11}  {'':<{width}}  -> {plain(finding.remedy)}")
+            out.print(f"{'':<11}  {'':<{width}}  -> {in_a_line(finding.remedy)}", soft_wrap=True)
     counts = {v: sum(f.verdict == v for f in findings) for v in _COLOURS}
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    click.echo(said, err=True)
+    say(said, err=True)

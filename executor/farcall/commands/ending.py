@@ -12,10 +12,12 @@ from farcall import cancelling
 from farcall.cancelling import Cancelled
 from farcall.catalog import Catalog, Entry, Query
 from farcall.commands import codes, tables
-from farcall.commands.common import opened, plain, print_json
+from farcall.commands.common import opened, print_json
 from farcall.commands.looking import chosen_user
 from farcall.covalent_api import Covalent
 from farcall.errors import FarcallError, UnknownError
+from farcall.printing import say
+from farcall.terminal import in_a_line
 
 _CODES = {
     "ending": 0,
@@ -85,7 +87,7 @@ def cancel_jobs(
         print_json([{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in found])
     else:
         for one in found:
-            click.echo(plain(one.text), err=_CODES[one.outcome] != 0)
+            say(in_a_line(one.text), err=_CODES[one.outcome] != 0)
     sys.exit(max((_CODES[one.outcome] for one in found), default=0))
 
 
@@ -96,7 +98,7 @@ def _server(address: str | None) -> Covalent | None:
     try:
         return Covalent.configured()
     except FarcallError as error:
-        click.echo(f"Covalent is not told: {error}", err=True)
+        say(f"Covalent is not told: {error}", err=True)
         return None
 
 
@@ -118,7 +120,7 @@ async def _find(
         raise _unknown(query, where)
     idle = await cancelling.idle(entries, covalent)
     if not idle and not cancelling.unfinished(entries):
-        click.echo(f"nothing to end: each of its {len(entries)} jobs has ended", err=True)
+        say(f"nothing to end: each of its {len(entries)} jobs has ended", err=True)
     return entries, idle
 
 
@@ -135,7 +137,7 @@ def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
     if left:
         tables.show(left, err=True)
     for dispatch in idle:
-        click.echo(f"dispatch {dispatch}, which goes on without a job at the moment", err=True)
+        say(f"dispatch {dispatch}, which goes on without a job at the moment", err=True)
     jobs = f"{len(left)} job{'s' * (len(left) != 1)}"
     dispatches = f"{len(idle)} dispatch{'es' * (len(idle) != 1)}"
     many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))

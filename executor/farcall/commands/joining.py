@@ -11,6 +11,8 @@ import click
 from farcall import reattach, records
 from farcall.commands.common import print_json
 from farcall.commands.options import value_file
+from farcall.printing import say
+from farcall.terminal import in_a_line
 
 
 @click.command("attach")
@@ -80,6 +82,6 @@ async def _list_runs(*, as_json: bool) -> None:
         return
     for run in runs:
         bundles = f"{run.bundles} bundle{'s' * (run.bundles != 1)}"
-        click.echo(f"{run.name}  {bundles}, the first of {run.stored_at:%Y-%m-%d %H:%M} UTC")
+        say(f"{in_a_line(run.name)}  {bundles}, the first of {run.stored_at:%Y-%m-%d %H:%M} UTC")
     if not runs:
-        click.echo(f"no run has left anything in {place}")
+        say(f"no run has left anything in {place}")

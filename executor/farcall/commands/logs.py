@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Callable
 from datetime import datetime, timezone
 
 import click
@@ -79,8 +78,9 @@ def show_logs(
     command.
     """
     streams = STREAMS if only is None else (only,)
-    layout = _layout(timestamps=timestamps, as_json=as_json)
-    printer = Printer(layout, only=STDOUT if as_json else "")
+    begin = _begin_with_time if timestamps and not as_json else _begin
+    layout = _as_json if as_json else _text
+    printer = Printer(layout, begin=begin, only=STDOUT if as_json else "")
 
     async def show() -> None:
         _, session = await opened()
@@ -103,12 +103,20 @@ def show_logs(
         give_up_stdout()
 
 
-def _layout(*, timestamps: bool, as_json: bool) -> Callable[[Line], str]:
-    if as_json:
-        return lambda line: json.dumps({**line._asdict(), "at": iso(line.at)})
-    if timestamps:
-        return lambda line: f"{_stamp(line.at)} {line.text}"
-    return lambda line: line.text
+def _text(line: Line) -> str:
+    return line.text
+
+
+def _as_json(line: Line) -> str:
+    return json.dumps({**line._asdict(), "at": iso(line.at)})
+
+
+def _begin(_: Line) -> str:
+    return ""
+
+
+def _begin_with_time(line: Line) -> str:
+    return f"{_stamp(line.at)} "
 
 
 def _stamp(at: datetime | None) -> str:

@@ -16,6 +16,7 @@ from farcall.commands import codes, sheets, tables
 from farcall.commands.common import moment, opened, print_json
 from farcall.details import JobDetail, JobStatus
 from farcall.errors import FarcallError, UnknownError
+from farcall.printing import say
 from farcall.session import Session, this_user
 from farcall.states import is_explained
 
@@ -94,7 +95,7 @@ def list_jobs(
         print_json([records.job(entry) for entry in entries])
         return
     tables.show(entries)
-    click.echo(_footer(len(entries), limit, None if arrays else query), err=True)
+    say(_footer(len(entries), limit, None if arrays else query), err=True)
 
 
 def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:
@@ -244,7 +245,7 @@ def show_status(job_ids: tuple[str, ...], *, as_json: bool) -> None:
     else:
         tables.show_lines(found)
     for text in missing:
-        click.echo(text, err=True)
+        say(text, err=True)
     if missing:
         sys.exit(codes.UNKNOWN)
 

@@ -16,6 +16,7 @@ import click
 from farcall import ui
 from farcall.commands.common import moment
 from farcall.covalent_api import Covalent
+from farcall.printing import say
 from farcall.settings import Settings
 from farcall.ui.guard import is_loopback
 
@@ -88,7 +89,7 @@ def serve_page(
         covalent=None if no_covalent else Covalent.configured(covalent),
     )
     asyncio.run(_serve(settings, options, opens=opens))
-    click.echo("The page has ended. Jobs go on.")
+    say("The page has ended. Jobs go on.")
 
 
 async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> None:
@@ -121,7 +122,7 @@ def _warn(host: str) -> None:
         "token and what it shows cross the network unencrypted; --host 127.0.0.1 and an SSH "
         "tunnel keep them private."
     )
-    click.secho(f"Warning: {text}", fg="yellow", err=True)
+    say(f"Warning: {text}", fg="yellow", err=True)
 
 
 def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
@@ -137,11 +138,11 @@ def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
         rows.append(("Covalent", f"{about['covalent']}, where electrons are cancelled too"))
     if about["read_only"]:
         rows.append(("read-only", "nothing can be cancelled on it"))
-    click.echo("The page is at\n")
-    click.echo(f"  {served.link}\n")
+    say("The page is at\n")
+    say(f"  {served.link}\n")
     for name, value in rows:
-        click.echo(f"  {name:<10}{value}")
-    click.echo("\nCtrl-C ends it. Jobs go on. Whoever has the address can act for you.")
+        say(f"  {name:<10}{value}")
+    say("\nCtrl-C ends it. Jobs go on. Whoever has the address can act for you.")
     sys.stdout.flush()
 
 

@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 import click
-from rich.console import Console
 
 from farcall import payload
 from farcall.aws import Aws
@@ -20,6 +19,7 @@ from farcall.commands.running import prepare
 from farcall.definitions import LARGEST_ARRAY
 from farcall.documents import Documents
 from farcall.preflight import Resources, role_arn
+from farcall.printing import Console, say
 from farcall.session import session_for
 from farcall.settings import Settings
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
@@ -66,11 +66,11 @@ def plan(
     """  # noqa: D301  # click's mark for lines to be left as they are
     found, executor, bound = prepare(ctx, target, args, given(assignments, short))
     document = asyncio.run(_plan(executor.settings, found.function, bound, size, offline=offline))
-    text = json.dumps(document, indent=2, ensure_ascii=False)
+    text = json.dumps(document, indent=2)
     if sys.stdout.isatty():
-        Console().print_json(text, ensure_ascii=False)
+        Console().print_json(text, ensure_ascii=True)
     else:
-        click.echo(text)
+        say(text)
 
 
 async def _plan(

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from pydantic_core import to_json
-from rich.console import Console
+from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
 from farcall import reattach
-from farcall.commands.common import plain
 from farcall.commands.options import called, given, job_options, value_file
 from farcall.commands.signatures import Call
 from farcall.commands.targets import Target, find
@@ -23,8 +22,10 @@ from farcall.details import JobDetail
 from farcall.errors import JobLostError
 from farcall.executor import BatchExecutor
 from farcall.job import Job
+from farcall.printing import Console, say
 from farcall.states import blocked
 from farcall.task import Task
+from farcall.terminal import in_a_line
 
 _LOOK_S = (0.5, 5.0)
 """The shortest and the longest time between two looks at the job's state."""
@@ -106,8 +107,8 @@ def prepare(
 
 async def _leave(executor: BatchExecutor, target: Target, bound: inspect.BoundArguments) -> None:
     job = await executor.submit(target.function, *bound.args, **bound.kwargs)
-    click.echo(job.id)
-    click.echo(f"farcall attach {job.id} follows it", err=True)
+    say(job.id)
+    say(f"farcall attach {job.id} follows it", err=True)
 
 
 async def _run(
@@ -133,7 +134,7 @@ async def _run(
 
 async def _tell_states(job: Job[Any]) -> None:
     """Say on stderr what becomes of a job, until it ends."""
-    click.echo(f"job {job.id} ({job.name})", err=True)
+    say(f"job {job.id} ({job.name})", err=True)
     said, wait_s = "", _LOOK_S[0]
     waiting = Console(stderr=True).status("")
     with contextlib.ExitStack() as shown:
@@ -148,21 +149,21 @@ async def _tell_states(job: Job[Any]) -> None:
                     waiting.update(escape(text))
                     if detail.started_at is not None:
                         shown.close()  # from now on the job writes itself
-                    click.echo(text, err=True)
+                    say(text, err=True)
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 1.5, _LOOK_S[1])
 
 
 def _state(detail: JobDetail) -> str:
     reason = detail.status_reason
-    said = [detail.status.value, reason and f"({plain(reason)})", blocked(reason)]
+    said = [detail.status.value, reason and f"({in_a_line(reason)})", blocked(reason)]
     return " ".join(part for part in said if part)
 
 
 def _in_json(value: object) -> str:
     """Return JSON; what JSON has no word for is in it as its repr, and NaN as null."""
     try:
-        text = to_json(value, fallback=repr, inf_nan_mode="null", bytes_mode="base64")
+        plain = to_jsonable_python(value, fallback=repr, inf_nan_mode="null", bytes_mode="base64")
     except ValueError:  # it holds itself
-        text = to_json(repr(value))
-    return text.decode()
+        plain = repr(value)
+    return json.dumps(plain, separators=(",", ":"))

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from farcall.catalog import Entry
 from farcall.commands import tables
-from farcall.commands.common import plain, plain_lines
+from farcall.printing import Console
 from farcall.session import this_user
+from farcall.terminal import in_a_line, shown
 from farcall.tracebacks import with_source
 
 _LABEL = 12
@@ -25,8 +26,8 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
         entry: The job.
         said: What `overview.of` says of it.
     """
-    out = tables.console()
-    title = Text.assemble((plain(entry.function), "bold"))
+    out = Console()
+    title = Text.assemble((in_a_line(entry.function), "bold"))
     if entry.detail.array_size:
         title.append(f"  array of {entry.detail.array_size}", "dim")
     title.append("  ").append_text(tables.coloured(entry.detail))
@@ -39,29 +40,30 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
         _means(said),
         _places(said),
     ):
-        shown = [(label, value) for label, value in lines if value]
-        if shown:
+        known = [(label, value) for label, value in lines if value]
+        if known:
             out.print()
-        for label, value in shown:
+        for label, value in known:
             out.print(Text.assemble((label.ljust(_LABEL), "dim"), value), soft_wrap=True)
     traceback = said["explanation"]["traceback"]
     if traceback:
         # Only a task of this user's has its source on this machine.
         own = entry.user == this_user()
         out.print("\nTraceback in the container", style="dim")
-        for line in plain_lines(with_source(traceback) if own else traceback):
+        text = shown(with_source(traceback) if own else traceback)
+        for line in text.expandtabs().splitlines():
             out.print(f"  {line}", soft_wrap=True)
 
 
 def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     why = said["explanation"]
-    yield "Why", plain(why["sentence"])
-    yield "To do", plain(why["remedy"])
-    yield "Batch says", plain(said["job"]["reason"])
+    yield "Why", in_a_line(why["sentence"])
+    yield "To do", in_a_line(why["remedy"])
+    yield "Batch says", in_a_line(said["job"]["reason"])
     counts = why["calls"]
     yield "Calls", ", ".join(f"{count} {how}" for how, count in counts.items())
     for child in why["children"]:
-        yield "Child", plain(f"{child['job_id']}: {child['sentence']}")
+        yield "Child", in_a_line(f"{child['job_id']}: {child['sentence']}")
 
 
 def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -74,9 +76,9 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("Client", "client"),
         ("User", "user"),
     ):
-        yield label, plain(job[name])
+        yield label, in_a_line(job[name])
     place = said["position"]
-    yield "Queue", plain(job["queue"]) + (f", place {place} in it" if place else "")
+    yield "Queue", in_a_line(job["queue"]) + (f", place {place} in it" if place else "")
     if entry.detail.array_size:
         yield "Children", tables.note(entry.detail)
 
@@ -103,7 +105,7 @@ def _attempt(each: Mapping[str, Any], how: str) -> Iterator[str]:
         yield f"{tables.clock(begin)}, {tables.span((end - begin).total_seconds())}"
     yield "no exit code" if each["exit_code"] is None else f"exit code {each['exit_code']}"
     if how or each["reason"]:
-        yield plain(how or each["reason"])
+        yield in_a_line(how or each["reason"])
 
 
 _ENDS = ("started_at", "stopped_at")
@@ -126,15 +128,15 @@ def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{used['peak_memory_bytes'] / _MIB:.0f} MiB at most"
             + (f" of {limit / _MIB:.0f}" if limit else ""),
         )
-    yield "Image", plain(job["image"])
-    yield "Definition", plain(job["definition"])
-    yield "Tags", plain(", ".join(f"{name}={value}" for name, value in job["tags"].items()))
+    yield "Image", in_a_line(job["image"])
+    yield "Definition", in_a_line(job["definition"])
+    yield "Tags", in_a_line(", ".join(f"{name}={value}" for name, value in job["tags"].items()))
 
 
 def _places(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "Bundle", plain(said["bundle"])
+    yield "Bundle", in_a_line(said["bundle"])
     log = said["log"]
     if log["stream"]:
-        yield "Log", plain(f"{log['group']} {log['stream']}")
+        yield "Log", in_a_line(f"{log['group']} {log['stream']}")
     for name, url in said["links"].items():
-        yield f"{name.capitalize()} page", plain(url)
+        yield f"{name.capitalize()} page", in_a_line(url)

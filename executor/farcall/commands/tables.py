@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from farcall import records
 from farcall.catalog import Entry
-from farcall.commands.common import plain
 from farcall.details import JobDetail, JobStatus
+from farcall.printing import Console
 from farcall.states import OWN_REASON, is_blocked, telling
+from farcall.terminal import in_a_line
 
 COLOURS = {
     "RUNNING": "cyan",
@@ -31,14 +31,9 @@ _MANY_S = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "m"))
 _HEADS = ("JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE")
 
 
-def console(*, err: bool = False) -> Console:
-    """Return a console that takes nothing in a text for its own, neither markup nor emojis."""
-    return Console(stderr=err, markup=False, emoji=False, highlight=False)
-
-
 def show(entries: Sequence[Entry], *, err: bool = False) -> None:
     """Print a table of jobs, to stderr if told to."""
-    out = console(err=err)
+    out = Console(stderr=err)
     if not out.is_terminal:
         _show_plain(out, entries)
         return
@@ -66,14 +61,14 @@ def _wide(entry: Entry) -> list[Text]:
         *_beginning(detail),
         Text(ran(detail)),
         Text(_task(entry)),
-        Text(plain(entry.workflow.name)),
+        Text(in_a_line(entry.workflow.name)),
         Text(note(detail), "dim"),
     ]
 
 
 def _narrow(entry: Entry) -> list[Text]:
     task = Text(_task(entry))
-    task.append(f"  {plain(entry.workflow.name)}", "dim")
+    task.append(f"  {in_a_line(entry.workflow.name)}", "dim")
     said = note(entry.detail)
     if said:
         task.append(f"\n{said}", "dim")
@@ -81,7 +76,7 @@ def _narrow(entry: Entry) -> list[Text]:
 
 
 def _beginning(detail: JobDetail) -> list[Text]:
-    return [Text(plain(detail.job_id)), coloured(detail), Text(age(detail.created_at))]
+    return [Text(in_a_line(detail.job_id)), coloured(detail), Text(age(detail.created_at))]
 
 
 def _show_plain(out: Console, entries: Sequence[Entry]) -> None:
@@ -96,22 +91,22 @@ def _plain_row(entry: Entry) -> tuple[str, ...]:
     detail = entry.detail
     at = detail.created_at
     return (
-        plain(detail.job_id),
+        in_a_line(detail.job_id),
         records.state(detail),
         "" if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         ran(detail),
         _task(entry),
-        plain(entry.workflow.name),
+        in_a_line(entry.workflow.name),
         note(detail),
     )
 
 
 def show_lines(entries: Sequence[Entry]) -> None:
     """Print jobs, each in a line: its state, since when, and why."""
-    out = console()
+    out = Console()
     for entry in entries:
         detail = entry.detail
-        line = Text(plain(detail.job_id))
+        line = Text(in_a_line(detail.job_id))
         line.append("  ").append_text(coloured(detail))
         line.append(f" since {clock(since(detail))}  {_task(entry)}")
         said = note(detail)
@@ -136,13 +131,13 @@ def note(detail: JobDetail) -> str:
         told = [f"{counts[s.value]} {s.value.lower()}" for s in JobStatus if counts.get(s.value)]
         return ", ".join(told)
     if is_blocked(detail):
-        return plain(detail.status_reason.partition(" - ")[0])
+        return in_a_line(detail.status_reason.partition(" - ")[0])
     if detail.status is JobStatus.SUCCEEDED:
         return ""
     said = [f"exit code {detail.exit_code}"] if detail.exit_code else []
     said.append(telling(detail.status_reason).removeprefix(OWN_REASON))
     said.append(detail.container_reason)
-    return plain("; ".join(filter(None, said)))
+    return in_a_line("; ".join(filter(None, said)))
 
 
 def since(detail: JobDetail) -> datetime | None:
@@ -180,4 +175,4 @@ def span(seconds: float) -> str:
 
 def _task(entry: Entry) -> str:
     size = entry.detail.array_size
-    return plain(f"{entry.function}[{size}]" if size else entry.function)
+    return in_a_line(f"{entry.function}[{size}]" if size else entry.function)

@@ -47,7 +47,7 @@ def run_command(
         try:
             process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
         except OSError as error:
-            sys.stderr.write(f"farcall local: {argv[0]}: {error.strerror}\n")
+            sys.stderr.write(f"farcall local: {argv[0]!r}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         with _forwarding(process):
             code = _wait(process, aws)

@@ -17,12 +17,12 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from farcall.errors import FarcallError, ServiceError
-from farcall.ui.guard import answer
+from farcall.ui.guard import Json, answer
 from farcall.ui.site import Site
 from farcall.ui.streams import EventStream
 from farcall_runtime.contract import STREAMS
@@ -78,7 +78,7 @@ async def _index(request: Request) -> Response:
 
 
 async def _about(request: Request) -> Response:
-    return JSONResponse(await _site(request).about())
+    return Json(await _site(request).about())
 
 
 async def _events(request: Request) -> Response:
@@ -93,7 +93,7 @@ async def _job(request: Request) -> Response:
     entry = await site.entry(_job_id(request))
     if entry is None:
         raise _unknown(request)
-    return JSONResponse(await site.overview(entry))
+    return Json(await site.overview(entry))
 
 
 async def _children(request: Request) -> Response:
@@ -143,7 +143,7 @@ async def _cancel(request: Request) -> Response:
             raise HTTPException(400, "run and workflow must be names")
         done = await site.cancel_run(run, workflow, reason)
     results = [{"id": each.job_id, "outcome": each.outcome, "text": each.text} for each in done]
-    return JSONResponse({"results": results})
+    return Json({"results": results})
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _number(given: Mapping[str, str], name: str, most: int) -> int | None:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  # says so to the type checker
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    return Json({"error": error.detail}, error.status_code, error.headers)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

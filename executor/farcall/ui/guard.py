@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import json
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BYTES = 1 << 20
@@ -80,7 +82,7 @@ class Guard:
         refused = self._refuse(scope)
         await (refused or self._app)(scope, receive, guarded)
 
-    def _refuse(self, scope: Scope) -> JSONResponse | None:
+    def _refuse(self, scope: Scope) -> Json | None:
         """Return the answer to a request that goes no further."""
         headers = Headers(scope=scope)
         text = self._distrust(scope, headers)
@@ -114,7 +116,7 @@ class Guard:
         given = token.encode(errors="surrogateescape")
         return scheme.lower() == "bearer" and hmac.compare_digest(given, self._token)
 
-    def _refuse_change(self, headers: Headers) -> JSONResponse | None:
+    def _refuse_change(self, headers: Headers) -> Json | None:
         if self._read_only:
             return answer(403, "this page was started with --read-only; nothing is cancelled here")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -128,9 +130,25 @@ class Guard:
         return None
 
 
-def answer(status: int, text: str) -> JSONResponse:
+def as_json(data: Any) -> bytes:
+    """Return JSON; a lone surrogate, which UTF-8 has no bytes for, stands in it as its escape."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")
+
+
+class Json(Response):
+    """An answer that is JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return its bytes."""
+        return as_json(content)
+
+
+def answer(status: int, text: str) -> Json:
     """Return an answer that says what went wrong."""
-    return JSONResponse({"error": text}, status_code=status)
+    return Json({"error": text}, status_code=status)
 
 
 def url(host: str, port: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from farcall.timeouts import within
+from farcall.ui.guard import as_json
 
 HEARTBEAT_S = 15.0
 _LAST_WORD_S = 0.5
@@ -28,9 +28,7 @@ def event(name: str, data: Any) -> bytes:
         name: Its name.
         data: What JSON has words for.
     """
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    # Lone surrogates, in a job's output for one, are no UTF-8.
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), text.encode(errors="replace"))
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), as_json(data))
 
 
 class EventStream(Response):
