@@ -286,9 +286,10 @@ def _out_of_sight(error: FarcallError, job: Submission) -> FarcallError:
     if not isinstance(error, ServiceError):
         return error
     run = job.where.root.rpartition("/")[2]
+    one = f"{job.job_id}:INDEX" if job.size > 1 else job.job_id
     told = UnseenError(
         f"{error}; job {job.job_id} ({job.name}) goes on, and what it stores is kept: when this "
-        f"is mended, `farcall attach {job.job_id}` joins it again, and `farcall recover {run}` "
+        f"is mended, `farcall attach {one}` joins it again, and `farcall recover {run}` "
         "all of this run"
     )
     told.__dict__.update(error.__dict__)

@@ -9,7 +9,7 @@ from farcall.batch import Batch
 from farcall.definitions import Definition
 from farcall.details import JobStatus
 from farcall.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
-from farcall.lanes import Ticket, Tries
+from farcall.lanes import Lane, Ticket, Tries
 from farcall.states import ending
 from unit.fakes import Client, broken, no_answer, not_sent, refusal
 
@@ -369,14 +369,15 @@ async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
     answers = [THROTTLED, refusal("ClientException", 400)]
     if end == "a cancel":
         answers = [THROTTLED] * 3
-    batch, client = made(describe_jobs=[*answers, THROTTLED, {"jobs": []}])
-    asking = asyncio.ensure_future(batch.describe(["j"]))
+    client = Client(describe_jobs=[*answers, THROTTLED, {"jobs": []}])
+    lane = Lane(client, 5.0)
+    asking = asyncio.ensure_future(lane.once("describe_jobs", jobs=["j"]))
     while len(client.calls) < len(answers):
         await asyncio.sleep(0.1)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await asyncio.sleep(4000)
-    assert await batch.describe(["j"]) == {}
+    assert await lane.once("describe_jobs", jobs=["j"]) == {"jobs": []}
 
 
 async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
