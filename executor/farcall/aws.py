@@ -52,7 +52,8 @@ _ATTEMPTS = 4
 _CONNECTIONS = 128
 _SETTLE_S = 0.05
 _ENVIRONMENT = "env"
-"""botocore's word for keys from the environment."""
+_READ_ONCE = (_ENVIRONMENT, "shared-credentials-file", "config-file")
+"""botocore's words for keys that cost nothing to be read again."""
 
 _CREDENTIALS_KEPT = timedelta(minutes=10)
 """How long obstore keeps temporary credentials before it asks the session again."""
@@ -373,7 +374,7 @@ class Aws:
         it reads once, and would use for ever.
         """
         held = await self._session.get_credentials()
-        if type(held) is not AioCredentials:
+        if type(held) is not AioCredentials or held.method not in _READ_ONCE:
             return
         resolver = self._session._session.get_component("credential_provider")
         with contextlib.suppress(botocore.exceptions.BotoCoreError):

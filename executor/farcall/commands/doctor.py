@@ -30,8 +30,9 @@ def doctor(*, as_json: bool) -> None:
 
     Options, credentials, region, bucket, queue, compute environments, roles, log group and image
     are looked at, and what is wrong comes with what to do. No job is run; one small object is
-    written into the bucket, read, and deleted. What the credentials may not look at is "not
-    checked", and names the permission.
+    written into the bucket, read as a whole and in parts, stored again, which has to be refused,
+    and deleted. What the credentials may not look at is "not checked", and names the permission;
+    so is what a service that is not AWS's does not know.
 
     Exits with 0 if nothing failed, and with 1 otherwise.
     """
