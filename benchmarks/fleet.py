@@ -8,6 +8,7 @@ anew for each child.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -130,8 +131,9 @@ def _run(
     }
     value = b"".join(envelope.pack(results))
     if storage is not None and len(value) > SINGLE_PUT_BYTES:
-        place = assignment.where.value_key(assignment.number, assignment.attempt)
-        meta["value"] = {"size": len(value), "sha256": storage.put_large(place, [value])}
+        where = assignment.where
+        place = functools.partial(where.value_key, assignment.number, assignment.attempt)
+        meta["value"] = {"size": len(value), "sha256": storage.put_large(place, value)}
         value = b""
     return envelope.seal_outcome(assignment.key, key, meta, b"", b"", value)
 

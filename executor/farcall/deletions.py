@@ -1,4 +1,13 @@
-"""Deletes objects in bulk, a little after nobody needs them any more."""
+"""Deletes objects in bulk, a little after nobody needs them any more.
+
+A container whose request was not answered stores its outcome again, and one whose attempt Batch
+repeats would run the function again, where the outcome is gone. So before outcomes are deleted
+it is said that they were delivered: by a *receipt* for those of a bundle that others still need,
+and otherwise by the deletion of the bundle, which a container needs to run. A container that has
+reason to asks for both; S3 is consistent, so what it does not find was not there before.
+
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/Welcome.html#ConsistencyModel
+"""
 
 from __future__ import annotations
 
@@ -6,12 +15,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import S3Store
 
 from farcall.bucket import Bucket, reason
 from farcall.errors import ServiceError, SettingsError
+from farcall.submission import Submission
+from farcall_runtime import envelope
+from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
 
@@ -19,6 +35,41 @@ _MOST = 1000
 """Keys in one request, https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html"""
 
 _WAIT_S = 1.0
+_PARALLEL = 32
+
+
+@dataclass(eq=False)
+class _Bundle:
+    """What was delivered of a bundle, and is to be deleted.
+
+    Attributes:
+        submission: Its job, with the key that receipts are signed with.
+        delivered: A bit for each task of it.
+        keys: What is to be deleted.
+        number: That of the receipt, which nobody else writes once it is there.
+        is_begun: Whether there may be a receipt.
+        is_written: Whether there is.
+        is_done: Whether it is to be deleted, too, because nobody needs it any more.
+    """
+
+    submission: Submission
+    delivered: bytearray = field(default_factory=bytearray)
+    keys: list[str] = field(default_factory=list)
+    number: int = 0
+    is_begun: bool = False
+    is_written: bool = False
+    is_done: bool = False
+
+    @property
+    def receipts(self) -> list[str]:
+        """Keys of the receipts that there may be."""
+        where = self.submission.where
+        return [where.receipt_key(n) for n in range(self.number + 1)] if self.is_begun else []
+
+    def note(self, index: int) -> None:
+        at = index >> 3
+        self.delivered.extend(bytes(max(0, at + 1 - len(self.delivered))))
+        self.delivered[at] |= 1 << (index & 7)
 
 
 class Deletions:
@@ -31,16 +82,53 @@ class Deletions:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._doomed: list[str] = []
+        self._bundles: dict[Location, _Bundle] = {}
+        self._waiting: dict[_Bundle, None] = {}
+        self._places = asyncio.Semaphore(_PARALLEL)
         self._sweeping: asyncio.Future[None] | None = None
         self._may_delete = True
 
     def add(self, keys: Iterable[str]) -> None:
         """Delete objects together with others that come within a moment."""
+        if self._may_delete:
+            self._doomed.extend(keys)
+            self._start()
+
+    def add_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
+        """Delete a task's objects likewise, its outcome among them, and say before that they were.
+
+        Args:
+            submission: Its job.
+            index: Its number there.
+            keys: The objects.
+        """
         if not self._may_delete:
             return
-        self._doomed.extend(keys)
-        if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.ensure_future(self._sweep(_WAIT_S))
+        where = submission.where
+        bundle = self._bundles.get(where)
+        if bundle is None:
+            bundle = self._bundles[where] = _Bundle(submission)
+        bundle.note(index)
+        bundle.keys.extend(keys)
+        self._waiting[bundle] = None
+        self._start()
+
+    def end_bundle(self, where: Location, *, delete: bool) -> None:
+        """Note that nothing else of a bundle is delivered here.
+
+        Args:
+            where: The bundle's place.
+            delete: Whether it is to be deleted, too.
+        """
+        bundle = self._bundles.pop(where, None)
+        if bundle is None:
+            if delete:
+                self.add([where.bundle_key])
+            return
+        bundle.is_done = delete
+        if delete:
+            self._waiting[bundle] = None
+            self._start()
 
     async def flush(self) -> None:
         """Delete now what was to be deleted later."""
@@ -50,22 +138,37 @@ class Deletions:
         await self._sweep(0)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete up to 1000 objects now; those that are not there are no error.
+        """Delete objects now; those that are not there are no error.
 
         Raises:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-        request = partial(obstore.delete_async, paths=keys)
-        with contextlib.suppress(FileNotFoundError):
-            await self._bucket.ask("DeleteObjects", keys[0], request)
+        for start in range(0, len(keys), _MOST):
+            some = keys[start : start + _MOST]
+            request = partial(obstore.delete_async, paths=some)
+            with contextlib.suppress(FileNotFoundError):
+                await self._bucket.ask("DeleteObjects", some[0], request)
+
+    def _start(self) -> None:
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.ensure_future(self._sweep(_WAIT_S))
 
     async def _sweep(self, wait_s: float) -> None:
-        while self._doomed and self._may_delete:
-            if len(self._doomed) < _MOST:
+        while self._may_delete and (self._doomed or self._waiting):
+            waiting = sum(len(bundle.keys) for bundle in self._waiting)
+            if len(self._doomed) + waiting < _MOST:
                 await asyncio.sleep(wait_s)
-            keys = self._doomed[:_MOST]
+            bundles = {bundle: len(bundle.keys) for bundle in self._waiting}
+            done = {bundle for bundle in bundles if bundle.is_done}
+            others = len(self._doomed)
+            keys = self._doomed[:others]
+            for bundle, count in bundles.items():
+                keys += bundle.keys[:count]
             try:
+                await self.delete([bundle.submission.where.bundle_key for bundle in done])
+                await asyncio.gather(*(self._write_receipt(b) for b in bundles if b not in done))
+                keys += [key for bundle in done for key in bundle.receipts]
                 await self.delete(keys)
             except (ServiceError, SettingsError) as error:
                 self._may_delete = getattr(error, "code", "") != "AccessDenied"
@@ -75,4 +178,32 @@ class Deletions:
                     self._bucket.name,
                     reason(error),
                 )
-            del self._doomed[: len(keys)]  # only now: a sweep may be cancelled in its request
+            # Only now: a sweep may be cancelled in its request.
+            del self._doomed[:others]
+            for bundle, count in bundles.items():
+                del bundle.keys[:count]
+                if not bundle.keys and (bundle in done or not bundle.is_done):
+                    del self._waiting[bundle]
+
+    async def _write_receipt(self, bundle: _Bundle) -> None:
+        async with self._places:
+            while not await self._put_receipt(bundle):
+                bundle.number += 1  # another client's, or of a request whose answer was lost
+
+    async def _put_receipt(self, bundle: _Bundle) -> bool:
+        """Write a receipt; tell whether it is there."""
+        key = bundle.submission.where.receipt_key(bundle.number)
+        pieces = envelope.seal_receipt(bundle.submission.key, key, bytes(bundle.delivered))
+        data = b"".join(pieces)
+        mode: Literal["create", "overwrite"] = "overwrite" if bundle.is_written else "create"
+        bundle.is_begun = True
+
+        async def put(store: S3Store) -> bool:
+            try:
+                await obstore.put_async(store, key, data, mode=mode, use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            return True
+
+        bundle.is_written = await self._bucket.ask("PutObject", key, put)
+        return bundle.is_written

@@ -9,7 +9,7 @@ from typing import Any
 from farcall.errors import FarcallError
 from farcall.results import Result
 from farcall.store import Store, is_chunk
-from farcall_runtime.contract import STREAMS, Location
+from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES, Location
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Delivered:
 async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, Any]) -> list[str]:
     """Return the keys of a task's objects; some may name nothing that is there.
 
-    Of attempts before the last one the output is looked for: nobody told of it where the host
-    went away.
+    Of attempts before the last one output and value are looked for: nobody told of them where the
+    host went away.
 
     Args:
         store: The bucket.
@@ -64,14 +64,17 @@ async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, 
     """
     attempt = int(meta["attempt"])
     keys = [where.outcome_key(index)]
-    keys += [where.value_key(index, attempt)] if "value" in meta else []
+    if "value" in meta:
+        parts = range(-(-meta["value"]["size"] // VALUE_PART_BYTES))
+        keys += [where.value_key(index, attempt, part) for part in parts]
     for stream in STREAMS:
         count = meta[stream]["chunks"]
         keys += [where.chunk_key(index, attempt, stream, n) for n in range(count)]
     for earlier in range(1, attempt):
-        keys += [where.attempt_key(index, earlier), where.value_key(index, earlier)]
-        for stream in STREAMS:
-            prefix = where.stream_prefix(index, earlier, stream)
+        keys.append(where.attempt_key(index, earlier))
+        folders = [where.value_prefix(index, earlier)]
+        folders += [where.stream_prefix(index, earlier, stream) for stream in STREAMS]
+        for prefix in folders:
             with contextlib.suppress(FarcallError):  # what stays there harms nobody
                 listed = [key for key, _ in await store.list_keys(prefix)]
                 keys += [key for key in listed if is_chunk(key.removeprefix(prefix))]

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from farcall import attempts, cloudwatch, consoles, endings, logs, results
@@ -195,14 +196,15 @@ class Courier:
         said = outcome.meta.get("value")
         if said is None:
             return outcome.value
-        key = submission.where.value_key(index, int(outcome.meta["attempt"]))
+        key = partial(submission.where.value_key, index, int(outcome.meta["attempt"]))
         size = said["size"]
         found = await store.get_large(key, size, folder_for(size))
         if found is None:
             raise _TakenError
         data, digest = found
         if digest != said["sha256"]:
-            raise envelope.IntegrityError(f"s3://{store.bucket}/{key} differs from its outcome")
+            place = key(0).rpartition("/")[0]
+            raise envelope.IntegrityError(f"s3://{store.bucket}/{place} differs from its outcome")
         return data
 
     async def _complete(

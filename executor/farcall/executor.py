@@ -167,9 +167,6 @@ class BatchExecutor:
         for, finished, running or failed, and `Job.calls` tells which call it is of. A task that
         failed stays in the bucket, so it is found also where its error was delivered.
 
-        A few tasks cannot be told from others: one that was delivered while its container was
-        about to end is among the jobs, and its result raises `OutcomeMissingError`.
-
         Where the client is still at work, both may get a task's value, which is deleted from the
         bucket when either has it; who comes later gets `OutcomeMissingError`. The same is so of
         two that recover one run. And what such a client is about to submit looks unsubmitted.

@@ -48,9 +48,9 @@ class GroupJob(Job[Any]):
 
     async def discard(self, *, keep: bool) -> None:
         """Have the job's objects deleted, or let go of them where they are to be kept."""
-        session, submission, _ = await self._find()
+        session, submission, index = await self._find()
         delivered = await self._delivered()
-        session.discard(self._settings, submission, [] if keep else delivered.spent)
+        session.discard(self._settings, submission, index, [] if keep else delivered.spent)
 
 
 class Run:

@@ -233,8 +233,8 @@ class Job(Handle, Generic[R]):
         if not self._is_discarded and not settings.keep_artifacts:
             self._is_discarded = True
             with contextlib.suppress(FarcallError):  # what stays there harms nobody
-                session, submission, _ = await self._find()
-                session.discard(settings, submission, delivered.spent)
+                session, submission, index = await self._find()
+                session.discard(settings, submission, index, delivered.spent)
             if delivered.spent:
                 self._on_spent()
 

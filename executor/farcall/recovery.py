@@ -8,6 +8,7 @@ that its outcomes are signed with.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,7 +26,8 @@ from farcall.session import Session
 from farcall.settings import Settings
 from farcall.store import Arrived, Store
 from farcall.submission import Submission
-from farcall_runtime.contract import Location, bundles_prefix, is_key, run_root
+from farcall_runtime import envelope
+from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key, run_root
 
 _log = logging.getLogger("farcall")
 
@@ -67,8 +69,8 @@ class Recovered:
         run: The run's name.
         jobs: One for each task that Batch knows and that has not been delivered. Take them out of
             this list to let go of their values.
-        delivered: Number of tasks that succeeded and whose outcomes are gone, because they were
-            delivered. Those of bundles that are gone are not counted.
+        delivered: Number of tasks whose outcomes are gone, because they were delivered. Those of
+            bundles that are gone are not counted.
         unsubmitted: Names of bundles that have no job: nothing of them has run.
         forgotten: Names of bundles of whose jobs Batch tells nothing, although they may have run:
             it forgets a job seven days after its end at the earliest, and a queue may be gone or
@@ -101,7 +103,12 @@ class Recovered:
         for where, left in list(self._left.items()):
             if not left:
                 del self._left[where]
-                session.store(where.bucket).delete_later([where.bundle_key])
+                store = session.store(where.bucket)
+                store.end_bundle(where, delete=True)
+                with contextlib.suppress(FarcallError):
+                    receipts = await store.list_keys(f"{where.bundle_key}{RECEIPTS}")
+                    await store.flush()  # after the bundle: see `farcall.deletions`
+                    store.delete_later(key for key, _ in receipts)
 
     def _add(self, settings: Settings, submission: Submission, index: int) -> Job[Any]:
         left = self._left[submission.where]
@@ -129,14 +136,8 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
     names = [name for name in listed if _NAME.fullmatch(name)]
     roots = [run_root(settings.prefix, name) for name in names]
     found = await _each(lambda root: _bundles(store, root), roots)
-    left = [Run(n, len(b), min(b.values())) for n, b in zip(names, found, strict=True) if b]
+    left = [Run(n, len(b), min(b.values())) for n, (b, _) in zip(names, found, strict=True) if b]
     return sorted(left, key=lambda run: run.stored_at)
-
-
-async def _bundles(store: Store, root: str) -> dict[str, datetime]:
-    """Return when the bundles of a run were stored, by name. Anybody may have put others there."""
-    found = await store.list_times(bundles_prefix(root))
-    return {name: at for name, at in found.items() if _NAME.fullmatch(name)}
 
 
 async def recover(
@@ -156,7 +157,7 @@ async def recover(
     store = session.store(settings.s3_bucket_name)
     root = run_root(settings.prefix, run)
     is_name = is_key(run) and "/" not in run
-    stored = await _bundles(store, root) if is_name else {}
+    stored, receipts = await _bundles(store, root) if is_name else ({}, {})
     if not stored:
         raise await _unknown(session, settings, run)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
@@ -167,6 +168,7 @@ async def recover(
     arrived = await _outcomes(store, root)
     recovered = Recovered(run, again)
     for (where, (submission, _)), done in zip(found.items(), succeeded, strict=True):
+        done |= await _receipted(store, submission, receipts.get(where.bundle, ()))
         recovered._left[where] = set()
         outcomes = arrived.get(where.bundle, {})
         for index in range(submission.size):
@@ -185,6 +187,30 @@ async def recover(
             )
             (recovered.forgotten if may_have_run else recovered.unsubmitted).append(where.bundle)
     return recovered
+
+
+async def _bundles(store: Store, root: str) -> tuple[dict[str, datetime], dict[str, list[str]]]:
+    """Return when the bundles of a run were stored, and the keys of their receipts, by name."""
+    prefix = bundles_prefix(root)
+    stored: dict[str, datetime] = {}
+    receipts: dict[str, list[str]] = {}
+    for name, at in (await store.list_times(prefix)).items():
+        bundle, is_receipt, _ = name.partition(RECEIPTS)
+        if is_receipt:
+            receipts.setdefault(bundle, []).append(f"{prefix}{name}")
+        elif _NAME.fullmatch(name):  # anybody may have put others there
+            stored[name] = at
+    return stored, receipts
+
+
+async def _receipted(store: Store, submission: Submission, keys: Sequence[str]) -> set[int]:
+    """Return which tasks a client has said it has the values of, before it deleted them."""
+    found: set[int] = set()
+    for key in keys:
+        data = await store.get(key)
+        with contextlib.suppress(envelope.EnvelopeError):  # somebody else's
+            found |= envelope.receipted(submission.key, key, data or b"", submission.size)
+    return found
 
 
 async def find(session: Session, settings: Settings, where: Location) -> Submission | None:

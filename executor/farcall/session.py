@@ -195,6 +195,7 @@ class Session:
         self,
         settings: Settings,
         submission: Submission,
+        index: int,
         spent: list[str],
     ) -> None:
         """Have the objects of a task deleted whose result its owner has, where all went well.
@@ -204,20 +205,21 @@ class Session:
         Args:
             settings: The options it was made with.
             submission: Its job.
+            index: Its number there.
             spent: Keys of what is of no more use; see `farcall.delivery.Delivered`.
         """
         bundle = submission.where.bundle_key
         store = self.store(submission.where.bucket)
         spent = [] if settings.keep_artifacts else spent
         if spent:
-            store.delete_later(spent)
+            store.delete_delivered(submission, index, spent)
         if bundle in self._undelivered:
             left, well = self._undelivered.pop(bundle)
             left, well = left - 1, well and bool(spent)
             if left:
                 self._undelivered[bundle] = left, well
-            elif well:
-                store.delete_later([bundle])
+            else:
+                store.end_bundle(submission.where, delete=well)
 
     async def output(self, submission: Submission, index: int) -> tuple[bytes, bytes] | None:
         """Return what an ended task wrote, without taking its outcome; None if there is none.

@@ -20,6 +20,7 @@ from farcall.deletions import Deletions
 from farcall.errors import ServiceError
 from farcall.s3 import Listed, Lister, Page, moment_of
 from farcall.spilling import NoRoomError, open_file
+from farcall.submission import Submission
 from farcall.transfers import (
     PARALLEL_PARTS,
     PART_BYTES,
@@ -31,6 +32,7 @@ from farcall.transfers import (
     take,
 )
 from farcall_runtime import contract, envelope
+from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
@@ -75,7 +77,7 @@ def number_in(text: str) -> int | None:
 
 
 def is_chunk(name: str) -> bool:
-    """Tell whether the last part of a key is one of farcall's chunks of output."""
+    """Tell whether the last part of a key is that of a chunk of output, or a part of a value."""
     return _CHUNK.fullmatch(name) is not None
 
 
@@ -204,22 +206,22 @@ class Store:
             return None
 
     async def get_large(
-        self, key: str, size: int, folder: str | None = None
+        self, key: Callable[[int], str], size: int, folder: str | None = None
     ) -> tuple[Buffer, str] | None:
-        """Return a large object and its digest, fetched in parallel parts, hashed meanwhile.
+        """Return a value that lies in parts, and its digest; they are fetched in parallel.
 
         Args:
-            key: Its key.
-            size: Its size in bytes, more than 0.
+            key: Gives the key of a part; they count from 0, and have `VALUE_PART_BYTES`.
+            size: The value's size in bytes, more than 0.
             folder: Where it is to lie in a file that has no name and ends with the buffer; it is
                 made if it is not there. By default it lies in memory.
 
         Returns:
-            The bytes, which may be written to, and their SHA-256, hexadecimal; None if there is
-            no such object.
+            The bytes, which may be written to, and their SHA-256, hexadecimal; None if a part is
+            not there.
 
         Raises:
-            envelope.IntegrityError: It has another size.
+            envelope.IntegrityError: A part has another size.
             NoRoomError: The folder has no room for it.
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
@@ -238,14 +240,19 @@ class Store:
                 return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)), digest
         except OSError as error:
             raise NoRoomError.of(
-                f"{folder}", f"a value of {size} bytes (s3://{self.bucket}/{key})", error
+                f"{folder}", f"a value of {size} bytes (s3://{self.bucket}/{key(0)})", error
             ) from error
 
-    async def _fetch(self, key: str, size: int, write: Callable[[Buffer], object]) -> str | None:
-        """Have an object written in its order; return its SHA-256, hexadecimal."""
+    async def _fetch(
+        self, key: Callable[[int], str], size: int, write: Callable[[Buffer], object]
+    ) -> str | None:
+        """Have a value's parts written in their order; return its SHA-256, hexadecimal."""
+        step = contract.VALUE_PART_BYTES  # several of those that are fetched in one go
 
         async def part(start: int, end: int) -> Buffer | None:
-            return await self._part(key, start, end, size)
+            number, offset = divmod(start, step)
+            length = min(step, size - number * step)
+            return await self._part(key(number), offset, offset + end - start, length)
 
         return await fetch_in_parts(part, size, write)
 
@@ -404,11 +411,12 @@ class Store:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused or could not be reached.
         """
-
-        async def look(store: S3Store) -> bool:
-            return bool(await anext(aiter(obstore.list(store, prefix, chunk_size=1)), None))
-
-        return await self._requests.ask("ListObjectsV2", prefix, look)
+        token = ""
+        while True:
+            page = await self._page(prefix, token=token)
+            if page.objects or not page.token:
+                return bool(page.objects)
+            token = page.token
 
     async def copy(self, key: str, to: str) -> None:
         """Copy an object to another key.
@@ -459,6 +467,25 @@ class Store:
     def delete_later(self, keys: Iterable[str]) -> None:
         """Delete objects in bulk, a little later; failing to is not an error."""
         self._deletions.add(keys)
+
+    def delete_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
+        """Delete a task's objects likewise, and say before that its value was delivered.
+
+        Args:
+            submission: Its job.
+            index: Its number there.
+            keys: The objects.
+        """
+        self._deletions.add_delivered(submission, index, keys)
+
+    def end_bundle(self, where: Location, *, delete: bool) -> None:
+        """Note that nothing else of a bundle is delivered here.
+
+        Args:
+            where: Its place.
+            delete: Whether it is to be deleted, too, a little later.
+        """
+        self._deletions.end_bundle(where, delete=delete)
 
     async def flush(self) -> None:
         """Delete now what was to be deleted later."""

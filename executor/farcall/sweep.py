@@ -244,7 +244,7 @@ class Sweep(Generic[R]):
                 delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             discard = functools.partial(
-                session.discard, self._settings, submission, delivered.spent
+                session.discard, self._settings, submission, index, delivered.spent
             )
             wait.put(Fetched(numbers.start, job_id, deque(results), place, discard))
             del delivered, results  # the values are the caller's, as soon as they are taken

@@ -24,6 +24,8 @@ _FIRST_READ_BYTES = 64 * 1024
 """The first request brings the end of a bundle: all of a small one, of any the functions."""
 
 _LARGEST_OUTCOME_BYTES = 2 * SINGLE_PUT_BYTES
+_LARGEST_RECEIPT_BYTES = 64 * 1024
+_MOST_RECEIPTS = 100  # each client that takes some of a bundle's values writes one
 
 
 class RefusedError(Exception):
@@ -142,6 +144,44 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
         raise RefusedError(ExitCode.STORE_UNFIT, str(error)) from error
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+
+
+def is_receipted(job: Assignment, storage: Storage) -> bool:
+    """Tell whether a client says that it has the task's value, which it signs.
+
+    It does so before it deletes an outcome, but for the last ones of a bundle: before those it
+    deletes the bundle, and after that the receipts. So ask for receipts first, then for the
+    bundle.
+
+    Raises:
+        StorageError: S3 could not be asked, or refused.
+    """
+    for number in range(_MOST_RECEIPTS):
+        key = job.where.receipt_key(number)
+        try:
+            data = storage.read(key, 0, _LARGEST_RECEIPT_BYTES)
+            if job.number in envelope.receipted(job.key, key, data, job.number + 1):
+                return True
+        except NotFoundError:
+            return False
+        except (TooShortError, envelope.EnvelopeError):  # somebody else's
+            continue
+    return False
+
+
+def is_delivered(job: Assignment, storage: Storage) -> bool:
+    """Tell whether a client has the task's value, or the bundle is gone.
+
+    Raises:
+        StorageError: S3 could not be asked, or refused.
+    """
+    if is_receipted(job, storage):
+        return True
+    try:
+        storage.version(job.where.bundle_key)
+    except NotFoundError:
+        return True
+    return False
 
 
 def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:

@@ -51,9 +51,16 @@ RESULT_AT = 1 << 30
 """Where in its file the child's pickles begin: before them the supervisor puts their lengths, for
 134 million of them. What is left of the hole takes no memory."""
 
+RECEIPTS = ".delivered/"
+"""What comes after a bundle's key in those of its receipts; no bundle's name has a dot."""
+
 STDOUT = "stdout"
 STDERR = "stderr"
 STREAMS = (STDOUT, STDERR)
+
+VALUE_PART_BYTES = 16 * 1024 * 1024
+"""A value that is too large for its outcome lies in parts, each an object; all but the last have
+so many bytes. S3's own multipart uploads would leave parts that no list of objects shows."""
 
 SOON_CHUNKS = 150
 """After so many chunks of a stream, five minutes of steady output, the container stores them less
@@ -137,8 +144,9 @@ class Location(NamedTuple):
     Layout::
 
         <root>/bundles/<bundle>                              the client, once, before SubmitJob
+        <root>/bundles/<bundle>.delivered/<number>           the client, before it deletes outcomes
         <root>/outcomes/<bundle>/<index>                     the container, once: the commit point
-        <root>/values/<bundle>/<index>/<attempt>             body of a large outcome
+        <root>/values/<bundle>/<index>/<attempt>/<part>      body of a large outcome, in parts
         <root>/attempts/<bundle>/<index>/<attempt>           outcome of an attempt before the last
         <root>/streams/<bundle>/<index>/<attempt>/<stream>/<sequence>      output, in chunks
         <root>/streams/<bundle>/<index>/followed             whoever reads output while it comes
@@ -180,6 +188,10 @@ class Location(NamedTuple):
         """Key of the bundle itself."""
         return f"{self.root}/bundles/{self.bundle}"
 
+    def receipt_key(self, number: int) -> str:
+        """Key of a receipt: what one client says it has of the bundle. They count from 0."""
+        return f"{self.bundle_key}{RECEIPTS}{number}"
+
     @property
     def prefixes(self) -> tuple[str, ...]:
         """Common starts of the keys of all that comes of the bundle, each with a slash."""
@@ -190,9 +202,13 @@ class Location(NamedTuple):
         """Key of the final outcome of the array child ``index`` (0 for a plain job)."""
         return f"{self.root}/outcomes/{self.bundle}/{index}"
 
-    def value_key(self, index: int, attempt: int) -> str:
-        """Key of the body that an outcome refers to when it is too large to be part of it."""
-        return f"{self.root}/values/{self.bundle}/{index}/{attempt}"
+    def value_key(self, index: int, attempt: int, part: int) -> str:
+        """Key of a part of what an outcome refers to when it is too large to be in it."""
+        return f"{self.value_prefix(index, attempt)}{part:08d}"
+
+    def value_prefix(self, index: int, attempt: int) -> str:
+        """Common start of the keys of these parts, with the trailing slash."""
+        return f"{self.root}/values/{self.bundle}/{index}/{attempt}/"
 
     def attempt_key(self, index: int, attempt: int) -> str:
         """Key of the outcome of an attempt that Batch may follow with another."""
@@ -249,8 +265,9 @@ def describe() -> dict[str, object]:
         "exit_codes": {code.name: code.value for code in ExitCode},
         "keys": {
             "bundle": where.bundle_key,
+            "receipt": where.receipt_key(0),
             "outcome": where.outcome_key(7),
-            "value": where.value_key(7, 1),
+            "value": where.value_key(7, 1, 0),
             "attempt": where.attempt_key(7, 1),
             "chunk": where.chunk_key(7, 1, STDOUT, 0),
             "followed": where.followed_key(7),

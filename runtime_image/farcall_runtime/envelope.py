@@ -4,7 +4,7 @@ Every object begins with the same twelve bytes, which no later version may move:
 
     offset  bytes  field
     0       7      magic, b"FARCALL"
-    7       1      kind: B bundle, O outcome, S chunk of a stream
+    7       1      kind: B bundle, O outcome, S chunk of a stream, R receipt
     8       2      protocol version, big-endian like every number here
     10      2      major and minor version of the sender's Python
 
@@ -31,6 +31,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 BUNDLE = b"B"
 OUTCOME = b"O"
 CHUNK = b"S"
+RECEIPT = b"R"
 
 _MAGIC = b"FARCALL"
 _PREFIX = struct.Struct(">7scHBB")
@@ -334,7 +335,7 @@ def size(pieces: Iterable[Buffer]) -> int:
     return sum(len(piece) for piece in pieces)
 
 
-# --- outcomes and chunks ----------------------------------------------------------------------
+# --- outcomes, chunks and receipts -------------------------------------------------------------
 
 
 def _sign(key: bytes, context: str, pieces: Iterable[Buffer]) -> bytes:
@@ -417,8 +418,7 @@ def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
 
 def seal_chunk(key: bytes, context: str, data: Buffer) -> list[Buffer]:
     """Frame and sign a chunk of output; ``context`` is its key in the bucket."""
-    prefix = _prefix(CHUNK)
-    return [_CHUNK_HEAD.pack(prefix, _sign(key, context, [prefix, data])), data]
+    return _seal_plain(CHUNK, key, context, data)
 
 
 def open_chunk(key: bytes, context: str, data: Buffer) -> memoryview:
@@ -428,11 +428,50 @@ def open_chunk(key: bytes, context: str, data: Buffer) -> memoryview:
         IntegrityError: It was not written by the container that holds the key, or elsewhere.
         VersionMismatchError: It has another protocol version.
     """
-    _check_prefix(CHUNK, data)
+    return _open_plain(CHUNK, key, context, data)
+
+
+def seal_receipt(key: bytes, context: str, delivered: Buffer) -> list[Buffer]:
+    """Frame and sign a receipt.
+
+    Args:
+        key: The bundle's outcome key.
+        context: The receipt's key in the bucket.
+        delivered: A bit for each task of the bundle, the first in the lowest of the first byte;
+            it may end early. Set are those whose value the client has.
+    """
+    return _seal_plain(RECEIPT, key, context, delivered)
+
+
+def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
+    """Verify a receipt, and return the numbers of the tasks whose value the client has.
+
+    Args:
+        key: The bundle's outcome key.
+        context: The receipt's key in the bucket.
+        data: The receipt.
+        tasks: How many tasks the bundle has.
+
+    Raises:
+        IntegrityError: It was not written by one that holds the key, or elsewhere.
+        VersionMismatchError: It has another protocol version.
+    """
+    delivered = _open_plain(RECEIPT, key, context, data)
+    count = min(tasks, 8 * len(delivered))
+    return {n for n in range(count) if delivered[n >> 3] >> (n & 7) & 1}
+
+
+def _seal_plain(kind: bytes, key: bytes, context: str, data: Buffer) -> list[Buffer]:
+    prefix = _prefix(kind)
+    return [_CHUNK_HEAD.pack(prefix, _sign(key, context, [prefix, data])), data]
+
+
+def _open_plain(kind: bytes, key: bytes, context: str, data: Buffer) -> memoryview:
+    _check_prefix(kind, data)
     if len(data) < _CHUNK_HEAD.size:
-        raise IntegrityError("the chunk ends within its header")
+        raise IntegrityError("the object ends within its header")
     prefix, signature = _CHUNK_HEAD.unpack_from(data)
     rest = memoryview(data)[_CHUNK_HEAD.size :]
     if not hmac.compare_digest(signature, _sign(key, context, [prefix, rest])):
-        raise IntegrityError("the chunk's signature does not fit its content and place")
+        raise IntegrityError("the object's signature does not fit its content and place")
     return rest

@@ -15,16 +15,24 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from farcall_runtime import contract, envelope, memory, outlet
-from farcall_runtime.bundle import Assignment, RefusedError, fetch, stored_code
+from farcall_runtime.bundle import (
+    Assignment,
+    RefusedError,
+    fetch,
+    is_delivered,
+    is_receipted,
+    stored_code,
+)
 from farcall_runtime.child import Child
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.outlet import say
-from farcall_runtime.storage import SINGLE_PUT_BYTES, Storage, StorageError
+from farcall_runtime.storage import SINGLE_PUT_BYTES, Created, Storage, StorageError
 from farcall_runtime.streams import Streams
 from farcall_runtime.times import Times
 
@@ -67,8 +75,7 @@ class Supervisor:
         """Run the attempt to its end and store what came of it."""
         assignment = self.assignment
         try:
-            # An earlier attempt may have died on its way out.
-            stored = stored_code(assignment, self._storage) if assignment.attempt > 1 else None
+            stored = self._code_before() if assignment.attempt > 1 else None
             if stored is not None:
                 self._child.end()
                 return stored
@@ -77,6 +84,9 @@ class Supervisor:
             self._child.end()
             if self._times.terminated_at is not None:
                 return ExitCode.TERMINATED
+            if refusal.code == ExitCode.BUNDLE_MISSING and assignment.attempt > 1:
+                say(str(refusal))
+                return refusal.code  # most likely the value was delivered: nobody waits
             self._times.end(_REFUSAL_S)
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
         self._meta = fetched.meta
@@ -92,6 +102,22 @@ class Supervisor:
         self._streams.drain()
         self._streams.finish(self._times.give_up_streams_at)
         return self._conclude()
+
+    def _code_before(self) -> ExitCode | None:
+        """Return what to exit with where an earlier attempt has died on its way out, else None.
+
+        Raises:
+            RefusedError: S3 could not be asked, or the outcome there is not ours.
+        """
+        job = self.assignment
+        stored = stored_code(job, self._storage)
+        if stored is not None:
+            return stored
+        try:
+            # What is deleted has gone well.
+            return ExitCode.RETURNED if is_receipted(job, self._storage) else None
+        except StorageError as error:
+            raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
 
     # --- while it runs ------------------------------------------------------------------------
 
@@ -200,20 +226,35 @@ class Supervisor:
         storage = self._storage.bounded(math.inf, self._times.give_up_at)
         try:
             if len(value) > SINGLE_PUT_BYTES:
-                place = job.where.value_key(job.number, job.attempt)
-                digest = storage.put_large(place, [value])
+                place = partial(job.where.value_key, job.number, job.attempt)
+                digest = storage.put_large(place, value)
                 meta["value"] = {"size": len(value), "sha256": digest}
                 value = b""
             out, err = (stream.pending for stream in self._streams.both)
             pieces = envelope.seal_outcome(job.key, key, meta, out, err, value)
             if not final:
                 storage.put(key, pieces)
-            elif not storage.create(key, pieces):
-                return self._code_there(storage, code)
+                return code
+            created = storage.create(key, pieces)
         except StorageError as error:
             say(f"the outcome ({status.value}) could not be stored: {error}")
             return self._without_outcome(code)
+        if created is Created.BEFORE:
+            return self._code_there(storage, code)
+        if created is Created.PERHAPS_AGAIN and code == ExitCode.RETURNED:
+            self._take_back(storage.bounded(_STREAM_RETRY_S, self._times.give_up_at), key)
         return code
+
+    def _take_back(self, storage: Storage, key: str) -> None:
+        """Delete an outcome that a client had taken, and that was stored again for no answer came.
+
+        Only what has gone well is deleted by clients.
+        """
+        try:
+            if is_delivered(self.assignment, storage):
+                storage.delete(key)
+        except StorageError as error:
+            say(f"whether the outcome was stored twice is not known: {error}")
 
     def _code_there(self, storage: Storage, code: ExitCode) -> ExitCode:
         """Return the code to exit with where there was an outcome already.

@@ -7,6 +7,8 @@ environment, and the EC2 instance's role. It renews them before they expire.
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
 import hashlib
 import math
@@ -28,20 +30,17 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
-"""Objects up to this size (64 MiB) are stored by one request, larger ones in parallel parts."""
+"""Values up to this size (64 MiB) are in their outcome; larger ones lie beside it, in parts."""
 
 RETRY_S = 120.0
 """For how long a request is tried again (2 min). S3 slows down arrays that start at once; what
 lasts longer is a network without a way to S3, and is not to look like a function out of time."""
 
 _STREAM_BYTES = 8 * 1024 * 1024
-_PART_BYTES = 16 * 1024 * 1024
-_MOST_PARTS = 9_000  # S3 allows 10,000
 _PARALLEL_PARTS = 4
 
 _QUICK_RETRY_S = 10  # obstore's own tries, with the credentials and the connections it has
-# The first is short: an outcome whose answer was lost may be fetched and deleted meanwhile, and
-# would be stored again.
+_QUICK_PAUSE_S = 0.5  # before the first of them; longer than storing an outcome mostly takes
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _LONGEST_REQUEST_S = 600
 _PATIENCE_S = 30.0
@@ -78,6 +77,17 @@ class _WholeError(StorageError):
 
 class _ExistsError(StorageError):
     """There is such an object already."""
+
+
+class Created(enum.Enum):
+    """What is known of an object that was to be stored where none is."""
+
+    NOW = enum.auto()
+    """This call has stored it, once."""
+    PERHAPS_AGAIN = enum.auto()
+    """This call has stored it, and may have done so before: then somebody has deleted that."""
+    BEFORE = enum.auto()
+    """There was one: this call's own, of a request whose answer was lost, or another's."""
 
 
 class Storage:
@@ -153,7 +163,7 @@ class Storage:
                 "max_retries": 10,
                 "retry_timeout": timedelta(seconds=_QUICK_RETRY_S),
                 "backoff": {
-                    "init_backoff": timedelta(milliseconds=100),
+                    "init_backoff": timedelta(seconds=_QUICK_PAUSE_S),
                     "max_backoff": timedelta(seconds=5),
                     "base": 2,
                 },
@@ -262,27 +272,43 @@ class Storage:
                 for each in coming:
                     each.cancel()
 
-    def create(self, key: str, pieces: list[Buffer]) -> bool:
-        """Store an object by one conditional request (If-None-Match), unless there is one already.
+    def create(self, key: str, pieces: list[Buffer]) -> Created:
+        """Store an object by a conditional request (If-None-Match), unless there is one already.
 
-        Returns:
-            Whether the object is there now because of this call. A request whose answer was lost
-            and that was sent again finds its own object and returns False.
+        A request whose answer was lost is sent again, and finds its own object; or stores it
+        again, where it was deleted meanwhile.
 
         Raises:
             StorageError: S3 could not be asked, or refused.
         """
         import obstore
 
+        sent = 0
+        began = math.inf
+
+        def send(store: S3Store) -> None:
+            nonlocal sent, began
+            sent, began = sent + 1, time.monotonic()
+            obstore.put(store, key, pieces, mode="create", use_multipart=False)
+
         try:
-            self._call(
-                key,
-                sum(map(len, pieces)),
-                lambda store: obstore.put(store, key, pieces, mode="create", use_multipart=False),
-            )
+            self._call(key, sum(map(len, pieces)), send)
         except _ExistsError:
-            return False
-        return True
+            return Created.BEFORE
+        # obstore repeats a request, too, and does not tell; but never before its first pause.
+        is_sure = sent == 1 and time.monotonic() - began < _QUICK_PAUSE_S
+        return Created.NOW if is_sure else Created.PERHAPS_AGAIN
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is not there is no error.
+
+        Raises:
+            StorageError: S3 could not be asked, or refused.
+        """
+        import obstore
+
+        with contextlib.suppress(NotFoundError):
+            self._call(key, 0, lambda store: obstore.delete(store, key))
 
     def put(self, key: str, pieces: list[Buffer]) -> None:
         """Store an object by one request, over whatever was there.
@@ -298,33 +324,40 @@ class Storage:
             lambda store: obstore.put(store, key, pieces, use_multipart=False),
         )
 
-    def put_large(self, key: str, pieces: list[Buffer]) -> str:
-        """Store an object in parallel parts, over whatever was there, and hash it meanwhile.
+    def put_large(self, key: Callable[[int], str], data: Buffer) -> str:
+        """Store bytes in parts, several at a time, over whatever was there; hash them meanwhile.
+
+        Args:
+            key: Gives the key of a part; they count from 0, and have `contract.VALUE_PART_BYTES`.
+            data: The bytes.
 
         Returns:
-            The SHA-256 of its bytes, hexadecimal.
+            Their SHA-256, hexadecimal.
 
         Raises:
             StorageError: S3 could not be asked, or refused.
         """
-        import obstore
+        from concurrent.futures import ThreadPoolExecutor  # few tasks need it
 
-        total = sum(map(len, pieces))
-
-        def send(store: S3Store) -> str:
-            digest = hashlib.sha256()
-            obstore.put(
-                store,
-                key,
-                _hashed(pieces, digest),
-                use_multipart=True,
-                chunk_size=max(_PART_BYTES, total // _MOST_PARTS),
-                max_concurrency=_PARALLEL_PARTS,
-            )
-            return digest.hexdigest()
-
-        hexadecimal: str = self._call(key, total, send)
-        return hexadecimal
+        view, step = memoryview(data), contract.VALUE_PART_BYTES
+        digest = hashlib.sha256()
+        going: list[Future[None]] = []
+        with ThreadPoolExecutor(_PARALLEL_PARTS) as threads:
+            try:
+                for number, start in enumerate(range(0, len(view), step)):
+                    part = view[start : start + step]
+                    digest.update(part)
+                    if len(going) == _PARALLEL_PARTS:
+                        going.pop(0).result()
+                    going.append(threads.submit(self.put, key(number), [part]))
+                for each in going:
+                    each.result()
+            except RuntimeError as error:  # a limit of processes, or of memory for stacks
+                raise StorageError(f"s3://{self.bucket}/{key(0)}: no thread: {error}") from error
+            finally:
+                for each in going:
+                    each.cancel()
+        return digest.hexdigest()
 
     def _call(self, key: str, size: int, request: Callable[[S3Store], Any]) -> Any:
         """Make a request again and again until S3's answer is final, within the bounds.
@@ -365,21 +398,12 @@ class Storage:
         return True
 
 
-def _hashed(pieces: list[Buffer], digest: hashlib._Hash) -> Iterator[Buffer]:
-    """Yield bytes in steps; each is hashed while those before it are on their way."""
-    for piece in pieces:
-        view = memoryview(piece)
-        for start in range(0, len(view), _PART_BYTES):
-            step = view[start : start + _PART_BYTES]
-            digest.update(step)
-            yield step
-
-
 _FINAL = (NotFoundError, TooShortError, DeniedError, _ExistsError, _WholeError)
 
 _BY_TEXT: dict[str, type[StorageError]] = {
     "<Code>InvalidRange</Code>": TooShortError,  # it begins behind the object's end
     "non-partial response": _WholeError,
+    "(code: AccessDenied)": DeniedError,  # of a deletion, in an answer with status 200
 }
 
 

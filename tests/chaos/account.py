@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from chaos.evidence import Evidence
 from chaos.plan import ATTEMPTS
+from farcall_runtime.contract import ExitCode
 
 _KEY = re.compile(
-    r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/]+)(/(?P<index>\d+).*)?"
+    r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/.]+)"
+    r"(\.delivered/\d+|/(?P<index>\d+).*)?"
 )
 _ENDS = {"raise": "raised", "exit": "exit", "segfault": "segfault", "forever": "cancelled"}
 _COMPLAINTS = ("never retrieved", "was destroyed", "nclosed", "Traceback")
@@ -45,17 +47,17 @@ class Account:
     Attributes:
         wrong: All that is wrong.
         ends: How each task ended, by number.
-        again: Tasks that ran once more after their value was delivered, because their container
-            was killed before it had ended.
-        stored_again: Outcomes that were delivered and deleted while their container had no answer
-            yet that they were stored, so that it stored them once more.
+        withdrawn: Jobs that turned up late, when another had their place already.
+        unfinished: Keys of uploads that killed clients have begun: a lifecycle rule's to abort.
+        left: Keys of objects that killed clients were about to delete: a lifecycle rule's, too.
     """
 
     def __init__(self, record):
         self.wrong = []
         self.ends = {}
-        self.again = set()
-        self.stored_again = []
+        self.withdrawn = set()
+        self.unfinished = []
+        self.left = []
         self._record = record
         self._known = Evidence(record)
         self._sizes = {}  # of bundles
@@ -123,7 +125,9 @@ class Account:
             parent, _, index = job_id.partition(":")
             outcome = truth.bundle_of(parent).replace("/bundles/", "/outcomes/")
             is_there = f"{outcome}/{index or 0}" in truth.keys
-            if truth.jobs[job_id]["status"] == "SUCCEEDED" and not is_there:
+            # A container that is started again after the delivery may find the bundle gone.
+            is_gone = truth.exit_code(job_id) == ExitCode.BUNDLE_MISSING
+            if (truth.jobs[job_id]["status"] == "SUCCEEDED" or is_gone) and not is_there:
                 return "delivered, not told"
         return "no end at all"
 
@@ -155,18 +159,7 @@ class Account:
         delivered_at = self._known.delivered_at(number)
         for line in begun:
             if delivered_at is not None and line["at"] > delivered_at:
-                self._note_again(number, line)
-
-    def _note_again(self, number, line):
-        """Note a task that ran again after its value was delivered.
-
-        That may be where its container was killed when it had stored the outcome and was about
-        to end: Batch then takes the attempt for failed.
-        """
-        if self._known.hit(line["job"], line["attempt"] - 1):
-            self.again.add(number)
-        else:
-            self._say("ran again after its value was delivered", number)
+                self._say("ran again after its value was delivered", number)
 
     # --- the account --------------------------------------------------------------------------
 
@@ -183,10 +176,18 @@ class Account:
         for number, jobs in sorted(self._known.jobs.items()):
             for job_id in jobs - truth.jobs.keys():
                 self._say(f"Batch has no job {job_id}", number)
+        self._check_recovered()
+
+    def _check_recovered(self):
+        truth = self._record.truth
         known = set().union(*self._known.jobs.values())
         for job_id in truth.leaves:
             client = int(truth.bundle_of(job_id.partition(":")[0]).split("/")[1])
-            if client in self._known.killed and job_id not in known:
+            if job_id in known:
+                continue
+            if truth.exit_code(job_id) == ExitCode.BUNDLE_MISSING:
+                self.withdrawn.add(job_id)
+            elif client in self._known.killed:
                 self._say(f"job {job_id} of client {client}, which was killed, was not recovered")
 
     def _check_bucket(self):
@@ -203,7 +204,9 @@ class Account:
             self._check_key(key, owners)
         for key in truth.uploads:
             found = _KEY.fullmatch(key)
-            if not (found and int(key.split("/")[1]) in self._known.killed):
+            if found and found["kind"] == "bundles" and self._is_of_killed(key):
+                self.unfinished.append(key)
+            else:
                 self._say(f"the multipart upload of {key} was never finished")
 
     def _check_key(self, key, owners):
@@ -221,18 +224,25 @@ class Account:
         if not (are_known and all(self._is_done(number) for number in tasks)):
             return
         delivered_at = max(map(self._known.delivered_at, tasks))
-        if found["kind"] == "outcomes" and self._record.truth.keys[key] > delivered_at:
-            self.stored_again.append(key)
-        else:
-            self._say(
-                f"{key} is left although all of its tasks were delivered: "
-                f"{', '.join(map(str, sorted(tasks)))}",
-                min(tasks),
-            )
+        is_again = self._record.truth.keys[key] > delivered_at
+        kind = found["kind"]
+        bundle_key = f"{key.partition(f'/{kind}/')[0]}/bundles/{bundle}"
+        if self._is_of_killed(key) and bundle_key not in self._record.truth.keys and not is_again:
+            self.left.append(key)
+            return
+        what = "stored again after its delivery" if is_again else "left"
+        self._say(
+            f"{key} is {what} although all of its tasks were delivered: "
+            f"{', '.join(map(str, sorted(tasks)))}",
+            min(tasks),
+        )
+
+    def _is_of_killed(self, key):
+        return int(key.split("/")[1]) in self._known.killed
 
     def _is_done(self, number):
         """Tell whether nothing of a task may be left."""
-        return self.ends.get(number) == "value" and number not in self.again
+        return self.ends.get(number) == "value"
 
     # --- processes ----------------------------------------------------------------------------
 

@@ -92,8 +92,9 @@ def _blows(record, account):
         table.add_row(text, str(dealt[kind]))
     found = [line["jobs"] for line in record.told if "jobs" in line]
     table.add_row("runs recovered", f"{len(found)}, with {sum(found)} tasks")
-    table.add_row("tasks run again after their delivery", str(len(account.again)))
-    table.add_row("outcomes stored again after their delivery", str(len(account.stored_again)))
+    table.add_row("withdrawn jobs that turned up", str(len(account.withdrawn)))
+    table.add_row("uploads of killed clients that are unfinished", str(len(account.unfinished)))
+    table.add_row("objects left that killed clients were deleting", str(len(account.left)))
     cancelled = [o for orders in record.plan.clients for o in orders if o.cancel_s is not None]
     single = sum(order.way in ("await", "submit") for order in cancelled)
     table.add_row("single tasks to be cancelled", str(single))

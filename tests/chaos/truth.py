@@ -45,6 +45,11 @@ class Truth:
     def unfinished(self):
         return [job_id for job_id, job in self.jobs.items() if job["status"] not in _FINAL]
 
+    def exit_code(self, job_id):
+        """Return the exit code of a job's last attempt; None where there is none."""
+        attempts = self.jobs[job_id].get("attempts") or [{}]
+        return attempts[-1].get("container", {}).get("exitCode")
+
     def bundle_of(self, job_id):
         """Return the key of a job's bundle."""
         variables = self.jobs[job_id]["container"]["environment"]

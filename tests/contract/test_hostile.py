@@ -38,6 +38,7 @@ READERS = {
     "Index": lambda data: envelope.Index(bytes(data), DIGEST),
     "open_outcome": open_outcome,
     "open_chunk": open_chunk,
+    "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
     "unpack": envelope.unpack,
 }
 
@@ -270,6 +271,7 @@ def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
 def test_every_function_that_decodes_is_among_those_tested_here():
     """What takes bytes from the bucket; a new one belongs into `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
+    encoding.add("seal_receipt")
     public = {
         name
         for name, value in vars(envelope).items()

@@ -62,8 +62,9 @@ def test_the_contract_is_version_1():
         },
         "keys": {
             "bundle": "PREFIX/v1/RUN/bundles/BUNDLE",
+            "receipt": "PREFIX/v1/RUN/bundles/BUNDLE.delivered/0",
             "outcome": "PREFIX/v1/RUN/outcomes/BUNDLE/7",
-            "value": "PREFIX/v1/RUN/values/BUNDLE/7/1",
+            "value": "PREFIX/v1/RUN/values/BUNDLE/7/1/00000000",
             "attempt": "PREFIX/v1/RUN/attempts/BUNDLE/7/1",
             "chunk": "PREFIX/v1/RUN/streams/BUNDLE/7/1/stdout/00000000",
             "followed": "PREFIX/v1/RUN/streams/BUNDLE/7/followed",
@@ -78,7 +79,7 @@ def test_every_key_lies_below_its_kind():
     assert WHERE.url == "s3://bucket/prefix/v1/run/bundles/bundle"
     assert WHERE.bundle_key == "prefix/v1/run/bundles/bundle"
     assert WHERE.outcome_key(3) == "prefix/v1/run/outcomes/bundle/3"
-    assert WHERE.value_key(3, 2) == "prefix/v1/run/values/bundle/3/2"
+    assert WHERE.value_key(3, 2, 41) == "prefix/v1/run/values/bundle/3/2/00000041"
     assert WHERE.attempt_key(3, 2) == "prefix/v1/run/attempts/bundle/3/2"
     assert WHERE.chunk_key(3, 2, "stderr", 41) == (
         "prefix/v1/run/streams/bundle/3/2/stderr/00000041"
@@ -87,7 +88,7 @@ def test_every_key_lies_below_its_kind():
 
 def test_outcomes_lie_in_the_inbox_and_nothing_else_does():
     inbox = contract.outcomes_prefix("prefix/v1/run")
-    others = [WHERE.bundle_key, WHERE.value_key(0, 1), WHERE.attempt_key(0, 1)]
+    others = [WHERE.bundle_key, WHERE.value_key(0, 1, 0), WHERE.attempt_key(0, 1)]
     others.append(WHERE.chunk_key(0, 1, "stdout", 0))
     assert WHERE.outcome_key(0).startswith(inbox)
     assert [key for key in others if key.startswith(inbox)] == []

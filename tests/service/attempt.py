@@ -58,6 +58,17 @@ class Attempt:
         """Store an object beside the process."""
         obstore.put(self._bucket, key, data)
 
+    def delete(self, key):
+        """Delete an object beside the process."""
+        obstore.delete(self._bucket, key)
+
+    def receipt(self, *indexes, number=0, key=None):
+        """Say as a client does that it has the values of some tasks."""
+        name = self.where.receipt_key(number)
+        bits = sum(1 << index for index in indexes).to_bytes(2, "little")
+        pieces = envelope.seal_receipt(key or self._bundle.key, name, bits)
+        self.put(name, b"".join(pieces))
+
     def start(self, *times, wrapper=(), entry=("-m", "farcall_runtime"), **options):
         """Start the process; `times` are the arguments of `farcall_runtime.times.Times`."""
         entry = ["-c", TIMED, *map(str, times)] if times else entry

@@ -19,7 +19,7 @@ from farcall import BatchExecutor, sending, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from patience import until
-from proxy import FAULTS, Fault, Proxy
+from proxy import FAULTS, Fault, Proxy, Request
 from service.attempt import Attempt
 
 PATIENCE_S = 100
@@ -191,6 +191,28 @@ async def test_a_request_that_arrives_late_runs_nothing(
     assert ledger.runs() == [7]
 
 
+@pytest.mark.parametrize("fault", ["lost", "truncated", "error"])
+async def test_a_large_value_leaves_nothing_whatever_is_answered(
+    aws: farcall.local.LocalAWS,
+    proxy: Proxy,
+    twice: Callable[..., Attempt],
+    fault: Fault,
+) -> None:
+    """S3 shows no list of objects the parts of an upload that nobody has finished."""
+    for operation in ("s3 POST values", "s3 PUT values"):
+        proxy.faults[operation] += [fault] * 2
+    attempt = twice(bytes, 65 << 20)
+    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    assert attempt.outcome().meta["value"]["size"] > 65 << 20
+
+    s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
+    try:
+        found = s3.list_multipart_uploads(Bucket=aws.environment["FARCALL_S3_BUCKET_NAME"])
+    finally:
+        s3.close()
+    assert found.get("Uploads", []) == []
+
+
 # --- a container that runs twice --------------------------------------------------------------
 
 
@@ -258,3 +280,116 @@ async def test_a_second_attempt_after_a_stored_outcome_runs_nothing(
     assert not (folder / "3").exists()
     assert proxy.answers["s3 PUT outcomes 200"] == 1
     assert _value(attempt.outcome()) == 2  # "go" is counted
+
+
+# --- what was delivered -----------------------------------------------------------------------
+
+
+def _deliver_by_receipt(attempt: Attempt) -> None:
+    attempt.receipt(1)  # another client's
+    attempt.receipt(0, number=1)
+    attempt.delete(attempt.where.outcome_key(0))
+
+
+def _deliver_as_a_whole(attempt: Attempt) -> None:
+    attempt.delete(attempt.where.bundle_key)
+    attempt.delete(attempt.where.outcome_key(0))
+
+
+_WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_whole])
+
+
+@_WAYS
+@pytest.mark.parametrize("fault", ["lost", "truncated"])
+async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
+    twice: Callable[..., Attempt],
+    proxy: Proxy,
+    fault: Fault,
+    deliver: Callable[[Attempt], None],
+) -> None:
+    """The answer to the PUT is lost; before it is repeated a client has taken the outcome."""
+    attempt = twice(abs, -7)
+    puts = []
+
+    def rule(request: Request) -> Fault:
+        if request.operation != "s3 PUT outcomes":
+            return ""
+        puts.append(request)
+        if len(puts) == 2:
+            deliver(attempt)
+        return fault if len(puts) == 1 else ""
+
+    proxy.rule = rule
+    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    assert proxy.answers["s3 PUT outcomes 200"] == 2
+    assert attempt.outcome() is None
+
+
+@pytest.mark.parametrize("fault", ["reset", "lost", "error", "slow"])
+async def test_an_outcome_that_nobody_has_taken_stays(
+    twice: Callable[..., Attempt], proxy: Proxy, fault: Fault
+) -> None:
+    attempt = twice(abs, -7)
+    attempt.receipt(1, 8)  # others of its bundle
+    proxy.faults["s3 PUT outcomes"] += [fault]
+    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    assert _value(attempt.outcome()) == 7
+
+
+async def test_a_container_that_may_not_delete_leaves_it_and_says_so(
+    twice: Callable[..., Attempt], proxy: Proxy
+) -> None:
+    attempt = twice(abs, -7)
+    attempt.receipt(0)
+    proxy.faults["s3 PUT outcomes"] += ["reset"]
+    proxy.lasting["s3 DELETE*"] = "denied"
+    code, stderr = await asyncio.to_thread(attempt.start().end)
+    assert code == ExitCode.RETURNED
+    assert "AccessDenied" in stderr
+
+
+async def test_an_outcome_that_is_stored_at_once_costs_one_request(
+    twice: Callable[..., Attempt], proxy: Proxy
+) -> None:
+    attempt = twice(abs, -7)
+    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    assert proxy.of("s3") == {"GET bundles": 1, "PUT outcomes": 1}
+
+
+@pytest.mark.parametrize(
+    ("deliver", "code"),
+    [
+        (_deliver_by_receipt, ExitCode.RETURNED),
+        (_deliver_as_a_whole, ExitCode.BUNDLE_MISSING),
+    ],
+)
+async def test_a_second_attempt_of_what_was_delivered_runs_and_stores_nothing(
+    twice: Callable[..., Attempt],
+    tmp_path: Path,
+    deliver: Callable[[Attempt], None],
+    code: ExitCode,
+) -> None:
+    """The host went away between the outcome and the container's end, and a client was quick."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "go").touch()
+    attempt = twice(number_of_run, str(folder))
+    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    deliver(attempt)
+
+    attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
+    assert (await asyncio.to_thread(attempt.end))[0] == code
+    assert len(list(folder.iterdir())) == 2  # "go" is counted
+    assert attempt.outcome() is None
+
+
+async def test_a_receipt_that_somebody_forged_is_not_believed(
+    twice: Callable[..., Attempt],
+) -> None:
+    attempt = twice(abs, -7)
+    attempt.put(attempt.where.receipt_key(0), b"rubbish")
+    attempt.receipt(0, number=1, key=b"x" * 32)
+    attempt.receipt(1, number=2)
+    attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
+    assert await asyncio.to_thread(attempt.end) == (ExitCode.RETURNED, "")
+    assert _value(attempt.outcome()) == 7

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import random
 import socket
 import threading
 import time
 
 import pytest
 
-from farcall_runtime.storage import NotFoundError, Storage, StorageError
+from farcall_runtime.contract import VALUE_PART_BYTES
+from farcall_runtime.storage import Created, NotFoundError, Storage, StorageError
 
 
 class Server:
@@ -106,7 +109,7 @@ def open_bucket(monkeypatch):
 def test_a_request_that_hangs_is_made_anew(open_bucket):
     server, storage = open_bucket(hangs, works, patience_s=1)
 
-    assert storage.create("key", [b"data"])
+    assert storage.create("key", [b"data"]) is Created.PERHAPS_AGAIN
     assert ["PUT /bucket/key HTTP/1.1"] * 2 == server.requests
 
 
@@ -162,4 +165,36 @@ def test_what_is_not_there_is_not_tried_again(open_bucket):
 def test_an_object_in_place_is_no_error(open_bucket):
     _, storage = open_bucket(fails(412, "PreconditionFailed"))
 
-    assert not storage.create("key", [b"data"])
+    assert storage.create("key", [b"data"]) is Created.BEFORE
+
+
+def test_what_is_stored_at_once_is_known_to_be_stored_once(open_bucket):
+    _, storage = open_bucket(works)
+
+    assert storage.create("key", [b"data"]) is Created.NOW
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_what_obstore_sent_again_by_itself_may_have_been_stored_twice(open_bucket, status):
+    server, storage = open_bucket(fails(status, "InternalError"), works)
+
+    assert storage.create("key", [b"data"]) is Created.PERHAPS_AGAIN
+    assert 2 == len(server.requests)
+
+
+def test_a_large_value_is_stored_in_parts_each_tried_again_by_itself(open_bucket):
+    server, storage = open_bucket(fails(400, "ExpiredToken"), works)
+    data = random.Random(1).randbytes(5 * VALUE_PART_BYTES + 17)
+
+    found = storage.put_large("value/{}".format, data)
+    assert hashlib.sha256(data).hexdigest() == found
+    tried = sorted(line.split()[1] for line in server.requests)
+    assert {f"/bucket/value/{n}" for n in range(6)} == set(tried)
+    assert 7 == len(tried)
+
+
+def test_a_part_that_is_refused_ends_a_large_value(open_bucket):
+    _, storage = open_bucket(works, fails(403, "AccessDenied"))
+
+    with pytest.raises(StorageError, match="AccessDenied"):
+        storage.put_large("value/{}".format, bytes(8 * VALUE_PART_BYTES))

@@ -48,16 +48,17 @@ async def bundles_left(session):
     store = session.store("bucket")
     await store.flush()
     found = await store.list_keys(f"{ROOT}/bundles/")
-    return [key.rpartition("/")[2] for key, _ in found]
+    names = (key.removeprefix(f"{ROOT}/bundles/") for key, _ in found)
+    return [name for name in names if "/" not in name]  # others are receipts
 
 
 async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(session):
     settings = Settings()
     well, badly = await submit(session, "well", 2), await submit(session, "badly", 2)
-    for submission, spent in ((well, ["o"]), (badly, []), (badly, ["o"])):
-        session.discard(settings, submission, spent)
+    for submission, index, spent in ((well, 0, ["o"]), (badly, 0, []), (badly, 1, ["o"])):
+        session.discard(settings, submission, index, spent)
     assert await bundles_left(session) == ["badly", "well"]
-    session.discard(settings, well, ["o"])
+    session.discard(settings, well, 1, ["o"])
     assert await bundles_left(session) == ["badly"]
 
 
@@ -85,9 +86,9 @@ async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(session, 
     busy = await submit(session, "busy", 4)
     others = []
     for n in range(3):
-        session.discard(settings, busy, done)  # which is not forgotten, then
+        session.discard(settings, busy, n, done)  # which is not forgotten, then
         others.append(await submit(session, f"{n}"))
     for submission in (*others, busy):
-        session.discard(settings, submission, done)
+        session.discard(settings, submission, submission.size - 1, done)
     assert await bundles_left(session) == ["0"]
     assert session._undelivered == {}

@@ -13,6 +13,7 @@ from farcall.errors import ServiceError, SettingsError
 from farcall.store import Arrived
 from farcall.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
 from farcall_runtime import envelope
+from farcall_runtime.contract import VALUE_PART_BYTES
 from unit.fakes import store_in_memory
 
 ROOT = "farcall/v1/run"
@@ -49,14 +50,29 @@ async def test_a_large_object_comes_back_writable_and_whole(store):
 SIZES = [PART_BYTES + 1, (PARALLEL_PARTS + 3) * PART_BYTES + 17]
 
 
+PART = "value/{}".format
+
+
+async def put_parts(store, data):
+    for number, start in enumerate(range(0, len(data), VALUE_PART_BYTES)):
+        await store.put(PART(number), [data[start : start + VALUE_PART_BYTES]])
+
+
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("in_a_file", [False, True])
-async def test_a_large_object_goes_and_comes_in_parts(size, in_a_file, store, tmp_path):
+async def test_a_large_object_goes_in_parts(size, store):
     data = random.Random(1).randbytes(size)
     pieces = (data[start : start + 5_000_000] for start in range(0, size, 5_000_000))
     await store.put("large", pieces)
+    assert await store.get("large") == data
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("in_a_file", [False, True])
+async def test_a_large_value_comes_in_parts(size, in_a_file, store, tmp_path):
+    data = random.Random(1).randbytes(size)
+    await put_parts(store, data)
     folder = str(tmp_path / "cache") if in_a_file else None
-    found, digest = await store.get_large("large", size, folder)
+    found, digest = await store.get_large(PART, size, folder)
     assert (bytes(found) == data, digest) == (True, hashlib.sha256(data).hexdigest())
     found[:4] = b"free"  # as arrays on top of it may be changed
     assert bytes(found[:5]) == b"free" + data[4:5]
@@ -67,7 +83,7 @@ async def test_a_large_object_goes_and_comes_in_parts(size, in_a_file, store, tm
 async def test_an_object_of_another_size_is_refused(stored, store):
     await store.put("large", [bytes(stored)])
     with pytest.raises(envelope.IntegrityError, match=f"it has {stored} bytes"):
-        await store.get_large("large", PART_BYTES)
+        await store.get_large(lambda _: "large", PART_BYTES)
     with pytest.raises(envelope.IntegrityError, match=f"it has {stored} bytes"):
         await store.get("large", PART_BYTES)
 
@@ -80,7 +96,9 @@ async def test_an_object_larger_than_any_outcome_is_not_fetched(store, monkeypat
 
 
 async def test_a_large_object_that_is_not_there_is_none(store):
-    assert await store.get_large("large", PART_BYTES) is None
+    await put_parts(store, bytes(3 * VALUE_PART_BYTES))
+    await store.delete([PART(1)])
+    assert await store.get_large(PART, 3 * VALUE_PART_BYTES) is None
 
 
 @pytest.mark.parametrize("size", [10, 3 * SINGLE_PUT_BYTES])
