@@ -66,6 +66,18 @@ def test_a_container_gets_its_roles_credentials_and_no_keys(batch):
     sts.close()
 
 
+def test_the_token_of_credentials_is_for_containers_of_all_users_and_no_other(batch):
+    role = batch.local.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
+    arn = f"arn:aws:iam::123456789012:role/{role}"
+    for user in ("0", "12345"):
+        keys, *_ = python(batch, CREDENTIALS, jobRoleArn=arn, user=user)
+        assert keys["RoleArn"] == arn
+    folders = list(
+        Path(tempfile.gettempdir()).glob(f"farcall-docker-*-{batch.local._process.pid}-*")
+    )
+    assert [0o700] == [folder.stat().st_mode & 0o777 for folder in folders]
+
+
 def test_a_job_without_a_role_gets_no_credentials(batch):
     """There is no instance whose role it could use instead."""
     variables = python(batch, "import json, os; print(json.dumps(sorted(os.environ)))")

@@ -61,7 +61,13 @@ CALLS = {
     "farcall": ("POST", "/_farcall/configure", json.dumps({"api_rate": None}), {}),
 }
 #: What no request of anybody's opens: moto's own API, and the metadata of an instance.
-SHUT = ("/moto-api/reset", "/moto-api/data.json", "/latest/meta-data/", "/latest/api/token")
+SHUT = (
+    "/moto-api/reset",
+    "/moto-api/data.json",
+    "/latest/meta-data/",
+    "/latest/api/token",
+    "/favicon.ico",
+)
 FOREIGN = {
     "another origin": {"Origin": "https://evil.example"},
     "an opaque origin": {"Origin": "null"},
@@ -210,12 +216,13 @@ def test_an_old_signature_is_refused(aws, service, monkeypatch):
 
 @pytest.mark.parametrize("path", SHUT)
 def test_motos_own_api_is_shut(aws, path):
-    for service in ("s3", "farcall", "moto_api", "batch"):
+    for service in ("farcall", "moto_api", "motoapi", "batch"):  # to S3 it is a bucket's name
         for method in ("GET", "POST", "PUT"):
             assert is_refused(ask(aws, method, path))
             url = f"{aws.endpoint_url}{path}"
             headers = signed(service, method, url, aws.environment)
             assert is_refused(ask(aws, method, path, "", headers)), (service, method)
+    assert call(aws, "s3", aws.environment)[0] == 200  # the bucket is there
 
 
 def test_the_keys_of_a_role_need_their_own_secret_and_token(aws):

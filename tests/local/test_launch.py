@@ -133,6 +133,12 @@ def test_environment_of_a_command(monkeypatch, tmp_path):
     assert not {"AWS_PROFILE", "AWS_ENDPOINT_URL_S3"} & set(env)
 
 
+def test_a_command_is_given_the_key():
+    """And with it a way in."""
+    script = "import boto3; boto3.client('batch').describe_job_queues()"
+    assert run_command([sys.executable, "-c", script]) == 0
+
+
 def test_a_command_that_does_not_exist(capfd):
     """The exit code is the shell's for an unknown command."""
     assert run_command(["no-such-command-anywhere"]) == 127
@@ -191,6 +197,9 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
     ]
     assert lines[0].startswith("export AWS_ENDPOINT_URL=http://127.0.0.1:")
     assert "export FARCALL_BATCH_QUEUE=farcall-local\n" in lines
+    script = "import boto3; boto3.client('batch').describe_job_queues()"
+    command = f'{sys.executable} -c "{script}"'
+    subprocess.run(["sh", "-euc", "".join([*lines, command])], check=True)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0

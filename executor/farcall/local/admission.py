@@ -32,11 +32,11 @@ _SHOWN = 100
 
 
 class Caller(NamedTuple):
-    """Who has sent a request.
+    """Who a request says has sent it.
 
     Attributes:
-        signature: The request's, verified but for the body.
-        secret: With which it was made.
+        signature: The request's.
+        secret: With which it was made, if that is true.
         identity: moto's access key, which knows whose it is; None for the account itself.
     """
 

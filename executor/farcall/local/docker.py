@@ -90,10 +90,10 @@ class DockerRunner:
         self._streams: aiodocker.Docker | None = None
         self._cpus = os.cpu_count() or 1
         self._opening = asyncio.Lock()
-        # Read by the users of all images, so not in a folder that is this user's alone.
+        # Other users of this machine do not get into the folder. Containers get the file alone,
+        # which the users of all images may read.
         prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
         self._folder = tempfile.TemporaryDirectory(prefix=prefix)
-        Path(self._folder.name).chmod(0o755)
         self._token_file = Path(self._folder.name, "authorization-token")
         self._token_file.write_text(credentials.token)
         self._token_file.chmod(0o444)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import logging
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from email.message import Message
 from typing import Any
 
@@ -23,8 +22,8 @@ from moto.moto_server import werkzeug_app
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler
 
+from farcall.local import bodies, names, objects, receiving, refusals, signatures
 from farcall.local import credentials as role_credentials
-from farcall.local import names, objects, receiving, refusals, signatures
 from farcall.local.actions import Call, doomed_keys
 from farcall.local.admission import Admission, Caller
 from farcall.local.api import Request, Response
@@ -43,15 +42,7 @@ SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts", "events", "sqs")
 #: The service that development calls are signed for.
 CONTROL_SERVICE = "farcall"
 #: moto's own API, and what it puts in the place of an instance's metadata, keys included.
-_SHUT = ("/moto-api", "/latest/meta-data", "/latest/api")
-#: The longest body of a request that is not S3's. The largest AWS takes, of Lambda's, is 70 MB.
-MOST_BYTES = 100 * 2**20
-#: As much of a refused request is read, so that its sender reads the answer.
-_DRAINED_BYTES = 256 * 2**20
-#: Under which a request's environment has what becomes an object.
-_CONTENT = "farcall.content"
-#: What the query of a request says whose body becomes an object, or a part of one.
-_UPLOAD = {"partNumber", "uploadId", "x-id"}
+_SHUT = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
 
 _log = logging.getLogger(__name__)
 
@@ -95,8 +86,8 @@ class Front:
         self._credentials = credentials
         self._control = control
         # moto's dispatcher lists its own directory for each request, a third of a small PUT.
-        self._apps: dict[str, Application] = {name: create_backend_app(name) for name in SERVICES}
-        self._dispatcher: Application = DomainDispatcherApplication(create_backend_app)
+        self._apps: dict[str, Application] = {name: _app(name) for name in SERVICES}
+        self._dispatcher: Application = DomainDispatcherApplication(_app)
         self.locks = {name: threading.Lock() for name in (*SERVICES, "")}
         self.locks["events"] = self.locks["sqs"]  # what one is given it puts into the other
         self.connections: set[socket.socket] = set()
@@ -127,7 +118,8 @@ class Front:
                 return _send(Response(*answer), start_response)
             caller = self._identify(environ, headers)
             service = caller.signature.service
-            if path.startswith(CONTROL_PATH) or path.startswith(_SHUT):
+            is_motos = service not in self._apps and path.startswith(_SHUT)
+            if is_motos or path.startswith(CONTROL_PATH):
                 return self._send_control(caller, environ, start_response)
             if caller.identity is not None and self.guard is not None:
                 return self._guarded(self.guard, caller, environ, start_response)
@@ -145,9 +137,9 @@ class Front:
         signature = caller.signature
         if signature.service == "s3":
             signatures.verify(request, signature, caller.secret)
-            _receive(environ, request, caller)
+            bodies.receive(environ, request, caller)
         else:
-            body = _read(environ)
+            body = bodies.read(environ)
             signatures.verify(request, signature, caller.secret, hashlib.sha256(body).hexdigest())
         environ.pop("HTTP_X_MOTO_ACCOUNT_ID", None)  # with which moto lets anybody be anybody
         if self._credentials.expired(signature.key_id):
@@ -201,12 +193,25 @@ class Front:
             lock = self.locks["sqs"]
             return receiving.receive(sqs, environ, start_response, app, lock, self.refill)
         with self.locks.get(service, self.locks[""]), contextlib.ExitStack() as stack:
-            if _CONTENT in environ:
-                stack.enter_context(objects.taking(environ.pop(_CONTENT)))
+            if bodies.CONTENT in environ:
+                stack.enter_context(objects.taking(environ[bodies.CONTENT]))
             if service == "s3" and _sends_content(environ):
                 stack.enter_context(objects.sending())
                 return app(environ, start_response)  # an object is read when the lock is free
             return list(app(environ, start_response))
+
+
+# No page may read an answer. `Handler` sees to that for what moto's services say by themselves.
+_server: Any = werkzeug_app
+_server.DISABLE_GLOBAL_CORS = True
+
+
+def _app(service: Any) -> Any:
+    """Make moto's application of a service."""
+    app = create_backend_app(service)
+    app.debug = False  # moto's choice, which looks for mistakes of Flask's users, at a price
+    app.config["PROPAGATE_EXCEPTIONS"] = True
+    return app
 
 
 def _sends_content(environ: dict[str, Any]) -> bool:
@@ -226,107 +231,6 @@ def _presumed_service(environ: dict[str, Any]) -> str:
         return "sqs" if target.startswith("AmazonSQS.") else "logs"
     form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
     return "sts" if form and path == "/" else "s3"
-
-
-def _read(environ: dict[str, Any]) -> bytes:
-    """Read a request's body, and leave it to be read again.
-
-    Raises:
-        RefusedError: It is longer than it may be.
-    """
-    body = _joined(_pieces(environ["wsgi.input"]))
-    _replace_body(environ, body)
-    return body
-
-
-def _receive(environ: dict[str, Any], request: signatures.Request, caller: Caller) -> None:
-    """Read the body of a request of S3's, as it was signed.
-
-    What is to become an object is stored as it comes, under `_CONTENT`; all else is left to be
-    read again.
-
-    Raises:
-        RefusedError: It is not what was signed, or is longer than it may be.
-    """
-    stream, digest = environ["wsgi.input"], hashlib.sha256()
-    size: int | None = stream.left
-    chunks = None
-    pieces: Iterable[bytes] = _digested(_pieces(stream), digest)
-    if caller.signature.in_chunks:
-        size = None
-        pieces = chunks = signatures.Chunks(
-            stream.readline, stream.read, caller.signature, caller.secret
-        )
-    names = {name: value for name, value in request.query if not name.startswith("X-Amz-")}
-    if _is_upload(environ, names):
-        content = objects.receive(pieces, size, names.get("uploadId"))
-        body, length = b"", len(content)
-        environ[_CONTENT] = content
-    else:
-        body = _joined(pieces)
-        length = len(body)
-    if size is not None and length != size:
-        raise RefusedError(Reason.CUT_OFF, f"{length} bytes of {size} have come.")
-    if chunks is None:
-        signatures.check_digest(caller.signature, digest.hexdigest())
-    else:
-        _unwrap(environ, chunks.trailers)
-    _replace_body(environ, body)
-
-
-def _is_upload(environ: dict[str, Any], query: dict[str, str]) -> bool:
-    """Say whether a body is an object's or a part's."""
-    _, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
-    algorithm = environ.get("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", "")
-    # moto computes a checksum that was not sent along, of the body.
-    is_computed = algorithm and not (
-        f"HTTP_X_AMZ_CHECKSUM_{algorithm.upper()}" in environ or "HTTP_X_AMZ_TRAILER" in environ
-    )
-    return bool(
-        environ["REQUEST_METHOD"] == "PUT"
-        and key
-        and query.keys() <= _UPLOAD
-        and "HTTP_X_AMZ_COPY_SOURCE" not in environ
-        and not is_computed
-    )
-
-
-def _unwrap(environ: dict[str, Any], trailers: dict[str, str]) -> None:
-    """Have a request look as if its body had come in one piece."""
-    environ["HTTP_X_AMZ_CONTENT_SHA256"] = signatures.UNSIGNED
-    encodings = environ.pop("HTTP_CONTENT_ENCODING", "").split(",")
-    left = [each.strip() for each in encodings if each.strip() not in ("", "aws-chunked")]
-    if left:
-        environ["HTTP_CONTENT_ENCODING"] = ",".join(left)
-    for name, value in trailers.items():
-        if name.startswith("x-amz-checksum-"):
-            environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
-
-
-def _replace_body(environ: dict[str, Any], body: bytes) -> None:
-    environ["wsgi.input"] = io.BytesIO(body)
-    environ["CONTENT_LENGTH"] = str(len(body))
-
-
-def _pieces(stream: _Remaining) -> Iterator[bytes]:
-    while data := stream.read(objects.PIECE_BYTES):
-        yield data
-
-
-def _digested(pieces: Iterable[bytes], digest: Any) -> Iterator[bytes]:
-    for piece in pieces:
-        digest.update(piece)
-        yield piece
-
-
-def _joined(pieces: Iterable[bytes]) -> bytes:
-    """Return the pieces of a short body as one."""
-    body = bytearray()
-    for piece in pieces:
-        body += piece
-        if len(body) > MOST_BYTES:
-            raise RefusedError(Reason.TOO_LARGE, f"The body is longer than {MOST_BYTES} bytes.")
-    return bytes(body)
 
 
 def _call(service: str, environ: dict[str, Any]) -> Call:
@@ -368,52 +272,7 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
     return [body]
 
 
-class _Remaining:
-    """A request's body, of which it is known how much is still to come.
-
-    Attributes:
-        left: So many bytes; None for a body in HTTP's chunks, whose source knows its end.
-        at_end: Whether it has been read.
-    """
-
-    def __init__(self, environ: dict[str, Any]) -> None:
-        self._source = environ["wsgi.input"]
-        self.left: int | None = None
-        if not environ.get("wsgi.input_terminated"):
-            length = environ.get("CONTENT_LENGTH") or "0"
-            self.left = int(length) if length.isascii() and length.isdecimal() else 0
-        self.at_end = self.left == 0
-
-    def read(self, size: int) -> bytes:
-        """Read so many bytes, fewer at the end."""
-        return self._take(self._source.read, size)
-
-    def readline(self, size: int) -> bytes:
-        """Read a line, or so many bytes of it."""
-        return self._take(self._source.readline, size)
-
-    def _take(self, read: Callable[[int], bytes], size: int) -> bytes:
-        if self.left is None:
-            data = read(size)
-            self.at_end = not data
-            return data
-        size = min(size, self.left)
-        data = read(size) if size else b""
-        self.left -= len(data)
-        self.at_end = self.left == 0
-        return data
-
-    def drain(self) -> None:
-        """Read the rest, unless it is very long."""
-        left = _DRAINED_BYTES
-        while left > 0 and not self.at_end:
-            data = self.read(objects.PIECE_BYTES)
-            if not data:
-                break
-            left -= len(data)
-
-
-# moto's own handler keeps underscores in S3 metadata; moto before 5.2 has none.
+# moto's own handler keeps underscores in S3 metadata; moto 5.2.0 has none.
 _Handler: Any = getattr(werkzeug_app, "MotoRequestHandler", WSGIRequestHandler)
 
 
@@ -449,7 +308,7 @@ class Handler(_Handler):  # type: ignore[misc]
     def run_wsgi(self) -> None:
         """Answer one request; named and called by werkzeug."""
         environ = self.make_environ()
-        stream = environ["wsgi.input"] = _Remaining(environ)
+        stream = environ["wsgi.input"] = bodies.Body(environ)
         answer: list[Any] = []
         try:
             body = self.server.app.receive(

@@ -202,7 +202,7 @@ def verify(request: Request, signature: Signature, secret: str, digest: str | No
         signature: What it says.
         secret: Of the access key it names.
         digest: SHA-256 of the body in hexadecimal; None for S3, where the request says it, and
-            where `check_digest` and `chunks` hold the body to it.
+            where `check_digest` and `Chunks` hold the body to it.
 
     Raises:
         RefusedError: It was not.
@@ -232,7 +232,7 @@ def verify(request: Request, signature: Signature, secret: str, digest: str | No
         )
     )
     summary = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-    wanted = _signature_of(signature, secret, f"{ALGORITHM}\n{{}}\n{{}}\n{summary}")
+    wanted = _sign(signature, secret, ALGORITHM, summary)
     if not hmac.compare_digest(wanted, signature.value):
         text = "The request signature we calculated does not match the signature you provided."
         raise RefusedError(Reason.BAD_SIGNATURE, text)
@@ -313,30 +313,29 @@ class Chunks:
                 yield data
             if signed:
                 given = extension.partition("chunk-signature=")[2]
-                self._check("PAYLOAD", f"{_EMPTY_DIGEST}\n{digest.hexdigest()}", given)
+                self._check("PAYLOAD", given, _EMPTY_DIGEST, digest.hexdigest())
             if size and self._line():
                 raise _incomplete("A chunk is longer than it says.")
-        self._read_trailers(signed)
+        self._read_trailers()
 
-    def _read_trailers(self, signed: bool) -> None:
-        """Read what follows the last chunk, up to an empty line or the end."""
+    def _read_trailers(self) -> None:
+        """Read what follows the last chunk, up to an empty line."""
         given, text = "", ""
         for _ in range(_MOST_TRAILERS):
-            line = self._line()
-            if not line and not (signed and self.trailers and not given):
+            name, _, value = (word.strip() for word in self._line().partition(":"))
+            if not name:
                 break
-            name, _, value = line.partition(":")
             if name.lower() == "x-amz-trailer-signature":
-                given = value.strip()
-            elif name:
-                self.trailers[name.strip().lower()] = value.strip()
-                text += f"{name.strip().lower()}:{value.strip()}\n"
+                given = value
+            else:
+                self.trailers[name.lower()] = value
+                text += f"{name.lower()}:{value}\n"
         if self._signature.payload == SIGNED_CHUNKS_TRAILER:
-            self._check("TRAILER", hashlib.sha256(text.encode()).hexdigest(), given)
+            self._check("TRAILER", given, hashlib.sha256(text.encode()).hexdigest())
 
-    def _check(self, kind: str, what: str, given: str) -> None:
-        head = f"{ALGORITHM}-{kind}\n{{}}\n{{}}\n{self._previous}\n{what}"
-        self._previous = _signature_of(self._signature, self._secret, head)
+    def _check(self, kind: str, given: str, *lines: str) -> None:
+        head = f"{ALGORITHM}-{kind}"
+        self._previous = _sign(self._signature, self._secret, head, self._previous, *lines)
         if not hmac.compare_digest(self._previous.encode(), given.encode()):
             raise RefusedError(Reason.BAD_SIGNATURE, "The signature of a chunk does not match.")
 
@@ -353,11 +352,11 @@ def _size(words: str) -> int:
     return int(words, 16)
 
 
-def _signature_of(signature: Signature, secret: str, text: str) -> str:
-    """Sign a text in which the moment and the scope are to be filled in."""
+def _sign(signature: Signature, secret: str, head: str, *lines: str) -> str:
+    """Sign a text, to which the moment and the scope of a signature belong."""
     key = _signing_key(secret, signature.date, signature.region, signature.service)
-    data = text.format(signature.moment, signature.scope).encode(errors="surrogateescape")
-    return hmac.new(key, data, "sha256").hexdigest()
+    text = "\n".join((head, signature.moment, signature.scope, *lines))
+    return hmac.new(key, text.encode(errors="surrogateescape"), "sha256").hexdigest()
 
 
 @functools.lru_cache(maxsize=256)
