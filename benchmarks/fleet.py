@@ -129,12 +129,12 @@ def _run(
         "results": records,
         "begun": len(records),
     }
-    value = b"".join(envelope.pack(results))
-    if storage is not None and len(value) > SINGLE_PUT_BYTES:
+    value = envelope.pack(results)
+    if storage is not None and (size := envelope.size(value)) > SINGLE_PUT_BYTES:
         where = assignment.where
         place = functools.partial(where.value_key, assignment.number, assignment.attempt)
-        meta["value"] = {"size": len(value), "sha256": storage.put_large(place, value)}
-        value = b""
+        meta["value"] = {"size": size, "sha256": storage.put_large(place, value)}
+        value = []
     return envelope.seal_outcome(assignment.key, key, meta, b"", b"", value)
 
 

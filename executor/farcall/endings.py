@@ -190,9 +190,17 @@ def of_process(meta: dict[str, Any]) -> Verdict:
     if status == OutcomeStatus.TIMED_OUT:
         sentence = "the task ran longer than time_limit"
         return Verdict(errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code))
-    if status == OutcomeStatus.EXITED:
+    if status == OutcomeStatus.EXITED and meta.get("detail"):
+        sentence = f"the task's process could not hand over what came of it: {meta['detail']}"
+        remedy = (
+            "see its output; a function may not close or replace descriptors that it did not "
+            "open, and must leave memory to hand its value over"
+        )
+    elif status == OutcomeStatus.EXITED:
         sentence = f"the task's process left with exit code {code} before the function returned"
-        remedy = "something called os._exit, or C code called exit; see its output"
+        remedy = (
+            "something called os._exit or os.exec, or C code called exit or exec; see its output"
+        )
     else:
         sentence = f"the task's process was killed by {_signal_name(-code)}"
         remedy = "see its output; SIGSEGV comes from C code, SIGKILL most often from the kernel"

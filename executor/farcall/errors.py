@@ -136,7 +136,7 @@ class ImageError(JobError):
 
 
 class ChildKilledError(JobError):
-    """The task's process died by a signal or left without returning (``os._exit``)."""
+    """The task's process was killed, left (``os._exit``) or could not hand over its value."""
 
 
 class JobStuckError(JobError):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import mmap
+import fcntl
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 from typing import Any, BinaryIO
 
-from farcall_runtime import envelope
+from farcall_runtime import channel, envelope
 from farcall_runtime.channel import Slate
-from farcall_runtime.contract import RESULT_AT, STREAMS_QUESTION
+from farcall_runtime.envelope import Buffer
+from farcall_runtime.outlet import say
 from farcall_runtime.streams import Streams
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN_ROUNDS = 100
+_REAP_S = 5.0  # a process that waits for a network file system may outlive SIGKILL for long
 
 
 class Child:
@@ -32,7 +32,7 @@ class Child:
     Attributes:
         pid: Process ID, which is also its process group.
         payload: Anonymous file for function and arguments.
-        result: Anonymous file for what comes of the calls.
+        control: Where it is heard.
         records: What is known of each call that has ended.
         left: How many calls come after these; None as long as none has ended.
         goes_on: Whether the child has begun, or may begin, another one.
@@ -43,7 +43,6 @@ class Child:
 
     def __init__(self, streams: Streams) -> None:
         self.payload = _anonymous_file("farcall-payload")
-        self.result = _anonymous_file("farcall-result")
         self.records: list[dict[str, Any]] = []
         self.left: int | None = None
         self.goes_on = True
@@ -51,14 +50,14 @@ class Child:
         self.usage: resource.struct_rusage | None = None
         self._streams = streams
         self._is_stopping = False
-        self._lengths: list[int] = []  # of the parts of all records
-        self._line = b""
+        self._parts: list[memoryview] = []  # of all records
         self._why = Slate()
+        self._last_words = Slate()
+        self.control, theirs = channel.pair()
         # A container's first process gets its orphans anyway, and takes all others with it.
         first = os.getpid() == 1
         if not first:
             _process_control(_PR_SET_CHILD_SUBREAPER, 1)
-        self.control, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -69,12 +68,14 @@ class Child:
                 _be_first_to_go()
                 streams.become_standard()
                 self.control.close()
+                theirs.settle()
                 # Not before: pickle and cloudpickle are the child's alone, and it imports them
                 # while the supervisor fetches the payload.
                 from farcall_runtime import task
 
-                task.main(theirs, self.payload, self.result, self._why)
-            except BaseException:  # such as a socket that the function closed
+                task.main(theirs, self.payload, self._why)
+            except BaseException as error:
+                self._last_words.write(_in_words(error))
                 # The interpreter's own way to print it: the function may have set another.
                 sys.__excepthook__(*sys.exc_info())
                 sys.stdout.flush()
@@ -95,67 +96,50 @@ class Child:
             cloudpickle: Version of the client's cloudpickle.
         """
         self.payload.flush()
-        with contextlib.suppress(OSError):  # it died already, which `reap` will tell
-            self.control.sendall(json.dumps([function, arguments, cloudpickle]).encode() + b"\n")
-        self.control.setblocking(False)
+        _make_final(self.payload)
+        self.control.go([function, arguments, cloudpickle])
 
-    def listen(self) -> int | None:
-        """Take in what the child says now; return the number of bytes, or None at the end."""
+    def listen(self) -> bool | None:
+        """Take in the next message; tell whether there was one, or None at the end of all."""
         try:
-            data = self.control.recv(1 << 16)
-        except BlockingIOError:
-            return 0
-        except OSError:
+            heard, result = self.control.listen(self._answer)
+        except EOFError:
             return None
-        *lines, self._line = (self._line + data).split(b"\n")
-        for line in lines:
-            self._take(line)
-        return len(data) or None
+        self._keep(result)
+        return heard
+
+    def _keep(self, result: channel.Result | None) -> None:
+        if result is None:
+            return
+        self.records.append(result.record)
+        self._parts += result.parts
+        self.left = result.left
+        self.goes_on = False  # as long as it has not asked
 
     def hear_out(self) -> None:
-        """Take in all that the child has said."""
+        """Take in all that the task has said, when none of its processes lives."""
         while self.listen():
             pass
+        self._keep(self.control.left_behind())
+        if self.control.has_noise:
+            say("the function wrote to a descriptor that it did not open; it counts for nothing")
 
-    def _take(self, line: bytes) -> None:
-        """Take in one line: a question, or what came of a call."""
-        if line == STREAMS_QUESTION:
-            self._answer(self._streams.written())
-            return
-        try:
-            record, lengths, self.left, waits = json.loads(line)
-        except (ValueError, TypeError):  # the function may write wherever it likes
-            return
-        self.goes_on = waits and not self._is_stopping
-        if self.goes_on:  # what is written from now on is the next call's
-            record["ended"] = self._streams.written()
-        self.records.append(record)
-        self._lengths += lengths
-        if waits:
-            self._answer(self.goes_on)
+    def last_words(self) -> str:
+        """Return why farcall's own part of the process failed; the empty string if it did not."""
+        return self._last_words.read() or self.control.trouble
 
-    def _answer(self, said: Any) -> None:
-        with contextlib.suppress(OSError):  # it died meanwhile, which `reap` will tell
-            self.control.sendall(json.dumps(said).encode() + b"\n")
+    def _answer(self, asks_to_go_on: bool) -> Any:
+        written = self._streams.written()
+        if not asks_to_go_on:
+            return written
+        self.goes_on = not self._is_stopping
+        if self.goes_on and self.records:  # what is written from now on is the next call's
+            self.records[-1]["ended"] = written
+        return self.goes_on
 
-    def read_result(self) -> memoryview:
-        """Return the packed parts of all records, without a copy."""
-        head = envelope.pack_head(self._lengths)
-        if self._lengths:
-            head += bytes(-len(head) % envelope.ALIGNMENT)
-        start = RESULT_AT - len(head)
-        end = RESULT_AT
-        for length in self._lengths:
-            end += -end % envelope.ALIGNMENT + length
-        os.pwrite(self.result.fileno(), head, start)
-        skipped = start % mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(
-            self.result.fileno(),
-            end - start + skipped,
-            access=mmap.ACCESS_READ,
-            offset=start - skipped,
-        )
-        return memoryview(mapped)[skipped:]
+    def value(self) -> list[Buffer]:
+        """Return the packed parts of all records, in pieces and without a copy."""
+        return envelope.pack([[part] for part in self._parts])
 
     def reap(self) -> bool:
         """Collect all the dead; tell whether the task's own process is among them by now.
@@ -182,15 +166,18 @@ class Child:
         self._is_stopping = True
         self._why.write(why)
         if self.status is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # a program of root's
                 os.kill(self.pid, number)
 
     def end(self) -> None:
         """Kill what is left of the task's processes, daemons too, and collect the dead."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        while not self.reap():
+        until = time.monotonic() + _REAP_S
+        while not self.reap() and time.monotonic() < until:
             time.sleep(0.005)
+        if self.status is None:  # the kernel holds it, or it is a program of root's
+            self.status = -signal.SIGKILL
         for _ in range(_ORPHAN_ROUNDS):
             orphans = _children()
             for pid in orphans:  # a new session is no way out of the task
@@ -205,10 +192,28 @@ class Child:
 def _anonymous_file(name: str) -> BinaryIO:
     """Open a file without a name: memory where the system can, else the temporary folder."""
     if hasattr(os, "memfd_create"):
-        return open(os.memfd_create(name), "w+b")  # noqa: PTH123  # lives with the process
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        return open(os.memfd_create(name, flags), "w+b")  # noqa: PTH123  # lives with the process
     import tempfile
 
     return tempfile.TemporaryFile()
+
+
+def _make_final(file: BinaryIO) -> None:
+    """Have nobody write to an anonymous file any more: a function may write to any descriptor."""
+    if hasattr(os, "memfd_create"):
+        final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        with contextlib.suppress(OSError):  # a kernel that has none
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, final)
+
+
+def _in_words(error: BaseException) -> str:
+    """Say why farcall's own part of the process failed."""
+    try:
+        said = str(error)
+    except BaseException:
+        said = ""
+    return said if isinstance(error, channel.BrokenError) else f"{type(error).__name__}: {said}"
 
 
 def _children() -> list[int]:

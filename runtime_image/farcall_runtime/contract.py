@@ -44,13 +44,6 @@ ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
 ENV_ATTEMPT = "AWS_BATCH_JOB_ATTEMPT"
 ENV_JOB_ID = "AWS_BATCH_JOB_ID"
 
-STREAMS_QUESTION = b"streams?"
-"""The line by which the child asks the supervisor how much it has written."""
-
-RESULT_AT = 1 << 30
-"""Where in its file the child's pickles begin: before them the supervisor puts their lengths, for
-134 million of them. What is left of the hole takes no memory."""
-
 RECEIPTS = ".delivered/"
 """What comes after a bundle's key in those of its receipts; no bundle's name has a dot."""
 

@@ -21,7 +21,7 @@ import hmac
 import json
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from farcall_runtime.contract import PROTOCOL_VERSION
@@ -335,6 +335,23 @@ def size(pieces: Iterable[Buffer]) -> int:
     return sum(len(piece) for piece in pieces)
 
 
+def portions(pieces: Iterable[Buffer], most: int) -> Iterator[list[Buffer]]:
+    """Yield the same bytes in portions of ``most`` bytes, of which the last may have fewer."""
+    portion: list[Buffer] = []
+    room = most
+    for piece in pieces:
+        view = memoryview(piece)
+        while view:
+            part, view = view[:room], view[room:]
+            portion.append(part)
+            room -= len(part)
+            if room == 0:
+                yield portion
+                portion, room = [], most
+    if portion:
+        yield portion
+
+
 # --- outcomes, chunks and receipts -------------------------------------------------------------
 
 
@@ -366,7 +383,12 @@ class Outcome(NamedTuple):
 
 
 def seal_outcome(
-    key: bytes, context: str, meta: dict[str, Any], stdout: Buffer, stderr: Buffer, value: Buffer
+    key: bytes,
+    context: str,
+    meta: dict[str, Any],
+    stdout: Buffer,
+    stderr: Buffer,
+    value: Sequence[Buffer],
 ) -> list[Buffer]:
     """Frame and sign an outcome.
 
@@ -376,7 +398,7 @@ def seal_outcome(
         meta: What happened, JSON.
         stdout: Output that is not stored yet.
         stderr: The same of the other stream.
-        value: Packed pickles of the results.
+        value: Packed pickles of the results, in pieces.
 
     Returns:
         Pieces to be stored one behind the other.
@@ -385,7 +407,7 @@ def seal_outcome(
     # Blanks at the end of JSON mean nothing, and the body behind it stays aligned.
     text += b" " * (-(_OUTCOME_HEAD.size + len(text)) % ALIGNMENT)
     prefix, length = _prefix(OUTCOME), _PACK_HEAD.pack(len(text))
-    body = pack([[stdout], [stderr], [value]])
+    body = pack([[stdout], [stderr], value])
     signature = _sign(key, context, [prefix, length, text, *body])
     return [prefix, signature, length, text, *body]
 

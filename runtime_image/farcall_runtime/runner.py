@@ -39,6 +39,7 @@ from farcall_runtime.times import Times
 _STREAM_RETRY_S = 20.0
 _REFUSAL_S = 10.0  # its exit code says enough
 _LOOK_S, _LOOK_AGAIN_S = 0.5, 0.05
+_MESSAGES = 32  # within which output and time can wait
 
 
 class Supervisor:
@@ -126,17 +127,25 @@ class Supervisor:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
             selector.register(self._child.control, selectors.EVENT_READ)
-            while not self._child.reap():
+            while not self._child.reap() and not self._times.is_beyond_reach():
                 held = self._choose(selector)
                 for ready, _ in selector.select(_LOOK_AGAIN_S if held else _LOOK_S):
                     if ready.fileobj is self._wake:
                         self._wake.recv(4096)
                     elif ready.fileobj is self._child.control:
-                        if self._child.listen() is None:
+                        if self._listen() is None:
                             selector.unregister(ready.fileobj)
                     else:
                         self._streams.pump(ready.data)
                 self._keep_time()
+
+    def _listen(self) -> bool | None:
+        """Take in some messages; tell whether there were more than these, or None at the end."""
+        for _ in range(_MESSAGES):
+            heard = self._child.listen()
+            if not heard:
+                return heard
+        return True
 
     def _choose(self, selector: selectors.BaseSelector) -> bool:
         """Have those streams watched that are to be read now; tell whether one is to wait."""
@@ -195,6 +204,7 @@ class Supervisor:
             status, code = OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT
         elif child.status is not None and child.status >= 0:
             status, code = OutcomeStatus.EXITED, ExitCode.CHILD_KILLED
+            results["detail"] = child.last_words()
         elif memory.oom_kills() > self._oom_kills:
             status, code = OutcomeStatus.OUT_OF_MEMORY, ExitCode.OUT_OF_MEMORY
             results["memory_peak_bytes"] = memory.peak_bytes()
@@ -216,20 +226,20 @@ class Supervisor:
             **{stream.name: stream.describe() for stream in self._streams.both},
             **details,
         }
-        value: Buffer = b""
+        value: list[Buffer] = []
         if details.get("results"):
-            value = self._child.read_result()
+            value = self._child.value()
         key = job.where.outcome_key(job.number)
         final = self._is_final(code)
         if not final:
             key = job.where.attempt_key(job.number, job.attempt)
         storage = self._storage.bounded(math.inf, self._times.give_up_at)
         try:
-            if len(value) > SINGLE_PUT_BYTES:
+            if (size := envelope.size(value)) > SINGLE_PUT_BYTES:
                 place = partial(job.where.value_key, job.number, job.attempt)
                 digest = storage.put_large(place, value)
-                meta["value"] = {"size": len(value), "sha256": digest}
-                value = b""
+                meta["value"] = {"size": size, "sha256": digest}
+                value = []
             out, err = (stream.pending for stream in self._streams.both)
             pieces = envelope.seal_outcome(job.key, key, meta, out, err, value)
             if not final:

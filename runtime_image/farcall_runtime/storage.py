@@ -19,7 +19,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from farcall_runtime import contract
+from farcall_runtime import contract, envelope
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.refusals import EXPIRED, PASSING
 from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
@@ -324,12 +324,12 @@ class Storage:
             lambda store: obstore.put(store, key, pieces, use_multipart=False),
         )
 
-    def put_large(self, key: Callable[[int], str], data: Buffer) -> str:
+    def put_large(self, key: Callable[[int], str], pieces: list[Buffer]) -> str:
         """Store bytes in parts, several at a time, over whatever was there; hash them meanwhile.
 
         Args:
             key: Gives the key of a part; they count from 0, and have `contract.VALUE_PART_BYTES`.
-            data: The bytes.
+            pieces: The bytes, in pieces of any sizes.
 
         Returns:
             Their SHA-256, hexadecimal.
@@ -339,17 +339,17 @@ class Storage:
         """
         from concurrent.futures import ThreadPoolExecutor  # few tasks need it
 
-        view, step = memoryview(data), contract.VALUE_PART_BYTES
         digest = hashlib.sha256()
         going: list[Future[None]] = []
+        parts = envelope.portions(pieces, contract.VALUE_PART_BYTES)
         with ThreadPoolExecutor(_PARALLEL_PARTS) as threads:
             try:
-                for number, start in enumerate(range(0, len(view), step)):
-                    part = view[start : start + step]
-                    digest.update(part)
+                for number, part in enumerate(parts):
+                    for piece in part:
+                        digest.update(piece)
                     if len(going) == _PARALLEL_PARTS:
                         going.pop(0).result()
-                    going.append(threads.submit(self.put, key(number), [part]))
+                    going.append(threads.submit(self.put, key(number), part))
                 for each in going:
                     each.result()
             except RuntimeError as error:  # a limit of processes, or of memory for stacks

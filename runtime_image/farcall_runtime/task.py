@@ -1,8 +1,8 @@
 """The child process: unpickle, call, pickle.
 
-The child touches no network. It reads the payload from one anonymous file, appends what comes of
-each call to another as the call ends, and describes it to the supervisor in a line of JSON. So
-what has ended is not lost with what comes after it.
+The child touches no network. It reads the payload from an anonymous file, and hands what comes of
+each call over to the supervisor as the call ends. So what has ended is not lost with what comes
+after it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import functools
 import gc
-import json
 import mmap
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -25,14 +22,8 @@ from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from farcall_runtime import envelope, failures, pickles
-from farcall_runtime.channel import Slate
-from farcall_runtime.contract import (
-    JOB_ENVIRONMENT,
-    RESULT_AT,
-    STREAMS,
-    STREAMS_QUESTION,
-    CallStatus,
-)
+from farcall_runtime.channel import BrokenError, Slate, TaskEnd
+from farcall_runtime.contract import JOB_ENVIRONMENT, STREAMS, CallStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.pickles import Pieces
 
@@ -67,19 +58,21 @@ class Encoded(NamedTuple):
     parts: list[Pieces]
 
 
-def main(control: socket.socket, payload: BinaryIO, result: BinaryIO, why: Slate) -> NoReturn:
+_TRIES = 3
+"""How often a result is handed over where a handler of the function's own signals raises then."""
+
+
+def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     """Run one payload and leave the process.
 
     Args:
-        control: Brings one line of JSON, the ranges of function and arguments in the payload;
-            takes a line for each call that has ended. Where another follows, a line comes back
-            that says whether it may.
+        supervisor: Passes on the ranges of function and arguments in the payload, and takes what
+            comes of each call.
         payload: Function and arguments, each packed buffers.
-        result: Takes the parts of the results, each aligned; the lines say whose each part is.
         why: Says, once SIGTERM comes, what for.
     """
-    global _why
-    _why = why
+    global _supervisor, _why
+    _supervisor, _why = supervisor, why
     for name in JOB_ENVIRONMENT:
         os.environ.pop(name, None)  # the function has no business with the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
@@ -91,57 +84,54 @@ def main(control: socket.socket, payload: BinaryIO, result: BinaryIO, why: Slate
 
     import cloudpickle  # now, while the supervisor still fetches the payload
 
-    global _supervisor
-    _supervisor = control.makefile("rwb")
-    line = _supervisor.readline()
-    if not line:
+    ordered = supervisor.wait()
+    if ordered is None:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
-    (at, length), (arguments_at, arguments_length), theirs = json.loads(line)
+    (at, length), (arguments_at, arguments_length), theirs = ordered
     view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
-    result.seek(RESULT_AT)
+    payload.close()
     gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
     gc.enable()
     run(
         view[at : at + length],
         view[arguments_at : arguments_at + arguments_length],
         (theirs, cloudpickle.__version__),
-        functools.partial(_hand_over, result),
+        _hand_over,
     )
+    _flush()
     # What the interpreter does at its end, but for waiting for threads the function left.
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     _flush()
     os._exit(0)
 
 
-def _hand_over(result: BinaryIO, record: Record, parts: list[Pieces], left: int) -> None:
+def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
     """Hand over to the supervisor what came of a call, and wait where another is to follow."""
     global _stopping
+    end_copy(None)  # made by the code that pickles the value
     goes_on = bool(left) and not _stopping
     if not goes_on:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
-    for part in parts:
-        for piece in part:
-            result.write(piece)
-        result.write(bytes(-envelope.size(part) % envelope.ALIGNMENT))
-    result.flush()
-    _flush()
-    lengths = [envelope.size(part) for part in parts]
-    _tell(json.dumps([record, lengths, left, goes_on]).encode())
+    for last in (*[False] * (_TRIES - 1), True):
+        try:
+            _supervisor.hand_over(record, parts, left)
+            break
+        except BrokenError:
+            raise
+        except BaseException:
+            if last:
+                raise
     if goes_on:
+        _flush()
         # It notes how much was written up to here, and knows of a SIGTERM that the function took.
-        _stopping = not json.loads(_supervisor.readline()) or _stopping
-
-
-def _tell(line: bytes) -> None:
-    _supervisor.write(line + b"\n")
-    _supervisor.flush()
+        _stopping = not _supervisor.goes_on() or _stopping
 
 
 def _flush() -> None:
     """Have Python's own buffers of stdout and stderr written."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):  # whatever the function has put there
             stream.flush()
 
 
@@ -241,14 +231,14 @@ def _call(
 
 
 _supervisor: Any = None
-"""The child's end of the line to the supervisor."""
+"""The `TaskEnd`, which there is in the task's own process."""
 
 
 def streams_so_far() -> list[int]:
     """Return how many bytes this task has written to stdout and to stderr up to now."""
     _flush()
-    _tell(STREAMS_QUESTION)
-    return list(json.loads(_supervisor.readline()))
+    written: list[int] = _supervisor.written()
+    return written
 
 
 _is_copy = False
@@ -262,6 +252,8 @@ def _become_copy() -> None:
     """
     global _is_copy
     _is_copy = True
+    if _supervisor is not None:
+        _supervisor.forget()
     if signal.getsignal(signal.SIGTERM) is _terminate:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

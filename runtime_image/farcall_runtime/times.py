@@ -18,6 +18,7 @@ _EXIT_S = 10.0
 
 _WARNING_SHARE, _MOST_WARNING_S = 0.1, 30.0
 _LEAVE_S = 2.0
+_KILL_S = 5.0
 _END_S = 600.0
 _FLUSH_S = 10.0
 
@@ -54,6 +55,7 @@ class Times:
         self.timed_out = False
         self._end_s, self._grace_s, self._exit_s = end_s, grace_s, exit_s
         self._kill_at: float | None = None  # known once the function was told, or is done
+        self._killed_at = math.inf
         self.done_at = math.inf
         self._ended_at: float | None = None
 
@@ -66,7 +68,7 @@ class Times:
         if self._kill_at is not None:
             if now <= self._kill_at:
                 return None
-            self._kill_at = math.inf
+            self._kill_at, self._killed_at = math.inf, now
             return signal.SIGKILL
         if self.terminated_at is not None:
             self._kill_at = self.terminated_at + _CLEAN_UP_S
@@ -85,6 +87,10 @@ class Times:
         warning_s = min(self.limit_s * _WARNING_SHARE, _MOST_WARNING_S)
         end = self.started + self.limit_s
         return end - warning_s, end - warning_s / 2
+
+    def is_beyond_reach(self) -> bool:
+        """Tell whether SIGKILL was of no use: a process in the kernel's hands can outlive it."""
+        return time.monotonic() > self._killed_at + _KILL_S
 
     @property
     def was_stopped(self) -> bool:

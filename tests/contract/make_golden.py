@@ -170,7 +170,7 @@ def bundle() -> tuple[bytes, str]:
 
 def outcome(meta: dict[str, object], index: int, parts: list[bytes] | None) -> bytes:
     """Return an outcome; without parts, one of a task that left no results."""
-    value = b"" if parts is None else b"".join(envelope.pack([[part] for part in parts]))
+    value = [] if parts is None else envelope.pack([[part] for part in parts])
     key = WHERE.outcome_key(index)
     return b"".join(envelope.seal_outcome(KEY, key, meta, OUTPUT, ERRORS, value))
 

@@ -104,7 +104,7 @@ class Attacker:
             "results": [record],
             "begun": 1,
         }
-        pieces = envelope.seal_outcome(WRONG_KEY, key, meta, b"", b"", self.packed())
+        pieces = envelope.seal_outcome(WRONG_KEY, key, meta, b"", b"", [self.packed()])
         return b"".join(pieces)
 
     def outcome_with_value(self, data: bytes) -> bytes:

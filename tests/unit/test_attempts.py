@@ -28,7 +28,7 @@ def stored(job_id, index, number, key=KEY, **meta):
     where = Location("bucket", ROOT, f"bundle-of-{job_id}")
     name = where.attempt_key(index, number)
     meta = {"status": OutcomeStatus.DONE, "results": [raised()], "usage": {}, **meta}
-    return name, bytearray(b"".join(envelope.seal_outcome(key, name, meta, b"", b"", b"")))
+    return name, bytearray(b"".join(envelope.seal_outcome(key, name, meta, b"", b"", [])))
 
 
 def tried(*ends):

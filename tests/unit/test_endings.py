@@ -48,6 +48,19 @@ def test_a_task_that_left_names_its_exit_code():
     assert "left with exit code 7 before the function returned" in str(error)
 
 
+def test_a_task_that_could_not_hand_over_its_value_says_why():
+    meta = {
+        "status": OutcomeStatus.EXITED,
+        "child_status": 1,
+        "usage": USAGE,
+        "detail": "descriptor 4080 was closed",
+    }
+    verdict = endings.of_process(meta)
+    assert (verdict.kind, verdict.exit_code) == (errors.ChildKilledError, 1)
+    assert verdict.sentence.endswith("not hand over what came of it: descriptor 4080 was closed")
+    assert "os._exit" not in verdict.remedy
+
+
 @pytest.mark.parametrize(
     ("expected", "usage"),
     [

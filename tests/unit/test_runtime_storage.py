@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import random
 import socket
 import threading
@@ -186,7 +187,10 @@ def test_a_large_value_is_stored_in_parts_each_tried_again_by_itself(open_bucket
     server, storage = open_bucket(fails(400, "ExpiredToken"), works)
     data = random.Random(1).randbytes(5 * VALUE_PART_BYTES + 17)
 
-    found = storage.put_large("value/{}".format, data)
+    view = memoryview(data)
+    cuts = [0, 1, 5, VALUE_PART_BYTES, 2 * VALUE_PART_BYTES + 3, len(data)]
+    pieces = [view[start:end] for start, end in itertools.pairwise(cuts)]
+    found = storage.put_large("value/{}".format, pieces)
     assert hashlib.sha256(data).hexdigest() == found
     tried = sorted(line.split()[1] for line in server.requests)
     assert {f"/bucket/value/{n}" for n in range(6)} == set(tried)
@@ -197,4 +201,4 @@ def test_a_part_that_is_refused_ends_a_large_value(open_bucket):
     _, storage = open_bucket(works, fails(403, "AccessDenied"))
 
     with pytest.raises(StorageError, match="AccessDenied"):
-        storage.put_large("value/{}".format, bytes(8 * VALUE_PART_BYTES))
+        storage.put_large("value/{}".format, [bytes(8 * VALUE_PART_BYTES)])

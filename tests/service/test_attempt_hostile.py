@@ -1,0 +1,307 @@
+"""Functions that spoil the process they run in: the value is kept, or what happened is told."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from farcall import endings, results, unpickling
+from farcall_runtime import envelope
+from farcall_runtime.contract import ExitCode
+from proxy import Proxy
+from service.attempt import Attempt
+
+
+@pytest.fixture
+def attempt(aws):
+    """Put a task into the bucket; what runs it ends with the test."""
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(aws.endpoint_url))
+
+        def make(function, *args, **options):
+            return stack.enter_context(
+                contextlib.closing(Attempt(aws, proxy, function, *args, **options))
+            )
+
+        yield make
+
+
+def value_of(outcome):
+    return unpickling.load(envelope.unpack(outcome.value))
+
+
+LARGE = bytes(range(256)) * 20_000  # more than there is a refuge for
+
+
+def descriptors():
+    """Every open descriptor but the three standard ones."""
+    numbers = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    return [
+        number for number in numbers if number > 2 and Path(f"/proc/self/fd/{number}").exists()
+    ]
+
+
+# --- the value is kept ------------------------------------------------------------------------
+
+
+def closes_many():
+    os.closerange(3, 1000)
+
+
+def writes_to_all():
+    forged = b'[{"status": "returned", "first": 0, "count": 0}, [], 0, false]\n'
+    for number in [*range(3, 30), *descriptors()]:
+        for data in (b"", b"x", forged, forged * 100, bytes(100_000)):
+            with contextlib.suppress(OSError):
+                os.set_blocking(number, False)
+                os.write(number, data)
+            with contextlib.suppress(OSError):
+                os.pwrite(number, data, 0)
+
+
+def has_a_process_write_to_all():
+    number = os.fork()
+    if number == 0:
+        writes_to_all()
+        return
+    os.waitpid(number, 0)
+
+
+def makes_all_non_blocking():
+    for number in descriptors():
+        os.set_blocking(number, False)
+
+
+def forbids_large_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+
+def forbids_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+
+
+def forbids_memory():
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (1 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def loses_its_folder():
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    Path(folder).rmdir()
+
+
+def becomes_nobody():
+    if os.getuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    os.umask(0o777)
+
+
+class Spoilt:
+    """A stream that raises whatever is done with it."""
+
+    def __getattr__(self, name):
+        raise SystemExit(name)
+
+
+def spoils_its_streams():
+    sys.stdout = sys.stderr = Spoilt()
+
+
+def has_no_streams():
+    sys.stdout = sys.stderr = None
+    os.close(1)
+    os.close(2)
+
+
+def sets_an_alarm():
+    """Whose handler raises while the value is handed over."""
+
+    def ring(_number, _frame):
+        raise TimeoutError
+
+    def let_it_ring(frame, _event, _argument):
+        if frame.f_code.co_name == "_send":
+            sys.settrace(None)
+            os.kill(os.getpid(), signal.SIGALRM)
+
+    signal.signal(signal.SIGALRM, ring)
+    sys.settrace(let_it_ring)
+
+
+def ignores_signals():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        closes_many,
+        writes_to_all,
+        has_a_process_write_to_all,
+        makes_all_non_blocking,
+        forbids_large_files,
+        forbids_files,
+        forbids_memory,
+        loses_its_folder,
+        becomes_nobody,
+        spoils_its_streams,
+        has_no_streams,
+        sets_an_alarm,
+        ignores_signals,
+    ],
+)
+def test_the_value_is_kept(attempt, spoil):
+    def work(spoil, value):
+        print("started", flush=True)
+        spoil()
+        return value
+
+    made = attempt(work, spoil, LARGE).start()
+
+    code, stderr = made.end()
+    assert (0, "") == (code, stderr.partition("farcall: the function wrote to")[0])
+    outcome = made.outcome()
+    assert LARGE == value_of(outcome)
+    assert b"started\n" == made.stdout(outcome)
+
+
+class Forking:
+    """Its copy in another process is handed over by nobody."""
+
+    def __reduce__(self):
+        number = os.fork()
+        if number:
+            os.waitpid(number, 0)
+        return str, ("once",)
+
+
+def test_a_process_that_pickling_makes_hands_nothing_over(attempt):
+    made = attempt(lambda x: Forking() if x == 1 else x, calls=[((x,), {}) for x in range(3)])
+
+    assert 0 == made.start().end()[0]
+    values = [unpickling.load([part]) for part in envelope.unpack(made.outcome().value)]
+    assert [0, "once", 2] == values
+
+
+def lose(how):
+    """Take away what the process hands its value over by."""
+    for number in descriptors():
+        with contextlib.suppress(OSError):
+            if how == "close":
+                os.close(number)
+            elif how == "replace":
+                os.dup2(1, number)
+            elif how == "another":
+                os.dup2(another().fileno(), number)
+            else:
+                socket.socket(fileno=os.dup(number)).shutdown(socket.SHUT_RDWR)
+
+
+def another():
+    """A socket like it, that somebody else reads."""
+    another.kept = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return another.kept[0]
+
+
+@pytest.mark.parametrize("how", ["close", "replace", "another", "shut down"])
+def test_a_value_is_kept_though_nothing_is_left_to_hand_it_over_by(attempt, how):
+    def work(x):
+        if x == 1:
+            lose(how)
+        return x
+
+    made = attempt(work, 1).start()
+
+    assert 0 == made.end()[0]
+    assert 1 == value_of(made.outcome())
+
+
+# --- what happened is told --------------------------------------------------------------------
+
+
+def verdict(outcome, calls):
+    """Return what the client makes of an outcome."""
+    job = endings.About("job-1", "work", stderr=bytes(outcome.stderr))
+    found = results.read(outcome.meta, outcome.value, job)
+    return results.complete(found, outcome.meta, job, calls)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("close", r"\[Errno 9\] Bad file descriptor"),
+        ("replace", "it is another file now"),
+        ("another", "it is another file now"),
+        ("shut down", r"\[Errno 32\] Broken pipe"),
+    ],
+)
+def test_a_large_value_that_nothing_is_left_for_is_told(attempt, how, said):
+    def work(x):
+        if x == 1:
+            lose(how)
+        return LARGE
+
+    made = attempt(work, calls=[((x,), {}) for x in range(3)]).start()
+
+    assert ExitCode.CHILD_KILLED == made.end()[0]
+    first, second, third = verdict(made.outcome(), 3)
+    assert LARGE == first.value
+    words = (
+        r"the task's process could not hand over what came of it: descriptor \d+, by which it "
+        rf"hands over what came of a call, was closed, replaced or spoiled .* \({said}\)"
+    )
+    with pytest.raises(endings.errors.ChildKilledError, match=f"^{words}: job job-1"):
+        raise second.error
+    with pytest.raises(endings.errors.ChildKilledError, match=f"call 3 of 3 .*: {words}"):
+        raise third.error
+
+
+def test_a_process_that_becomes_another_program_has_left(attempt):
+    made = attempt(lambda: os.execv("/bin/sh", ["sh", "-c", "exit 3"])).start()
+
+    assert ExitCode.CHILD_KILLED == made.end()[0]
+    (found,) = verdict(made.outcome(), 1)
+    text = "the task's process left with exit code 3 before the function returned: job"
+    assert str(found.error).startswith(text)
+
+
+def test_a_runtime_without_cloudpickle_says_so(attempt, tmp_path):
+    (tmp_path / "cloudpickle.py").write_text("raise ModuleNotFoundError('no cloudpickle here')")
+    path = f"{tmp_path}:{Path(envelope.__file__).parents[1]}"
+    made = attempt(lambda: 7).start(environment={"PYTHONPATH": path})
+
+    assert ExitCode.CHILD_KILLED == made.end()[0]
+    (found,) = verdict(made.outcome(), 1)
+    assert "ModuleNotFoundError: no cloudpickle here" in str(found.error).partition("\n")[0]
+
+
+def test_arguments_lie_in_memory_that_no_descriptor_changes(attempt):
+    def work(value):
+        refused = set()
+        for number in descriptors():
+            for write in (os.write, lambda n, data: os.pwrite(n, data, 0)):
+                try:
+                    write(number, bytes(100_000))
+                except OSError as error:
+                    refused.add(error.errno)
+            with contextlib.suppress(OSError):
+                os.ftruncate(number, 0)
+        return bytes(value) == LARGE, errno.EPERM in refused
+
+    made = attempt(work, bytearray(LARGE)).start()
+
+    assert 0 == made.end()[0]
+    assert (True, True) == value_of(made.outcome())
