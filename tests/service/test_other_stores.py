@@ -161,10 +161,10 @@ async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(
     monkeypatch.setattr(farcall.aws, "_QUICK_RETRY_S", 0.2)
     proxy.lasting["s3 PUT *"] = (503, "SlowDown")
     told: list[str] = []
-    findings = await checkup.examine(8.0, told.extend, every_s=0.5)
+    findings = await checkup.examine(15.0, told.extend, every_s=0.5)
     found = {each.check: each for each in findings}["bucket access"]
     assert FAILED == found.verdict
-    assert "no success within 8 s; the last answer: PutObject of s3://" in found.found
+    assert "no success within 15 s; the last answer: PutObject of s3://" in found.found
     assert "(SlowDown)" in found.found
     assert any(t.startswith("bucket access for ") and "(SlowDown)" in t for t in told)
 
