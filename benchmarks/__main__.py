@@ -21,6 +21,7 @@ from benchmarks import (
     growth_report,
     large,
     measure,
+    output,
     report,
     sharing,
     waiting,
@@ -33,6 +34,7 @@ _TITLES = {
     "tasks": growth_report.TITLE,
     "waiting": waiting.TITLE,
     "large": large.TITLE,
+    "output": output.TITLE,
     "embedded": embedded.TITLE,
     "sharing": sharing.TITLE,
     "containers": containers_report.TITLE,
@@ -56,7 +58,9 @@ _LONG = {"embedded"}
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")
 @click.option("--long", is_flag=True, help="Have the peer run the longest lattice (minutes).")
 @click.option("--large", "values", is_flag=True, help="Large values through Covalent, too (8 GB).")
-@click.option("--output", default=RESULTS, type=click.Path(path_type=Path), help="Page to write.")
+@click.option(
+    "--output", "page", default=RESULTS, type=click.Path(path_type=Path), help="Page to write."
+)
 def main(
     *,
     only: tuple[str, ...],
@@ -70,7 +74,7 @@ def main(
     peer: bool,
     long: bool,
     values: bool,
-    output: Path,
+    page: Path,
 ) -> None:
     """Measure what tasks cost their client and their container, and a Covalent server.
 
@@ -78,13 +82,14 @@ def main(
     that are not measured stay as they are. Real containers take a docker engine; their base image
     is BENCHMARK_BASE_IMAGE, otherwise Docker Hub's python.
     """
-    given = shlex.join(sys.argv[1:]) if output == RESULTS else "..."
+    given = shlex.join(sys.argv[1:]) if page == RESULTS else "..."
     say = Console(stderr=True, highlight=False).print
-    plot = output.with_name("growth.svg")
+    plot = page.with_name("growth.svg")
     parts: dict[str, Callable[[], report.Part]] = {
         "tasks": lambda: _tasks(say, plot, tasks, repeats, sweeps, starts, given, peer=peer),
         "waiting": lambda: _waiting(say, tasks, given),
         "large": lambda: _large(say, size, given),
+        "output": lambda: output.part(say, size << 20, options=given),
         "embedded": lambda: embedded.part(say, real or tasks, options=given),
         "sharing": lambda: sharing.part(say, options=given),
         "containers": lambda: containers_report.part(
@@ -108,7 +113,7 @@ def main(
             say(f"Left out, real containers: {error}")
             continue
         report.show(told)
-        report.write(output, [told], [*_TITLES.values()])
+        report.write(page, [told], [*_TITLES.values()])
 
 
 def _tasks(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from farcall import results
+from farcall.endings import About
 from farcall.errors import FarcallError
+from farcall.logs import Written
+from farcall.output import Bytes
 from farcall.results import Result
 from farcall.store import Store, is_chunk
+from farcall.transcript import Ending
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES, Location
 
 
@@ -35,23 +40,52 @@ class Delivered:
 
     Attributes:
         results: One result for each of its calls.
-        stdout: What it wrote.
+        stdout: What it wrote, or the end of it; see ``is_whole``.
         stderr: The same of the other stream.
         usage: What it used.
         attempt: Number of the attempt that ended it, from 1; 0 if none began.
         spent: Keys of objects that are of no more use; empty where something failed.
+        output: Keys of the output that were kept, which is of no more use as soon as nobody can
+            ask for it; empty where something failed.
+        is_whole: Whether all that it wrote is here.
+        written: What it wrote, as far as is known where it lies.
+        meta: What its outcome says; None where there is none.
     """
 
     results: list[Result] = field(repr=False)
-    stdout: bytes = field(default=b"", repr=False)
-    stderr: bytes = field(default=b"", repr=False)
+    stdout: Bytes = field(default=b"", repr=False)
+    stderr: Bytes = field(default=b"", repr=False)
     usage: Usage = Usage()
     attempt: int = 0
     spent: list[str] = field(default_factory=list, repr=False)
+    output: list[str] = field(default_factory=list, repr=False)
+    is_whole: bool = True
+    written: Written | None = field(default=None, repr=False)
+    meta: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def all_spent(self) -> list[str]:
+        """Keys of all its objects, for where nobody can ask for its output."""
+        return [*self.spent, *self.output] if self.output else self.spent
+
+    def ending(self) -> Ending | None:
+        """Return what is known of output that is not all here; None where it is."""
+        if self.is_whole or self.written is None or self.meta is None:
+            return None
+        return Ending(self.attempt, self.meta, self.written.tails, None)
+
+    def with_output(self, stdout: Bytes, stderr: Bytes) -> Delivered:
+        """Return the same with all that the task wrote, each call's part with its result."""
+        job = About("", "", stdout=stdout, stderr=stderr)
+        if self.meta is not None and "results" in self.meta:
+            found = results.shared(self.results, self.meta, job)
+        else:
+            found = [each._replace(stdout=stdout, stderr=stderr) for each in self.results]
+        return replace(self, results=found, stdout=stdout, stderr=stderr, is_whole=True)
 
 
 async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, Any]) -> list[str]:
-    """Return the keys of a task's objects; some may name nothing that is there.
+    """Return the keys of a task's objects but its output; some may name nothing that is there.
 
     Of attempts before the last one output and value are looked for: nobody told of them where the
     host went away.
@@ -67,9 +101,6 @@ async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, 
     if "value" in meta:
         parts = range(-(-meta["value"]["size"] // VALUE_PART_BYTES))
         keys += [where.value_key(index, attempt, part) for part in parts]
-    for stream in STREAMS:
-        count = meta[stream]["chunks"]
-        keys += [where.chunk_key(index, attempt, stream, n) for n in range(count)]
     for earlier in range(1, attempt):
         keys.append(where.attempt_key(index, earlier))
         folders = [where.value_prefix(index, earlier)]

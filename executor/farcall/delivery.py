@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from farcall.delivered import Delivered, Usage, spent_keys
 from farcall.details import JobDetail
 from farcall.endings import About
 from farcall.errors import FarcallError, IntegrityError
+from farcall.logs import Piece, Written
 from farcall.results import Result
 from farcall.spilling import FolderFor, NoRoomError, in_memory
 from farcall.store import Arrived, Store
@@ -55,6 +57,7 @@ class _Task:
     index: int
     calls: int
     room: Room
+    output: Output
 
     @property
     def about(self) -> About:
@@ -63,6 +66,16 @@ class _Task:
     def fail(self, error: FarcallError) -> Delivered:
         """Say that none of its calls has a result because of this."""
         return Delivered([Result(error=error)] * self.calls)
+
+
+class Output(enum.Enum):
+    """How much is fetched of what a task wrote, beside what its outcome has."""
+
+    NONE = enum.auto()
+    """Nothing; the end, for the error, where it failed."""
+    SMALL = enum.auto()
+    """All where that costs little, otherwise the same as `NONE`."""
+    WHOLE = enum.auto()
 
 
 class Courier:
@@ -97,6 +110,7 @@ class Courier:
         read: Reader = results.read,
         folder_for: FolderFor = in_memory,
         room: Room = no_bound,
+        output: Output = Output.WHOLE,
     ) -> Delivered:
         """Fetch what came of a task.
 
@@ -109,6 +123,7 @@ class Courier:
             read: Turns an outcome into results.
             folder_for: Tells where a value lies that is an object of its own, by its size.
             room: Is waited for before anything is fetched but the object that arrived.
+            output: How much of what the task wrote is fetched with it.
 
         Returns:
             At least as many results as there are calls.
@@ -116,12 +131,12 @@ class Courier:
         Raises:
             ServiceError: S3 refused.
         """
-        task = _Task(store, submission, index, calls, room)
+        task = _Task(store, submission, index, calls, room, output)
         try:
             if isinstance(arrival, Ended):
                 return await self._explain(task, arrival, read, folder_for)
             outcome = await self._open(task, arrival)
-            beside = _bytes_beside(outcome)
+            beside = _bytes_beside(outcome, output)
             if beside:
                 await room(beside)
             return await self._unpack(task, outcome, read, folder_for)
@@ -132,13 +147,11 @@ class Courier:
         except IntegrityError as error:  # a chunk of its output
             return task.fail(error)
 
-    async def output(
-        self, store: Store, submission: Submission, index: int
-    ) -> tuple[bytes, bytes] | None:
+    async def written(self, store: Store, submission: Submission, index: int) -> Written | None:
         """Return what an ended task wrote, and leave its outcome where it is.
 
         Returns:
-            stdout and stderr, or None if there is no outcome (yet, or any more).
+            None if there is no outcome (yet, or any more).
 
         Raises:
             IntegrityError: It is not what the container wrote.
@@ -153,7 +166,7 @@ class Courier:
         except envelope.EnvelopeError as error:
             about = About(submission.id_of(index), submission.name)
             raise endings.unusable(error).error(about) from error
-        return await logs.read_whole(store, submission, index, outcome)
+        return Written.of(submission, index, outcome)
 
     # --- with an outcome ----------------------------------------------------------------------
 
@@ -172,18 +185,28 @@ class Courier:
         meta = outcome.meta
         attempt = int(meta["attempt"])
         where = submission.where
-        stdout, stderr = await logs.read_whole(store, submission, index, outcome)
-        usage = Usage(**meta["usage"])
+        written = Written.of(submission, index, outcome)
+        out, err = await _read_output(task, written, failed=not results.is_success(meta))
+        known = Delivered(
+            [],
+            out.data,
+            err.data,
+            Usage(**meta["usage"]),
+            attempt,
+            is_whole=not (out.left_out or err.left_out),
+            written=written,
+            meta=meta,
+        )
         try:
             value = await self._fetch_value(store, submission, index, outcome, folder_for)
         except NoRoomError as error:  # which takes nothing from what the task has written
-            return replace(task.fail(error), stdout=stdout, stderr=stderr, usage=usage)
-        job = await self._complete(task, meta, stdout, stderr)
+            return replace(known, results=task.fail(error).results)
+        job = await self._complete(task, meta, out, err)
         found = await self._in_thread(read, meta, value, job)
         found = results.complete(found, meta, job, task.calls)
         well = all(result.error is None for result in found)
         spent = await spent_keys(store, where, index, meta) if well else []
-        return Delivered(found, stdout, stderr, usage, attempt, spent)
+        return replace(known, results=found, spent=spent, output=written.keys() if well else [])
 
     async def _fetch_value(
         self,
@@ -207,9 +230,7 @@ class Courier:
             raise envelope.IntegrityError(f"s3://{store.bucket}/{place} differs from its outcome")
         return data
 
-    async def _complete(
-        self, task: _Task, meta: dict[str, Any], stdout: bytes, stderr: bytes
-    ) -> About:
+    async def _complete(self, task: _Task, meta: dict[str, Any], out: Piece, err: Piece) -> About:
         """Add what the job wrote; for an error, where there will be one, what Batch says, too.
 
         Of many calls that raised Batch is not asked: it would take longer than the calls, and
@@ -217,12 +238,12 @@ class Courier:
         """
         job = task.about
         if results.is_success(meta):
-            return job.of(stdout, stderr) if stdout or stderr else job
+            return job.of(out.data, err.data, (out.left_out, err.left_out))
         detail = None
         if meta["status"] != OutcomeStatus.DONE or task.submission.size <= _MANY:
             with contextlib.suppress(FarcallError):  # the error itself matters more
                 detail = await self._describe(job.job_id)
-        about = self._with(job, detail, stdout, stderr, int(meta["attempt"]))
+        about = self._with(job, detail, out, err, int(meta["attempt"]))
         return await self._with_earlier(task, about, detail)
 
     # --- without one --------------------------------------------------------------------------
@@ -239,25 +260,35 @@ class Courier:
         kept = await self._last_attempt(task, detail)
         if kept is not None and endings.is_the_end(kept.meta, detail):
             return await self._unpack(task, kept, read, folder_for)
-        stdout = stderr = b""
-        usage = Usage()
+        usage, written = Usage(), None
         if kept is not None:
-            stdout, stderr = await logs.read_whole(store, submission, index, kept)
+            written = Written.of(submission, index, kept)
             usage = Usage(**kept.meta["usage"])
         else:
             chunks = logs.Chunks(store, submission, index)
-            stdout, stderr = await chunks.joined(max(1, detail.attempts))  # as its error is
-        if not stdout and not stderr:
-            stdout = (await cloudwatch.last_lines(self._aws, detail)).encode()
-        job = self._with(task.about, detail, stdout, stderr, detail.attempts)
+            written = await chunks.written(max(1, detail.attempts))  # as its error is
+        out, err = await _read_output(task, written, failed=True)
+        if not out.data and not err.data:
+            last = await cloudwatch.last_lines(self._aws, detail)
+            out, written = Piece(last.encode()), None
+        job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
         why = endings.of_job(detail)
-        found = [Result(None, why.error(job), stdout, stderr)] * task.calls
+        found = [Result(None, why.error(job), out.data, err.data)] * task.calls
         if kept is not None and "results" in kept.meta and task.calls > 1:
             value = await self._fetch_value(store, submission, index, kept, in_memory)
             found = await self._in_thread(results.read, kept.meta, value, job, why)
             found = results.complete(found, kept.meta, job, task.calls, why)
-        return Delivered(found, stdout, stderr, usage, detail.attempts)
+        return Delivered(
+            found,
+            out.data,
+            err.data,
+            usage,
+            detail.attempts,
+            is_whole=not (out.left_out or err.left_out),
+            written=written,
+            meta=kept.meta if kept is not None else None,
+        )
 
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
         """Return what the last attempt stored of itself when it was told to stop."""
@@ -266,11 +297,11 @@ class Courier:
         if data is None:
             return None
         outcome = await self._verify(task.submission, key, data)
-        await task.room(len(data) + _bytes_beside(outcome))
+        await task.room(len(data) + _bytes_beside(outcome, task.output))
         return outcome
 
     def _with(
-        self, job: About, detail: JobDetail | None, stdout: bytes, stderr: bytes, attempts: int
+        self, job: About, detail: JobDetail | None, out: Piece, err: Piece, attempts: int
     ) -> About:
         reason, log_url = "", None
         if detail is not None:
@@ -278,7 +309,8 @@ class Courier:
             reason = detail.reason if detail.status.is_final else ""
             if self._aws.has_console:
                 log_url = consoles.log_url(self._aws.region, detail) or None
-        return About(job.job_id, job.name, reason, attempts, stdout, stderr, log_url)
+        about = About(job.job_id, job.name, reason, attempts, log_url=log_url)
+        return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:
         """Add how the attempts before the last one ended."""
@@ -305,9 +337,19 @@ class Courier:
         return await loop.run_in_executor(self._threads, function, *args)
 
 
-def _bytes_beside(outcome: Outcome) -> int:
-    """Return how many bytes of a task lie beside its outcome, in objects of their own."""
+async def _read_output(task: _Task, written: Written, *, failed: bool) -> tuple[Piece, Piece]:
+    """Return as much of what a task wrote as is wanted, and of one that failed the end."""
+    small = task.output is Output.SMALL and written.is_small
+    if small or task.output is Output.WHOLE:
+        return await written.whole(task.store)
+    return await written.end(task.store) if failed else written.here()
+
+
+def _bytes_beside(outcome: Outcome, output: Output) -> int:
+    """Return how many bytes of a task are fetched beside its outcome, at most."""
     meta = outcome.meta
     beside = [meta[stream]["stored"] for stream in STREAMS]
+    if output is not Output.WHOLE:
+        beside = [min(stored, logs.SMALL_BYTES) for stored in beside]
     beside += [meta["value"]["size"]] if "value" in meta else []
     return sum(map(int, beside))

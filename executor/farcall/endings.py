@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from farcall import errors, terminal
+from farcall import errors, output, terminal
 from farcall.details import Attempt, JobDetail, JobStatus
+from farcall.output import Bytes
 from farcall.states import ending, telling
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
@@ -28,15 +30,33 @@ class About(NamedTuple):
     name: str
     reason: str = ""
     attempts: int = 0
-    stdout: bytes = b""
-    stderr: bytes = b""
+    stdout: Bytes = b""
+    stderr: Bytes = b""
     log_url: str | None = None
     earlier: tuple[str, ...] = ()
     """How each attempt before the last one ended."""
+    left_out: tuple[int, int] = (0, 0)
+    """How many bytes of each stream come before what is here of it."""
 
-    def of(self, stdout: bytes, stderr: bytes) -> About:
+    def of(self, stdout: Bytes, stderr: Bytes, left_out: tuple[int, int] = (0, 0)) -> About:
         """Return the same of a call that has written this much of the job's output."""
-        return self._replace(stdout=stdout, stderr=stderr)
+        return self._replace(stdout=stdout, stderr=stderr, left_out=left_out)
+
+    def part(self, begin: Sequence[int], end: Sequence[int | None] = (None, None)) -> About:
+        """Return the same of a call that has written what lies between these places.
+
+        Args:
+            begin: Where it begins in each stream, from the start of the job's whole output.
+            end: Where it ends; None for the end of the output.
+        """
+        shares, left = [], []
+        for data, out, first, last in zip(
+            (self.stdout, self.stderr), self.left_out, begin, end, strict=True
+        ):
+            stop = len(data) if last is None else max(0, last - out)
+            shares.append(data[max(0, first - out) : stop])
+            left.append(max(0, min(out, out if last is None else last) - first))
+        return self.of(shares[0], shares[1], (left[0], left[1]))
 
     def fields(self, exit_code: int | None = None) -> dict[str, Any]:
         """Return the keyword arguments of an error about this job."""
@@ -45,8 +65,8 @@ class About(NamedTuple):
             "reason": self.reason,
             "exit_code": exit_code,
             "attempts": self.attempts,
-            "stdout": self.stdout.decode(errors="replace"),
-            "stderr": self.stderr.decode(errors="replace"),
+            "stdout": output.told(self.stdout, self.left_out[0]),
+            "stderr": output.told(self.stderr, self.left_out[1]),
             "log_url": self.log_url,
         }
 

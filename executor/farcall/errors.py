@@ -78,7 +78,8 @@ class _EndedError(FarcallError):
         exit_code: Exit code of the task's process where it had one of its own, else of the
             container; None where neither ended by itself.
         attempts: How many attempts Batch made.
-        stdout: What the task had written, decoded from UTF-8.
+        stdout: What the task had written, decoded from UTF-8; of much output the end, at most
+            1 MiB, with a note on what comes before.
         stderr: The same of the other stream.
         log_url: Where the CloudWatch log is, or None.
     """

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from farcall import recovery
+from farcall.delivery import Output
 from farcall.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.job import Job
 from farcall.recovery import Recovered, Run
@@ -271,7 +272,7 @@ class BatchExecutor:
     ) -> R:
         job = await self._submit(function, args, kwargs)
         try:
-            return await job.result()
+            return await job._value(Output.NONE)  # nobody can ask for its output
         except asyncio.CancelledError:
             self._unfinished.pop(job.id, None)
             session = await self._session()

@@ -9,6 +9,7 @@ from typing import Any
 
 from farcall import failures, nodes
 from farcall.delivered import Delivered
+from farcall.delivery import Output
 from farcall.errors import JobCancelledError, ServiceError
 from farcall.job import Job
 from farcall.nodes import NodeEnd
@@ -36,7 +37,12 @@ class GroupJob(Job[Any]):
     """A job whose answer stays bytes, and whose objects stay until Covalent has them."""
 
     async def _fetch(
-        self, session: Session, submission: Submission, index: int, arrived: Arrival
+        self,
+        session: Session,
+        submission: Submission,
+        index: int,
+        arrived: Arrival,
+        output: Output,  # Covalent shows it, so all of it is fetched
     ) -> Delivered:
         return await session.fetch(
             submission, index, arrived, nodes.read, self._settings.cache_dir
@@ -50,7 +56,8 @@ class GroupJob(Job[Any]):
         """Have the job's objects deleted, or let go of them where they are to be kept."""
         session, submission, index = await self._find()
         delivered = await self._delivered()
-        session.discard(self._settings, submission, index, [] if keep else delivered.spent)
+        spent = [] if keep else delivered.all_spent
+        session.discard(self._settings, submission, index, spent)
 
 
 class Run:

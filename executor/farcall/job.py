@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from farcall import logs
 from farcall.course import Course
 from farcall.delivered import Delivered, Usage
+from farcall.delivery import Output
 from farcall.errors import FarcallError
 from farcall.handle import Handle, was_closed
 from farcall.payload import Call
@@ -82,8 +83,11 @@ class Job(Handle, Generic[R]):
             OutcomeError: The job ended, and its answer cannot be used.
             ServiceError: AWS refused a call.
         """
-        delivered = await self._delivered()
-        await self._discard(delivered, self._settings)
+        return await self._value(Output.SMALL)
+
+    async def _value(self, output: Output) -> R:
+        delivered = await self._delivered(output)
+        await self._discard(delivered, self._settings, asks_again=output is not Output.NONE)
         values = [result.unwrap() for result in delivered.results]
         value: R = values if len(values) > 1 else values[0]  # type: ignore[assignment]
         return value
@@ -96,9 +100,15 @@ class Job(Handle, Generic[R]):
         or recovered job, calls that were not begun are left out; see `calls`.
 
         Raises:
+            IntegrityError: Output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
         delivered = await self._delivered()
+        if not delivered.is_whole and delivered.written is not None:
+            session, submission, _ = await self._find()
+            store = session.store(submission.where.bucket)
+            out, err = await delivered.written.whole(store)
+            delivered = delivered.with_output(out.data, err.data)
         await self._discard(delivered, self._settings)
         return [result.tell(number, self.id) for number, result in enumerate(delivered.results)]
 
@@ -122,9 +132,11 @@ class Job(Handle, Generic[R]):
     async def stdout(self) -> str:
         """Return what the task has written to stdout, up to now or in all, as UTF-8.
 
-        Bytes that are no UTF-8 appear as U+FFFD.
+        Bytes that are no UTF-8 appear as U+FFFD. After `result` it can be asked for as long as
+        the executor's block is not left; small output (256 KiB in a few chunks) at any time.
 
         Raises:
+            IntegrityError: Output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
         return await self._output(STDOUT)
@@ -175,7 +187,12 @@ class Job(Handle, Generic[R]):
         kept = self._kept()
         if kept is not None:
             chunks = logs.Chunks(session.store(submission.where.bucket), submission, index)
-            yield Transcript(chunks, kept.attempt).close_with(kept.stdout, kept.stderr)
+            transcript = Transcript(chunks, kept.attempt)
+            ending = kept.ending()
+            if ending is not None:
+                async for lines in transcript.catch_up():
+                    yield lines
+            yield await transcript.close_kept(ending, kept.stdout, kept.stderr)
             return
         detail = await session.describe(self.id)
         course = Course(self._session, session, submission, index, detail, self._kept)
@@ -205,7 +222,7 @@ class Job(Handle, Generic[R]):
         """
         await self._discard(await self._delivered(), self._settings.replace(keep_artifacts=False))
 
-    async def _delivered(self) -> Delivered:
+    async def _delivered(self, output: Output = Output.SMALL) -> Delivered:
         delivery = self._delivery
         if delivery is not None and not delivery.done():
             self.watch(*await self._find())  # refuses where another loop is at it
@@ -218,43 +235,54 @@ class Job(Handle, Generic[R]):
             delivery = self._delivery  # which another wait may have begun meanwhile
             if not was_closed(arrived) and (delivery is None or _has_failed(delivery)):
                 delivery = self._delivery = asyncio.ensure_future(
-                    self._fetch(session, submission, index, arrived)
+                    self._fetch(session, submission, index, arrived, output)
                 )
                 break
         return await asyncio.shield(delivery)
 
     async def _fetch(
-        self, session: Session, submission: Submission, index: int, arrived: Arrival
+        self,
+        session: Session,
+        submission: Submission,
+        index: int,
+        arrived: Arrival,
+        output: Output,
     ) -> Delivered:
-        return await session.deliver(self._settings, submission, index, arrived)
+        return await session.deliver(self._settings, submission, index, arrived, output=output)
 
-    async def _discard(self, delivered: Delivered, settings: Settings) -> None:
-        """Have what lies in the bucket deleted: who asked for the result has it now."""
+    async def _discard(
+        self, delivered: Delivered, settings: Settings, *, asks_again: bool = True
+    ) -> None:
+        """Have what lies in the bucket deleted: who asked for the result has it now.
+
+        Output that is not here stays as long as somebody may ask for it by this handle.
+        """
         if not self._is_discarded and not settings.keep_artifacts:
             self._is_discarded = True
             with contextlib.suppress(FarcallError):  # what stays there harms nobody
                 session, submission, index = await self._find()
-                session.discard(settings, submission, index, delivered.spent)
+                if asks_again and not delivered.is_whole:
+                    spent, output = delivered.spent, delivered.output
+                    session.discard(settings, submission, index, spent, output, self)
+                else:
+                    session.discard(settings, submission, index, delivered.all_spent)
             if delivered.spent:
                 self._on_spent()
 
     async def _output(self, stream: str) -> str:
-        whole = await self._whole()
-        if whole is not None:
-            data = whole[STREAMS.index(stream)]
-        else:
-            session, submission, index = await self._find()
-            chunks = logs.Chunks(session.store(submission.where.bucket), submission, index)
-            data = (await chunks.joined())[STREAMS.index(stream)]
-        return data.decode(errors="replace")
-
-    async def _whole(self) -> tuple[bytes, bytes] | None:
-        """Return everything the task wrote, or None while it runs."""
+        written = None
         if self.done():
             delivered = await self._delivered()
-            return delivered.stdout, delivered.stderr
+            written = delivered.written
+            if delivered.is_whole or written is None:
+                whole = delivered.stdout if stream == STDOUT else delivered.stderr
+                return whole.decode(errors="replace")
         session, submission, index = await self._find()
-        return await session.output(submission, index)
+        store = session.store(submission.where.bucket)
+        written = written or await session.written(submission, index)
+        if written is not None:
+            return await written.text(store, stream)
+        return await logs.Chunks(store, submission, index).text(stream)
 
 
 def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:

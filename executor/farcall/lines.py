@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 
+from farcall.output import Bytes
+
 
 class Lines:
     """Cuts the chunks of an attempt's streams into lines, and knows how much it has seen."""
@@ -13,7 +15,7 @@ class Lines:
         self._begun: dict[str, str] = {}
         self._seen: dict[str, int] = {}
 
-    def add(self, stream: str, data: bytes) -> list[str]:
+    def add(self, stream: str, data: Bytes) -> list[str]:
         """Return the lines that end in a chunk."""
         decoder = self._decoders.setdefault(
             stream, codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -23,7 +25,7 @@ class Lines:
         *lines, self._begun[stream] = text.split("\n")
         return lines
 
-    def add_rest_of(self, stream: str, whole: bytes) -> list[str]:
+    def add_rest_of(self, stream: str, whole: Bytes) -> list[str]:
         """Return the lines that end in what was not seen yet, given the whole stream."""
         return self.add(stream, whole[self._seen.get(stream, 0) :])
 

@@ -1,15 +1,24 @@
-"""What a task writes, as it lies in the bucket: chunks while it runs, the rest in its outcome."""
+"""What a task writes, as it lies in the bucket: chunks while it runs, the rest in its outcome.
+
+Much of it nobody ever asks for, so it is fetched where somebody does, some chunks at once, and
+verified and put together in threads.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
 import heapq
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from farcall import output
 from farcall.errors import IntegrityError
+from farcall.output import Bytes
 from farcall.store import Store, is_chunk, number_in
 from farcall.submission import Submission
 from farcall_runtime import envelope
@@ -17,68 +26,207 @@ from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 8
+_AHEAD = 4
+"""Chunks of a stream that are on their way at once; each has up to 8 MiB."""
+
+_LARGEST_CHUNK_BYTES = 64 * 1024 * 1024
+"""Others may have put anything in its place, which must not fill the memory."""
+
+_INLINE_BYTES = 64 * 1024
+"""Smaller chunks are verified on the spot: a thread would take longer."""
+
+END_BYTES = 64 * 1024
+"""How much of a stream's end is told with an error, where there is more."""
+
+_MOST_END_CHUNKS = 8
+
+SMALL_BYTES = 256 * 1024
+"""Output that is fetched with a value for whom there is a handle: it costs little."""
+
+_SMALL_CHUNKS = 8
 
 
-async def read_chunks(
-    store: Store,
-    submission: Submission,
-    index: int,
-    attempt: int,
-    stream: str,
-    said: Mapping[str, Any],
-) -> bytes:
-    """Return the first chunks of one stream of one attempt, joined, with a note where one is gone.
+class Piece(NamedTuple):
+    """The end of a stream, or all of it.
 
-    Args:
-        store: The bucket.
+    Attributes:
+        data: Its bytes, with a note where some could not be stored.
+        left_out: How many come before these.
+    """
+
+    data: Bytes = b""
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one attempt wrote, as far as its outcome says.
+
+    Attributes:
         submission: The task's job.
         index: Its number there.
         attempt: The attempt, from 1.
-        stream: ``"stdout"`` or ``"stderr"``.
-        said: What the outcome says of the stream: how many chunks there are, and bytes in them.
-
-    Raises:
-        IntegrityError: A chunk is not the one the container wrote.
-        ServiceError: S3 refused.
+        said: What is said of each stream: how many chunks there are, bytes in them, and gaps.
+        tails: By stream, what no chunk has.
     """
-    places = asyncio.Semaphore(_PARALLEL)
 
-    async def read(sequence: int) -> bytes | None:
-        async with places:
-            key = submission.where.chunk_key(index, attempt, stream, sequence)
-            found = await _read_chunk(store, submission, key)
-            return None if found is None else found[0]
+    submission: Submission
+    index: int
+    attempt: int
+    said: Mapping[str, Mapping[str, Any]]
+    tails: Mapping[str, bytes] = field(repr=False)
 
-    chunks = await asyncio.gather(*map(read, range(said["chunks"])))
-    if None in chunks:
-        kept = sum(len(chunk) for chunk in chunks if chunk is not None)
-        chunks[chunks.index(None)] = output.deleted(said["stored"] - kept)
-    return b"".join(filter(None, chunks))
+    @classmethod
+    def of(cls, submission: Submission, index: int, outcome: Outcome) -> Written:
+        """Return what a verified outcome says."""
+        said = {stream: outcome.meta[stream] for stream in STREAMS}
+        tails = {STDOUT: bytes(outcome.stdout), STDERR: bytes(outcome.stderr)}
+        return cls(submission, index, int(outcome.meta["attempt"]), said, tails)
 
+    @property
+    def stored_bytes(self) -> int:
+        """How many bytes lie in chunks."""
+        return sum(int(said.get("stored", 0)) for said in self.said.values())
 
-async def read_whole(
-    store: Store, submission: Submission, index: int, outcome: Outcome
-) -> tuple[bytes, bytes]:
-    """Return all that an attempt wrote to stdout and to stderr, with a note where some is lost.
+    @property
+    def is_small(self) -> bool:
+        """Whether to fetch all of it costs little."""
+        chunks = sum(int(said["chunks"]) for said in self.said.values())
+        return chunks <= _SMALL_CHUNKS and self.stored_bytes <= SMALL_BYTES
 
-    Args:
-        store: The bucket.
-        submission: The task's job.
-        index: Its number there.
-        outcome: What the attempt stored at its end.
+    def keys(self) -> list[str]:
+        """Return the keys of its chunks."""
+        where, index, attempt = self.submission.where, self.index, self.attempt
+        return [
+            where.chunk_key(index, attempt, stream, n)
+            for stream in STREAMS
+            for n in range(self.said[stream]["chunks"])
+        ]
 
-    Raises:
-        IntegrityError: A chunk is not the one the container wrote.
-        ServiceError: S3 refused.
-    """
-    attempt = int(outcome.meta["attempt"])
-    found = []
-    for stream, tail in ((STDOUT, outcome.stdout), (STDERR, outcome.stderr)):
-        said, data = outcome.meta[stream], bytes(tail)
-        if said["chunks"]:
-            data = await read_chunks(store, submission, index, attempt, stream, said) + data
-        found.append(output.join(data, said["gaps"]) if "gaps" in said else data)
-    return found[0], found[1]
+    def here(self) -> tuple[Piece, Piece]:
+        """Return what the outcome has of both streams, without asking anybody."""
+        out, err = [self._piece(stream, [self.tails[stream]], 0) for stream in STREAMS]
+        return out, err
+
+    def _piece(self, stream: str, found: Iterable[bytes], size: int) -> Piece:
+        """Put the last pieces of a stream together, the outcome's and chunks of a size in all."""
+        said = self.said[stream]
+        before, gaps = said["stored"] - size, said.get("gaps", ())
+        notes = output.Notes(gaps, before)
+        data = b"".join([*(part for piece in found for part in notes.add(piece)), *notes.end()])
+        return Piece(data, before + output.noted_before(before, gaps) if before else 0)
+
+    async def whole(self, store: Store) -> tuple[Piece, Piece]:
+        """Return all of both streams, with a note where some is lost.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        out, err = [await self._whole(store, stream) for stream in STREAMS]
+        return Piece(out), Piece(err)
+
+    async def _whole(self, store: Store, stream: str) -> Bytes:
+        said, tail = self.said[stream], self.tails[stream]
+        if not said["chunks"]:
+            return output.join(tail, said["gaps"]) if "gaps" in said else tail
+        whole = bytearray()
+        async with contextlib.aclosing(self._pieces(store, stream)) as pieces:
+            async for piece in pieces:
+                whole += piece
+        return whole
+
+    async def end(self, store: Store) -> tuple[Piece, Piece]:
+        """Return the end of both streams: of each some 64 KiB, or what its outcome has.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        out, err = [await self._end(store, stream) for stream in STREAMS]
+        return out, err
+
+    async def _end(self, store: Store, stream: str) -> Piece:
+        number, size = self.said[stream]["chunks"], 0
+        found: deque[bytes] = deque([self.tails[stream]])
+        oldest = max(0, number - _MOST_END_CHUNKS)
+        while number > oldest and size + len(self.tails[stream]) < END_BYTES:
+            number -= 1
+            chunk = await self._chunk(store, stream, number)
+            if chunk is None:
+                break
+            size += len(chunk)
+            found.appendleft(chunk)
+        piece = self._piece(stream, found, size)
+        more = len(piece.data) - END_BYTES
+        if more <= 0 or not size:  # what the outcome has is here anyway
+            return piece
+        return Piece(piece.data[more:], piece.left_out + more)
+
+    async def text(self, store: Store, stream: str) -> str:
+        """Return all of a stream as UTF-8, with a note where some is lost.
+
+        There is one copy of it in memory, and some chunks on their way.
+
+        Args:
+            store: The bucket.
+            stream: ``"stdout"`` or ``"stderr"``.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        text = ""
+        async with contextlib.aclosing(self._pieces(store, stream)) as pieces:
+            async for piece in pieces:
+                more = decoder.decode(piece)
+                text += more  # CPython lets a text grow where it lies
+        return text + decoder.decode(b"", final=True)
+
+    async def _pieces(self, store: Store, stream: str) -> AsyncGenerator[bytes, None]:
+        """Yield all of a stream in its order."""
+        said, tail = self.said[stream], self.tails[stream]
+        notes = output.Notes(said.get("gaps", ()))
+        kept = 0
+        behind: list[bytes] | None = None
+        async with contextlib.aclosing(self._chunks(store, stream)) as chunks:
+            async for chunk in chunks:
+                kept += len(chunk or b"")
+                if chunk is None and behind is None:
+                    behind = []  # how much is missing is known at the end
+                elif behind is not None:
+                    behind.append(chunk or b"")
+                else:
+                    for piece in notes.add(chunk or b""):
+                        yield piece
+        if behind is not None:
+            missing = said.get("stored", 0) - kept
+            for piece in [output.deleted(missing) if missing > 0 else b"", *behind, tail]:
+                yield piece
+            return
+        for piece in [*notes.add(tail), *notes.end()]:
+            yield piece
+
+    async def _chunks(self, store: Store, stream: str) -> AsyncGenerator[bytes | None, None]:
+        """Yield a stream's chunks in their order, None for one that is gone."""
+        coming: deque[asyncio.Task[bytes | None]] = deque()
+        try:
+            for sequence in range(self.said[stream]["chunks"]):
+                coming.append(asyncio.ensure_future(self._chunk(store, stream, sequence)))
+                if len(coming) >= _AHEAD:
+                    yield await coming.popleft()
+            while coming:
+                yield await coming.popleft()
+        finally:
+            for each in coming:
+                each.cancel()
+            await asyncio.gather(*coming, return_exceptions=True)
+
+    async def _chunk(self, store: Store, stream: str, sequence: int) -> bytes | None:
+        key = self.submission.where.chunk_key(self.index, self.attempt, stream, sequence)
+        found = await _read_chunk(store, self.submission, key)
+        return None if found is None else found[0]
 
 
 class Place(NamedTuple):
@@ -159,20 +307,36 @@ class Chunks:
         key = self._submission.where.chunk_key(self._index, attempt, stream, sequence)
         return await _read_chunk(self._store, self._submission, key)
 
-    async def joined(self, attempt: int | None = None) -> tuple[bytes, bytes]:
-        """Return stdout and stderr as far as there are chunks.
-
-        Args:
-            attempt: Of this attempt; by default of all, one after the other.
+    async def text(self, stream: str) -> str:
+        """Return a stream of all attempts, one after the other, as far as there are chunks.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        found: dict[str, list[bytes]] = {STDOUT: [], STDERR: []}
-        async for place, data in self.read(await self.places(attempt)):
-            found[place.stream].append(data)
-        return b"".join(found[STDOUT]), b"".join(found[STDERR])
+        places = [place for place in await self.places() if place.stream == stream]
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        text = ""
+        async for _, data in self.read(places):
+            more = decoder.decode(data)
+            text += more  # CPython lets a text grow where it lies
+        return text + decoder.decode(b"", final=True)
+
+    async def written(self, attempt: int) -> Written:
+        """Return what there is of an attempt that left no outcome.
+
+        Raises:
+            ServiceError: S3 refused.
+        """
+        said = {stream: {"chunks": 0, "stored": 0} for stream in STREAMS}
+        where = self._submission.where
+        listed = await self._store.list_keys(f"{where.streams_prefix(self._index)}{attempt}/")
+        for stream, counts in said.items():
+            for key, size in listed:  # in the order of their numbers
+                if key == where.chunk_key(self._index, attempt, stream, counts["chunks"]):
+                    counts["chunks"] += 1
+                    counts["stored"] += max(0, size - envelope.CHUNK_HEAD_BYTES)
+        return Written(self._submission, self._index, attempt, said, dict.fromkeys(STREAMS, b""))
 
 
 async def _read_chunk(
@@ -180,12 +344,19 @@ async def _read_chunk(
 ) -> tuple[bytes, datetime] | None:
     """Return what is in a chunk and when it was stored; None if it is not there."""
     try:
-        found = await store.get_dated(key)
+        found = await store.get_dated(key, most=_LARGEST_CHUNK_BYTES)
         if found is None:
             return None
-        return bytes(envelope.open_chunk(submission.key, key, found[0])), found[1]
+        data, at = found
+        if len(data) <= _INLINE_BYTES:
+            return _opened(submission, key, data), at
+        return await asyncio.to_thread(_opened, submission, key, data), at
     except envelope.EnvelopeError as error:
         raise IntegrityError(
             f"output s3://{store.bucket}/{key} is not what the job wrote ({error})",
             job_id=submission.job_id,
         ) from error
+
+
+def _opened(submission: Submission, key: str, data: bytearray) -> bytes:
+    return bytes(envelope.open_chunk(submission.key, key, data))

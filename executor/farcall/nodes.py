@@ -10,6 +10,7 @@ from typing import Any
 from farcall import endings, output, results, terminal
 from farcall.endings import About, Verdict
 from farcall.errors import FarcallError, JobCancelledError
+from farcall.output import Bytes
 from farcall.results import Result
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures
@@ -34,8 +35,8 @@ class NodeEnd:
     cancelled: bool = False
     value: Buffer | None = field(default=None, repr=False)
     error: str = ""
-    stdout: bytes = field(default=b"", repr=False)
-    stderr: bytes = field(default=b"", repr=False)
+    stdout: Bytes = field(default=b"", repr=False)
+    stderr: Bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class _Read:
     node: int
     value: Buffer | None = field(repr=False)
     error: str
-    stdout: bytes = field(repr=False)
-    stderr: bytes = field(repr=False)
+    stdout: Bytes = field(repr=False)
+    stderr: Bytes = field(repr=False)
 
 
 def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
@@ -75,14 +76,11 @@ def _shares(meta: dict[str, Any], job: About) -> list[About]:
         ]
         for record in meta["results"][0]["nodes"]
     ]
-    ends = [*begins[1:], [len(job.stdout), len(job.stderr)]]
-    return [
-        job.of(job.stdout[begin[0] : end[0]], job.stderr[begin[1] : end[1]])
-        for begin, end in zip(begins, ends, strict=True)
-    ]
+    ends: list[Sequence[int | None]] = [*begins[1:], (None, None)]
+    return [job.part(begin, end) for begin, end in zip(begins, ends, strict=True)]
 
 
-def ends(result: Result, nodes: Sequence[int], stdout: bytes, stderr: bytes) -> list[NodeEnd]:
+def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> list[NodeEnd]:
     """Say how each node ended.
 
     Args:

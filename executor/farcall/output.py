@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from typing import TypeAlias
+
+Bytes: TypeAlias = "bytes | bytearray"
+"""What was put together piece by piece stays where it lies: copying much of it takes long."""
 
 _Gap = tuple[int, int]
 """How many bytes were kept before it, and how many were not kept."""
@@ -15,12 +20,41 @@ def join(kept: bytes, gaps: Iterable[_Gap]) -> bytes:
         kept: The bytes that were stored.
         gaps: Where the container had to give some up, as the outcome says.
     """
-    pieces = []
-    start = 0
-    for at, length in gaps:
-        pieces += [kept[start:at], _note(length)]
-        start = at
-    return b"".join([*pieces, kept[start:]])
+    notes = Notes(gaps)
+    return b"".join([*notes.add(kept), *notes.end()])
+
+
+class Notes:
+    """Puts a note at each gap of a stream that comes in pieces.
+
+    Args:
+        gaps: Where the container had to give some bytes up, as the outcome says.
+        first: How many bytes were stored before the first piece.
+    """
+
+    def __init__(self, gaps: Iterable[_Gap], first: int = 0) -> None:
+        self._left = deque(gap for gap in gaps if gap[0] >= first)
+        self._at = first
+
+    def add(self, piece: bytes) -> list[bytes]:
+        """Return the next piece, in as many as there are notes in it and one more."""
+        end = self._at + len(piece)
+        found, begin = [], 0
+        while self._left and self._left[0][0] < end:
+            at, length = self._left.popleft()
+            found += [piece[begin : at - self._at], _note(length)]
+            begin = at - self._at
+        self._at = end
+        return [*found, piece[begin:]]
+
+    def end(self) -> list[bytes]:
+        """Return the notes behind the last piece."""
+        return [_note(length) for _, length in self._left]
+
+
+def noted_before(first: int, gaps: Iterable[_Gap]) -> int:
+    """Return how many bytes the notes have that come before the stored byte of a number."""
+    return sum(len(_note(length)) for at, length in gaps if at < first)
 
 
 def place(written: int, gaps: Iterable[_Gap]) -> int:
@@ -37,6 +71,14 @@ def place(written: int, gaps: Iterable[_Gap]) -> int:
 def deleted(length: int) -> bytes:
     """Return what stands in the place of bytes that were stored and are no longer there."""
     return f"\n[farcall: {length} bytes were deleted from the bucket]\n".encode()
+
+
+def told(data: Bytes, left_out: int) -> str:
+    """Return output as UTF-8, with a note where it is the end of more alone."""
+    text = data.decode(errors="replace")
+    return (
+        f"[farcall: {left_out} bytes before this are left out here]\n{text}" if left_out else text
+    )
 
 
 def _note(length: int) -> bytes:

@@ -170,7 +170,7 @@ class Reading:
         number = transcript.number
         kept = self._course.kept()
         if kept is not None and kept.attempt == number:
-            yield transcript.close_with(kept.stdout, kept.stderr)
+            yield await transcript.close_kept(kept.ending(), kept.stdout, kept.stderr)
             return
         ending = await self._course.ending(number)
         if ending is None:

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from farcall import endings, errors, output, terminal, unpickling
 from farcall.endings import About, Verdict
+from farcall.output import Bytes
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import STREAMS, TERMINATED_TYPE, CallStatus, OutcomeStatus
@@ -38,8 +39,8 @@ class Result(NamedTuple):
 
     value: Any = None
     error: BaseException | None = None
-    stdout: bytes = b""
-    stderr: bytes = b""
+    stdout: Bytes = b""
+    stderr: Bytes = b""
     wall_s: float | None = None
     cpu_s: float | None = None
 
@@ -172,22 +173,35 @@ def complete(
     ]
 
 
+def shared(found: list[Result], meta: dict[str, Any], job: About) -> list[Result]:
+    """Return the same results, each with its part of a job's whole output.
+
+    Args:
+        found: What `read` found.
+        meta: The outcome's description.
+        job: Has the output.
+    """
+    if meta["status"] == OutcomeStatus.REFUSED:
+        return [each._replace(stdout=job.stdout, stderr=job.stderr) for each in found]
+    begun = zip(found, _shares(meta, job), strict=False)
+    told = [each._replace(stdout=own.stdout, stderr=own.stderr) for each, own in begun]
+    return told + found[len(told) :]
+
+
 def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
     """Yield for each call that was begun what errors say of it: its own part of the output."""
-    rest = job
     begin = [0, 0]
     for record in meta["results"]:
         if "ended" not in record:  # no other call followed
-            yield rest
+            yield job.part(begin)
             continue
         end = [
             output.place(written, meta[stream].get("gaps", ()))
             for stream, written in zip(STREAMS, record["ended"], strict=True)
         ]
-        yield job.of(job.stdout[begin[0] : end[0]], job.stderr[begin[1] : end[1]])
+        yield job.part(begin, end)
         begin = end
-        rest = job.of(job.stdout[begin[0] :], job.stderr[begin[1] :])
-    yield rest
+    yield job.part(begin)
 
 
 def was_told_to_stop(record: dict[str, Any]) -> bool:

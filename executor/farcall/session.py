@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -20,11 +20,13 @@ from farcall.aws import Aws
 from farcall.batch import Batch
 from farcall.calls import Calls
 from farcall.delivered import Delivered
-from farcall.delivery import Courier, Reader, Room, no_bound
+from farcall.delivery import Courier, Output, Reader, Room, no_bound
 from farcall.details import JobDetail
 from farcall.documents import Documents
 from farcall.errors import JobLostError
 from farcall.events import EventQueues
+from farcall.held import Held
+from farcall.logs import Written
 from farcall.packing import Packer
 from farcall.settings import Settings
 from farcall.spilling import where_needed
@@ -92,6 +94,7 @@ class Session:
         self._stores: dict[str, Store] = {}
         self.calls = Calls(self.store)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
+        self._held = Held()
         self._undelivered: dict[str, tuple[int, bool]] = {}
         self.terminations = Terminations(self.batch, self.tracker)
         self._keeper = asyncio.ensure_future(self._keep())
@@ -149,6 +152,7 @@ class Session:
         arrival: Arrival,
         calls: int = 1,
         room: Room = no_bound,
+        output: Output = Output.NONE,
     ) -> Delivered:
         """Fetch what came of a task, and leave its objects where they are, for `discard`.
 
@@ -159,6 +163,7 @@ class Session:
             arrival: What the tracker saw.
             calls: Number of calls the task makes.
             room: Is waited for before anything is fetched but the object that arrived.
+            output: How much of what the task wrote is fetched with it.
 
         Raises:
             ServiceError: S3 refused.
@@ -167,7 +172,14 @@ class Session:
         folder_for = where_needed(settings.cache_dir)
         with self._in_delivery():
             return await self._courier.deliver(
-                store, submission, index, arrival, calls, folder_for=folder_for, room=room
+                store,
+                submission,
+                index,
+                arrival,
+                calls,
+                folder_for=folder_for,
+                room=room,
+                output=output,
             )
 
     async def fetch(
@@ -197,6 +209,8 @@ class Session:
         submission: Submission,
         index: int,
         spent: list[str],
+        output: Sequence[str] = (),
+        holder: object | None = None,
     ) -> None:
         """Have the objects of a task deleted whose result its owner has, where all went well.
 
@@ -207,12 +221,16 @@ class Session:
             submission: Its job.
             index: Its number there.
             spent: Keys of what is of no more use; see `farcall.delivery.Delivered`.
+            output: Keys of output that may still be asked for.
+            holder: By whom: it stays as long as this lives and the session is open.
         """
         bundle = submission.where.bundle_key
         store = self.store(submission.where.bucket)
         spent = [] if settings.keep_artifacts else spent
         if spent:
             store.delete_delivered(submission, index, spent)
+            if output and holder is not None:
+                self._held.hold(holder, store, list(output))
         if bundle in self._undelivered:
             left, well = self._undelivered.pop(bundle)
             left, well = left - 1, well and bool(spent)
@@ -221,7 +239,7 @@ class Session:
             else:
                 store.end_bundle(submission.where, delete=well)
 
-    async def output(self, submission: Submission, index: int) -> tuple[bytes, bytes] | None:
+    async def written(self, submission: Submission, index: int) -> Written | None:
         """Return what an ended task wrote, without taking its outcome; None if there is none.
 
         Raises:
@@ -229,7 +247,7 @@ class Session:
             ServiceError: S3 refused.
         """
         store = self.store(submission.where.bucket)
-        return await self._courier.output(store, submission, index)
+        return await self._courier.written(store, submission, index)
 
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
@@ -330,6 +348,7 @@ class Session:
         await self._close_submitters()
         await _give_way()  # those that were told may end their jobs too
         await self.terminations.settle()
+        self._held.let_go()
         for store in self._stores.values():
             with contextlib.suppress(Exception):  # what stays there harms nobody
                 await _flush(store)

@@ -182,14 +182,14 @@ class Store:
         return None if found is None else found[0]
 
     async def get_dated(
-        self, key: str, size: int | None = None
+        self, key: str, size: int | None = None, most: int | None = None
     ) -> tuple[bytearray, datetime] | None:
-        """Return an object and when it was stored; otherwise the same as `get`."""
+        """Return an object of so many bytes at most, and when it was stored; see `get`."""
 
         async def fetch(store: S3Store) -> tuple[bytearray, datetime]:
             reply = await obstore.get_async(store, key)
             total, at = reply.meta["size"], reply.meta["last_modified"]
-            if total > _MOST_BYTES or size not in (None, total):
+            if total > (most or _MOST_BYTES) or size not in (None, total):
                 raise envelope.IntegrityError(f"it has {total} bytes")
             if total <= _STREAM_BYTES:
                 return bytearray(await reply.bytes_async()), at

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from farcall import failures, payload
 from farcall.delivered import Delivered
+from farcall.delivery import Output
 from farcall.errors import FarcallError, ServiceError
 from farcall.payload import Call
 from farcall.progress import Progress
@@ -94,7 +95,9 @@ class Sweep(Generic[R]):
             SettingsError: Something the options name does not exist.
             ServiceError: AWS refused a call.
         """
-        return self._each(lambda index, job_id, result: result.tell(index, job_id))
+        return self._each(
+            lambda index, job_id, result: result.tell(index, job_id), with_output=True
+        )
 
     async def _gather(self) -> list[R]:
         values: list[Any] = [None] * len(self._calls)
@@ -108,7 +111,11 @@ class Sweep(Generic[R]):
         return index, result.unwrap()
 
     async def _each(
-        self, shape: Callable[[int, str, Result], T], *, one_by_one: bool = True
+        self,
+        shape: Callable[[int, str, Result], T],
+        *,
+        one_by_one: bool = True,
+        with_output: bool = False,
     ) -> AsyncGenerator[T, None]:
         """Submit the calls, and yield what comes of each as it comes.
 
@@ -126,7 +133,7 @@ class Sweep(Generic[R]):
             raise FarcallError(
                 "this sweep is being waited for already; call map again for another"
             )
-        wait = self._wait = Wait(len(self._calls), self._chunksize)
+        wait = self._wait = Wait(len(self._calls), self._chunksize, with_output=with_output)
         progress: AbstractContextManager[object] = nullcontext()
         if self._progress:
             count = functools.partial(wait.count, session.tracker.latest)
@@ -231,7 +238,13 @@ class Sweep(Generic[R]):
             place = await wait.window.enter(arrival.size if isinstance(arrival, Arrived) else 0)
             try:
                 delivered = await session.deliver(
-                    self._settings, submission, index, arrival, len(numbers), place.grow
+                    self._settings,
+                    submission,
+                    index,
+                    arrival,
+                    len(numbers),
+                    place.grow,
+                    Output.WHOLE if wait.with_output else Output.NONE,
                 )
             except Exception as error:
                 place.leave()
@@ -244,7 +257,7 @@ class Sweep(Generic[R]):
                 delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             discard = functools.partial(
-                session.discard, self._settings, submission, index, delivered.spent
+                session.discard, self._settings, submission, index, delivered.all_spent
             )
             wait.put(Fetched(numbers.start, job_id, deque(results), place, discard))
             del delivered, results  # the values are the caller's, as soon as they are taken

@@ -20,6 +20,7 @@ from farcall import output
 from farcall.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
 from farcall.lines import Lines
 from farcall.logs import Chunks, Place
+from farcall.output import Bytes
 from farcall_runtime.contract import STREAMS
 
 LOG = "log"
@@ -59,13 +60,13 @@ class Ending(NamedTuple):
         attempt: Number of the attempt.
         meta: The outcome's description.
         tails: By stream, what no chunk has.
-        at: When the outcome was stored.
+        at: When the outcome was stored; None where that is not known.
     """
 
     attempt: int
     meta: Mapping[str, Any]
     tails: Mapping[str, bytes]
-    at: datetime
+    at: datetime | None
 
 
 class Transcript:
@@ -181,7 +182,23 @@ class Transcript:
         gaps = [(max(0, at - before), length) for at, length in said.get("gaps", ())]
         return output.join(kept + tail, gaps)
 
-    def close_with(self, stdout: bytes, stderr: bytes) -> list[Line]:
+    async def close_kept(self, ending: Ending | None, stdout: Bytes, stderr: Bytes) -> list[Line]:
+        """Return the lines up to the end of an attempt whose outcome was taken by this process.
+
+        Args:
+            ending: What it said, where not all output is here; else None.
+            stdout: What is here.
+            stderr: The same of the other stream.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
+        if ending is None:
+            return self.close_with(stdout, stderr)
+        return await self.close(ending, with_notes=True) or []
+
+    def close_with(self, stdout: Bytes, stderr: Bytes) -> list[Line]:
         """Return the lines up to the attempt's end, given all that it has written."""
         lines: list[Line] = []
         for stream, whole in zip(STREAMS, (stdout, stderr), strict=True):

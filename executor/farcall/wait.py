@@ -97,6 +97,7 @@ class Wait:
     Args:
         calls: Number of calls.
         chunksize: Calls in one task.
+        with_output: Whether the caller gets what the tasks wrote, too.
 
     Attributes:
         arrays: The jobs by their IDs.
@@ -104,9 +105,11 @@ class Wait:
         fetched: Those that were fetched, or an error that ends the wait.
         window: Bounds what is fetched and was not taken.
         is_over: Whether nobody waits any more.
+        with_output: As the argument.
     """
 
-    def __init__(self, calls: int, chunksize: int) -> None:
+    def __init__(self, calls: int, chunksize: int, *, with_output: bool = False) -> None:
+        self.with_output = with_output
         self._calls = calls
         self._chunksize = chunksize
         self.arrays: dict[str, Array] = {}

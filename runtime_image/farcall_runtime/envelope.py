@@ -43,6 +43,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _ROW = struct.Struct(">QQ32sI")  # offset, length, SHA-256, number of the entry's function
 _OUTCOME_HEAD = struct.Struct(">12s32sI")  # prefix, signature, bytes of meta
 _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
+CHUNK_HEAD_BYTES = _CHUNK_HEAD.size
 _PACK_HEAD = struct.Struct(">I")
 _PACK_LENGTH = struct.Struct(">Q")
 ALIGNMENT = 64

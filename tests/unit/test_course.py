@@ -117,9 +117,9 @@ async def test_a_look_costs_four_small_requests(monkeypatch):
     asked = []
     get = session.store("bucket").get_dated
 
-    async def counted(key, size=None):
+    async def counted(key, **options):
         asked.append(key)
-        return await get(key, size)
+        return await get(key, **options)
 
     monkeypatch.setattr(session.store("bucket"), "get_dated", counted)
     await follow(job("RUNNING"), session)

@@ -122,6 +122,7 @@ async def opened(account, monkeypatch):
         s3_endpoint="",
         has_console=False,
         overruled="",
+        bucket_region=lambda bucket: "us-east-1",
         close=close,
     )
 

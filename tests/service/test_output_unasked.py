@@ -1,0 +1,160 @@
+"""What a task prints is fetched for who asks for it, and for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor
+from patience import until_async
+from proxy import Proxy
+
+MIB = 1024 * 1024
+LINE = "x" * 1023 + "\n"
+MUCH = 20 * MIB
+"""Several chunks, for the container stores 8 MiB at most in one."""
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as running:
+        yield running
+
+
+@pytest.fixture
+def left(aws: farcall.local.LocalAWS) -> Callable[[str], list[str]]:
+    """Return the keys of output that lie below a prefix."""
+    s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
+
+    def keys(prefix: str) -> list[str]:
+        bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
+        found = s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/").get("Contents", [])
+        return [each["Key"] for each in found if "/streams/" in each["Key"]]
+
+    return keys
+
+
+def speak(size: int) -> int:
+    for _ in range(size // len(LINE)):
+        sys.stdout.write(LINE)
+    print("the end", file=sys.stderr)
+    return size
+
+
+def fail(size: int) -> None:
+    speak(size)
+    raise ValueError("after all that")
+
+
+def speak_slowly(seconds: float) -> str:
+    print("begun", flush=True)
+    time.sleep(seconds)
+    print("ended")
+    return "value"
+
+
+async def test_a_value_alone_brings_no_output_and_leaves_none(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
+) -> None:
+    async with make_executor(endpoint_url=proxy.url, prefix="unasked/value") as executor:
+        task = executor.task(speak)
+        assert await task(MUCH) == MUCH
+        assert await task.map([MUCH, 1024]) == [MUCH, 1024]
+    assert proxy.counts["s3 GET streams"] == 0
+    assert left("unasked/value") == []
+
+
+async def test_a_handle_may_be_asked_for_output_after_the_value(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
+) -> None:
+    async with make_executor(endpoint_url=proxy.url, prefix="unasked/handle") as executor:
+        job = await executor.submit(speak, MUCH)
+        assert await job.result() == MUCH
+        assert proxy.counts["s3 GET streams"] == 0
+
+        assert await job.stdout() == LINE * (MUCH // len(LINE))
+        assert await job.stderr() == "the end\n"
+        lines = [line async for line in job.logs()]
+        assert lines.count(LINE[:-1]) == MUCH // len(LINE)
+        assert lines[-1] == "the end"
+        (result,) = await job.results()
+        assert (len(result.stdout), result.stderr, result.value) == (MUCH, "the end\n", MUCH)
+
+        chunks = await asyncio.to_thread(left, "unasked/handle")
+        assert len(chunks) >= 2
+        del job, result
+        gc.collect()
+        await until_async(lambda: _is_empty(left, "unasked/handle"))
+
+
+async def _is_empty(left: Callable[[str], list[str]], prefix: str) -> bool:
+    return not await asyncio.to_thread(left, prefix)
+
+
+async def test_output_that_nobody_asked_for_goes_with_the_block(
+    make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
+) -> None:
+    async with make_executor(prefix="unasked/block") as executor:
+        job = await executor.submit(speak, MUCH)
+        assert await job.result() == MUCH
+        assert await asyncio.to_thread(left, "unasked/block")
+    assert left("unasked/block") == []
+    assert "bytes were deleted from the bucket" in await job.stdout()
+
+
+async def test_little_output_is_still_there_after_the_block(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        job = await executor.submit(speak_slowly, 4)
+        assert await job.result() == "value"
+    fetched = proxy.counts["s3 GET streams"]
+    assert fetched >= 1
+    assert await job.stdout() == "begun\nended\n"
+    assert [line async for line in job.logs()] == ["begun", "ended"]
+    assert proxy.counts["s3 GET streams"] == fetched
+
+
+async def test_an_error_tells_the_end_of_what_was_written(
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        job = await executor.submit(fail, MUCH)
+        error = await job.exception()
+        assert isinstance(error, ValueError)
+        assert proxy.counts["s3 GET streams"] <= 1
+        assert await job.stdout() == LINE * (MUCH // len(LINE))
+
+        def die(size: int) -> None:
+            import os
+
+            speak(size)
+            sys.stdout.flush()
+            os._exit(3)
+
+        error = await (await executor.submit(die, MUCH)).exception()
+        assert error is not None
+        told = error.stdout  # type: ignore[attr-defined]
+        assert told.startswith("[farcall: ")
+        assert "bytes before this are left out here]" in told
+        assert told.endswith(LINE)
+        assert len(told) <= MIB + 200
+        assert error.stderr == "the end\n"  # type: ignore[attr-defined]
+
+
+async def test_the_results_of_a_map_have_all_output(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    async with make_executor() as executor:
+        sizes = [MUCH, 1024, 3 * MIB]
+        sweep = executor.task(speak).map(sizes, chunksize=2)
+        found = {result.index: result async for result in sweep.results()}
+    assert [len(found[n].stdout) for n in range(3)] == sizes
+    assert [found[n].stderr for n in range(3)] == ["the end\n"] * 3
