@@ -31,6 +31,7 @@ COMMANDS = {
     "run": Lazy("running:run", "Run a function as a job and print its value."),
     "plan": Lazy("planning:plan", "Show what run would send to Batch, and send nothing."),
     "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
+    "allow": Lazy("allow:allow", "Agree to what a folder's farcall.toml decides."),
     "configure": Lazy("configure:configure", "Write farcall's options into a file."),
     "list": Lazy("looking:list_jobs", "Show the jobs there are, the newest first."),
     "status": Lazy("looking:show_status", "Show the state of jobs, each in a line."),
@@ -118,5 +119,25 @@ def _run() -> Any:
     except (FarcallError, ModuleNotFoundError) as error:
         from farcall.printing import say
 
+        if _is_agreed_now(error):
+            return _run()
         say(f"farcall: {error}", fg="red", err=True)
         return codes.code_of(error)
+
+
+def _is_agreed_now(error: Exception) -> bool:
+    """Ask at a terminal for the yes that is missing; tell whether it was given."""
+    from farcall.agreement import NotAgreedError, agree
+
+    if not isinstance(error, NotAgreedError) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    from farcall.commands.allow import tell
+
+    tell(error.path, error.decides)
+    try:
+        if not click.confirm("Agree to that?", err=True):
+            return False
+    except click.Abort:
+        return False
+    agree(error.path, error.decides)
+    return True

@@ -3,17 +3,20 @@
 An option is looked up in the constructor's arguments, then in the environment
 (``FARCALL_<OPTION>``), then in the section ``[executors.awsbatch]`` of ``farcall.toml`` in the
 working directory or else of ``~/.config/farcall/farcall.toml``, then in the table of defaults.
-Zero, false and the empty string are values.
+Zero, false and the empty string are values. What a file of the working directory decides counts
+only once its user agreed; ``FARCALL_CONFIG`` names a file in the place of both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import enum
 import functools
 import os
 import re
 import sys
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -29,7 +32,8 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as SourceError
 
-from farcall import terminal
+from farcall import agreement, terminal
+from farcall.agreement import CONFIG_VARIABLE
 from farcall.errors import SettingsError
 from farcall_runtime.contract import JOB_ENVIRONMENT, is_key
 
@@ -40,7 +44,8 @@ else:
 
 SECTION = ("executors", "awsbatch")
 ENVIRONMENT_PREFIX = "FARCALL_"
-_FILES = (Path("farcall.toml"), Path("~/.config/farcall/farcall.toml"))
+WORKING_FILE = Path("farcall.toml")
+_FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
 _NAME = r"[A-Za-z0-9_-]{1,128}"
 _SQS = r"[A-Za-z0-9_-]{1,80}(\.fifo)?"
@@ -54,6 +59,23 @@ def _no_bool(value: object) -> object:
 
 
 _Number = BeforeValidator(_no_bool)
+
+
+class _Says(enum.Enum):
+    """What an option says, which each has to choose.
+
+    WHERE: Where things are, who one is, or what runs: whose pickles are read here, and who gets
+        what is uploaded. From a file of the working directory it counts only once its user has
+        agreed; see `farcall.agreement`.
+    HOW: How a job is run, which costs money at most.
+    """
+
+    WHERE = "where"
+    HOW = "how"
+
+
+_WHERE, _HOW = _Says.WHERE, _Says.HOW
+_Where = Annotated[str, _WHERE]
 
 
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -158,44 +180,50 @@ class Settings(BaseSettings):
         env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, env_ignore_empty=False
     )
 
-    profile: str = "default"
-    region: str = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
-    credentials: str = "~/.aws/credentials"
-    batch_queue: str = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
-    s3_bucket_name: str = Field(
+    profile: _Where = "default"
+    region: _Where = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
+    credentials: _Where = "~/.aws/credentials"
+    batch_queue: _Where = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
+    s3_bucket_name: _Where = Field(
         "covalent-batch-job-resources", pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$"
     )
-    batch_job_definition_name: str = Field(
+    batch_job_definition_name: _Where = Field(
         "covalent-batch-jobs", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$"
     )
-    batch_execution_role_name: str = Field("ecsTaskExecutionRole", pattern=rf"^({_ROLE}|arn:.+|)$")
-    batch_job_role_name: str = Field("CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$")
-    batch_job_log_group_name: str = Field(
+    batch_execution_role_name: _Where = Field(
+        "ecsTaskExecutionRole", pattern=rf"^({_ROLE}|arn:.+|)$"
+    )
+    batch_job_role_name: _Where = Field("CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$")
+    batch_job_log_group_name: _Where = Field(
         "covalent-batch-job-logs", pattern=r"^[A-Za-z0-9_/.#-]{0,512}$"
     )
-    vcpu: Annotated[float, _Number] = Field(2, gt=0, allow_inf_nan=False)
-    memory: Annotated[float, _Number] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
-    num_gpus: Annotated[int, _Number] = Field(0, ge=0)
-    retry_attempts: Annotated[int, _Number] = Field(3, ge=1, le=10)
-    time_limit: Annotated[int, _Number] = Field(300, ge=60)
-    poll_freq: Annotated[float, _Number] = Field(10, ge=0, allow_inf_nan=False)
-    cache_dir: str = DEFAULT_CACHE_DIR
-    container_image_uri: str = Field("", max_length=255)
-    prefix: str = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
-    linger_s: Annotated[float, _Number] = Field(0.1, ge=0, le=60)
-    retry_on: Literal["failure", "infrastructure"] = "failure"
-    stuck_timeout_s: Annotated[float | None, _Number] = Field(None, ge=0, allow_inf_nan=False)
-    tags: dict[str, str] = Field({}, max_length=45)
-    priority: Annotated[int | None, _Number] = Field(None, ge=0, le=9999)
-    share_identifier: str = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
-    job_definition_extra: dict[str, Any] = Field({}, repr=False)  # may hold secrets
-    event_queue: str = Field(
+    vcpu: Annotated[float, _Number, _HOW] = Field(2, gt=0, allow_inf_nan=False)
+    memory: Annotated[float, _Number, _HOW] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
+    num_gpus: Annotated[int, _Number, _HOW] = Field(0, ge=0)
+    retry_attempts: Annotated[int, _Number, _HOW] = Field(3, ge=1, le=10)
+    time_limit: Annotated[int, _Number, _HOW] = Field(300, ge=60)
+    poll_freq: Annotated[float, _Number, _HOW] = Field(10, ge=0, allow_inf_nan=False)
+    cache_dir: _Where = DEFAULT_CACHE_DIR
+    container_image_uri: _Where = Field("", max_length=255)
+    prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
+    linger_s: Annotated[float, _Number, _HOW] = Field(0.1, ge=0, le=60)
+    retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "failure"
+    stuck_timeout_s: Annotated[float | None, _Number, _HOW] = Field(
+        None, ge=0, allow_inf_nan=False
+    )
+    tags: Annotated[dict[str, str], _HOW] = Field({}, max_length=45)
+    priority: Annotated[int | None, _Number, _HOW] = Field(None, ge=0, le=9999)
+    share_identifier: Annotated[str, _HOW] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
+    job_definition_extra: Annotated[dict[str, Any], _WHERE] = Field(
+        {}, repr=False
+    )  # may hold secrets
+    event_queue: _Where = Field(
         "", pattern=rf"^({_SQS}|arn:aws[a-z-]*:sqs:[^:]+:\d+:{_SQS}|https?://\S+|)$"
     )
-    endpoint_url: str = Field("", pattern=r"^(https?://[^\s]+|)$")
-    keep_artifacts: bool = False
-    workflow: str = Field("", max_length=128)
-    page_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
+    endpoint_url: _Where = Field("", pattern=r"^(https?://[^\s]+|)$")
+    keep_artifacts: Annotated[bool, _HOW] = False
+    workflow: Annotated[str, _HOW] = Field("", max_length=128)
+    page_url: _Where = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
 
     def __init__(self, **options: Any) -> None:
         _refuse_unknown(options, _place().constructor)
@@ -285,7 +313,8 @@ class Settings(BaseSettings):
         """Order the sources: arguments, environment, file."""
         _refuse_unknown(from_environment(), "the environment", ENVIRONMENT_PREFIX)
         # Merged here: pydantic-settings would merge the tables of two sources key by key.
-        merged = {**from_file(), **env_settings(), **init_settings()}
+        given = {**env_settings(), **init_settings()}
+        merged = {**_agreed_file(given.keys()), **given}
         return (InitSettingsSource(settings_cls, init_kwargs=merged),)
 
 
@@ -294,12 +323,24 @@ def from_environment() -> dict[str, str]:
     return {
         name[len(ENVIRONMENT_PREFIX) :].lower(): value
         for name, value in os.environ.items()
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in JOB_ENVIRONMENT
+        if name.startswith(ENVIRONMENT_PREFIX)
+        and name not in JOB_ENVIRONMENT
+        and name != CONFIG_VARIABLE
     }
 
 
 def files() -> list[Path]:
-    """Return the files of options that there are; the first one is in force."""
+    """Return the files of options that there are; the first one is in force.
+
+    Raises:
+        SettingsError: FARCALL_CONFIG names none.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        path = Path(named)
+        if not path.is_file():
+            raise SettingsError(f"{CONFIG_VARIABLE} is {named!r}, and there is no such file")
+        return [path]
     found = []
     for path in _FILES:
         with contextlib.suppress(RuntimeError):  # nobody knows where home is
@@ -310,7 +351,7 @@ def files() -> list[Path]:
 
 
 def from_file() -> dict[str, Any]:
-    """Return the options of the file in force.
+    """Return the options of the file in force, whether agreed to or not.
 
     Raises:
         SettingsError: It cannot be read, or has an unknown option.
@@ -318,18 +359,56 @@ def from_file() -> dict[str, Any]:
     elsewhere = _elsewhere.get()
     if elsewhere is not None:
         return elsewhere[1]
-    for path in files()[:1]:
-        try:
-            section: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path} is not valid TOML: {error}") from error
-        for part in SECTION:
-            section = section.get(part, {})
-            if not isinstance(section, dict):
-                raise SettingsError(f"{path}: [{'.'.join(SECTION)}] must be a table of options")
-        _refuse_unknown(section, f"{path}, section [{'.'.join(SECTION)}]")
-        return dict(section)
-    return {}
+    there = files()
+    return read(there[0]) if there else {}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the options of a file.
+
+    Raises:
+        SettingsError: It cannot be read, or has an unknown option.
+    """
+    try:
+        section: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
+    for part in SECTION:
+        section = section.get(part, {})
+        if not isinstance(section, dict):
+            raise SettingsError(f"{path}: [{'.'.join(SECTION)}] must be a table of options")
+    _refuse_unknown(section, f"{path}, section [{'.'.join(SECTION)}]")
+    return dict(section)
+
+
+def decided(path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which of a file's options count only once its user agreed, with their values."""
+    is_own = agreement.is_own(path)
+    return {name: value for name, value in section.items() if not is_own or _says_where(name)}
+
+
+def _says_where(option: str) -> bool:
+    return _HOW not in Settings.model_fields[option].metadata
+
+
+def _agreed_file(given: Collection[str]) -> dict[str, Any]:
+    """Return the options of the file in force, once its user agreed to what it decides.
+
+    Args:
+        given: Options that come from elsewhere, before it.
+
+    Raises:
+        SettingsError: That is not so, or it cannot be read, or has an unknown option.
+    """
+    section = from_file()
+    is_ours = _elsewhere.get() is None and not os.environ.get(CONFIG_VARIABLE)
+    if is_ours and files()[:1] == [WORKING_FILE]:
+        decides = decided(WORKING_FILE, section)
+        if not decides.keys() <= set(given):
+            agreement.check(WORKING_FILE, decides)
+    return section
 
 
 def _refuse_unknown(options: dict[str, Any], where: str, prefix: str = "") -> None:

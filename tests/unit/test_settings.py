@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pydantic
 import pytest
 
-from farcall import Settings
+from farcall import Settings, agreement, settings
 from farcall.errors import SettingsError
 
 DOCUMENTED = {
@@ -48,6 +49,8 @@ def write(path, text, section="[executors.awsbatch]"):
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{section}\n{text}\n")
+    with contextlib.suppress(SettingsError):  # what is no TOML says nothing
+        agreement.agree(path, settings.decided(path, settings.read(path)))
 
 
 def home_file(text):

@@ -18,11 +18,21 @@ import click
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from farcall.agreement import agree, is_agreed
 from farcall.commands.options import check, parse, read
 from farcall.descriptions import Description, describe
 from farcall.errors import FarcallError, SettingsError
 from farcall.printing import hand_out, say
-from farcall.settings import ENVIRONMENT_PREFIX, SECTION, Settings, files, from_environment
+from farcall.settings import (
+    ENVIRONMENT_PREFIX,
+    SECTION,
+    WORKING_FILE,
+    Settings,
+    decided,
+    files,
+    from_environment,
+)
+from farcall.settings import read as read_file
 
 _HOME = Path("~/.config/farcall/farcall.toml")
 _TITLE = f"[{'.'.join(SECTION)}]"
@@ -72,7 +82,10 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     if is_printed:
         hand_out(after)
         return
+    is_known = not before or _is_known(path)
     kept = _write(path, before, after)
+    if is_known and path.name == WORKING_FILE.name:  # what else it decides was agreed to, too
+        agree(path, decided(path, read_file(path)))
     say(f"{path} {'is as it was' if after == before else 'was written'}")
     if kept is not None:
         say(f"as it was before: {kept}")
@@ -80,6 +93,12 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
         say(f"{variable} is set, and comes before the file", err=True)
     say("next: farcall doctor", err=True)
+
+
+def _is_known(path: Path) -> bool:
+    """Tell whether all that a file decides was agreed to."""
+    decides = decided(path, read_file(path))
+    return not decides or is_agreed(path, decides)
 
 
 def _ask() -> Iterator[tuple[str, Any]]:

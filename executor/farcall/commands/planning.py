@@ -64,7 +64,7 @@ def plan(
     outcomes are signed with, which is not shown. AWS is asked whether what the options name is
     there, and whether the definition is registered already: then it is not registered again.
     """  # noqa: D301  # click's mark for lines to be left as they are
-    found, executor, bound = prepare(ctx, target, args, given(assignments, short))
+    found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
     document = asyncio.run(_plan(executor.settings, found.function, bound, size, offline=offline))
     text = json.dumps(document, indent=2)
     if sys.stdout.isatty():

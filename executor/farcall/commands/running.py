@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def run(
     """  # noqa: D301  # click's mark for lines to be left as they are
     if detach + as_json + (output is not None) > 1:
         raise click.UsageError("--detach, --output and --json exclude each other")
-    found, executor, bound = prepare(ctx, target, args, given(assignments, short))
+    found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
     if detach:
         asyncio.run(_leave(executor, found, bound))
     else:
@@ -82,7 +83,7 @@ def run(
 
 
 def prepare(
-    ctx: click.Context, target: str, args: tuple[str, ...], options: dict[str, Any]
+    ctx: click.Context, target: str, args: tuple[str, ...], given: Callable[[], dict[str, Any]]
 ) -> tuple[Target, BatchExecutor, inspect.BoundArguments]:
     """Find a function, its executor and its arguments, all before AWS is asked for anything.
 
@@ -90,13 +91,15 @@ def prepare(
         ctx: Of the command.
         target: ``MODULE:FUNCTION``.
         args: The function's part of the command line.
-        options: The options given for the job.
+        given: Returns the options given for the job, checked, once the function is found: a
+            program of the folder needs no yes to its options.
 
     Raises:
         click.UsageError: There is no such function, or the arguments do not fit it.
         SettingsError: An option from elsewhere is wrong.
     """
     found = find(target)
+    options = given()
     bound = Call(target, found.function).bind(args, ctx)
     callee = found.callee
     executor = callee.executor if isinstance(callee, Task) else BatchExecutor()

@@ -1,0 +1,131 @@
+"""Whether the user agreed to what a file of the working directory decides.
+
+Such a file may be a stranger's: of a cloned repository, of an unpacked archive, of another user of
+the machine. Whoever says where a job's objects are has their pickles read here, and gets what this
+user uploads. So what says where things are, and who one is, counts only once the user has seen it;
+agreed is to these values, not to the file, so another value needs another yes. Of a file that
+somebody else can write, each option does.
+
+A program that lies beside the file, or below its folder, needs no yes: who runs it runs that
+folder's code already. What is installed is no such program, farcall's own command included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farcall.errors import FarcallError, SettingsError
+
+CONFIG_VARIABLE = "FARCALL_CONFIG"
+"""Names the file of options; by naming it one agrees to it."""
+
+_STORE = Path("~/.config/farcall/agreed.json")
+_programs: list[Path] = []
+
+
+class NotAgreedError(SettingsError):
+    """A file of the working directory decides what its user has not agreed to.
+
+    Attributes:
+        path: The file.
+        decides: The options, with their values.
+    """
+
+    def __init__(self, path: Path, decides: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"{path.absolute()} decides {', '.join(decides)}, and you have not agreed to that: "
+            "whoever wrote it would decide whose code runs here; look at it, then `farcall allow` "
+            f"agrees to these values, and {CONFIG_VARIABLE}=PATH to a file as a whole",
+            option=next(iter(decides)),
+        )
+        self.path = path
+        self.decides = decides
+
+
+def note_program(path: str | None) -> None:
+    """Note that code of a file is being run because the user asked for it."""
+    if path:
+        _programs.append(Path(path))
+
+
+def is_own(path: Path) -> bool:
+    """Tell whether nobody but its user, and root, can write a file."""
+    found = path.stat()
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o002
+
+
+def check(path: Path, decides: Mapping[str, Any]) -> None:
+    """See that the user agreed to what a file decides, where that needs a yes.
+
+    Raises:
+        NotAgreedError: That is not so.
+    """
+    if decides and not _is_run_from(path) and not is_agreed(path, decides):
+        raise NotAgreedError(path, decides)
+
+
+def is_agreed(path: Path, decides: Mapping[str, Any]) -> bool:
+    """Tell whether the user agreed to these values in this file."""
+    return _agreed().get(str(path.resolve())) == _digest(decides)
+
+
+def agree(path: Path, decides: Mapping[str, Any]) -> Path:
+    """Note that the user agrees; return the file in which that stands.
+
+    Raises:
+        FarcallError: It cannot be written.
+    """
+    store = _store()
+    part = store.with_name(f"{store.name}.{secrets.token_hex(4)}.part")
+    text = json.dumps({**_agreed(), str(path.resolve()): _digest(decides)}, indent=2)
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        part.touch(0o600, exist_ok=False)
+        part.write_text(f"{text}\n", encoding="utf-8")
+        part.replace(store)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise FarcallError(f"that you agree could not be noted in {store}: {error}") from error
+    return store
+
+
+def _is_run_from(path: Path) -> bool:
+    """Tell whether the program that runs lies in the folder of a file of this user's."""
+    folder = path.resolve().parent
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    installed = Path(sys.prefix).resolve()
+    programs = [each.resolve() for each in (*_programs, *([Path(main)] if main else ()))]
+    return is_own(path) and any(
+        each.is_relative_to(folder) and not each.is_relative_to(installed) for each in programs
+    )
+
+
+def _store() -> Path:
+    try:
+        return _STORE.expanduser()
+    except RuntimeError as error:  # nobody knows where home is
+        raise FarcallError(
+            f"there is no home folder to note in that you agree: {error}"
+        ) from error
+
+
+def _agreed() -> dict[str, str]:
+    with contextlib.suppress(OSError, ValueError, FarcallError):
+        found = json.loads(_store().read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _digest(decides: Mapping[str, Any]) -> str:
+    text = json.dumps(decides, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

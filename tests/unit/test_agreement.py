@@ -1,0 +1,173 @@
+"""What a file of the working directory decides, and whether its user agreed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farcall import Settings, agreement, settings
+from farcall.agreement import NotAgreedError
+from farcall.errors import SettingsError
+
+TELL = "from farcall import Settings; print(Settings().batch_queue)"
+
+
+def write(text, path="farcall.toml"):
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"[executors.awsbatch]\n{text}\n")
+    return path
+
+
+def agree(path="farcall.toml"):
+    path = Path(path)
+    return agreement.agree(path, settings.decided(path, settings.read(path)))
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_each_option_chooses_whether_it_says_where_or_how():
+    for name, field in Settings.model_fields.items():
+        chosen = [mark for mark in field.metadata if isinstance(mark, settings._Says)]
+        assert len(chosen) == 1, name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'endpoint_url = "http://127.0.0.1:9"',
+        'profile = "theirs"',
+        'credentials = "theirs"',
+        'region = "eu-west-1"',
+        's3_bucket_name = "theirs"',
+        'batch_queue = "theirs"',
+        'container_image_uri = "theirs"',
+        'event_queue = "theirs"',
+        'prefix = "theirs"',
+        'cache_dir = "theirs"',
+        'job_definition_extra = {containerProperties = {image = "theirs"}}',
+    ],
+)
+def test_what_says_where_counts_only_once_its_user_agreed(text):
+    option = text.partition(" ")[0]
+    path = write(text).absolute()
+    with pytest.raises(SettingsError) as caught:
+        Settings()
+    for part in (str(path), option, "farcall allow", "FARCALL_CONFIG=PATH"):
+        assert part in str(caught.value)
+    assert caught.value.option == option
+    agree()
+    assert option in Settings().model_fields_set
+
+
+def test_what_says_how_needs_no_yes():
+    write('vcpu = 4\nmemory = 8\nretry_attempts = 1\nworkflow = "nightly"\ntags = {a = "b"}')
+    assert (Settings().vcpu, Settings().workflow) == (4, "nightly")
+
+
+def test_agreed_is_to_values():
+    write('batch_queue = "mine"\nvcpu = 1')
+    agree()
+    write('batch_queue = "mine"\nvcpu = 2')
+    assert Settings().vcpu == 2
+    write('batch_queue = "theirs"\nvcpu = 2')
+    with pytest.raises(NotAgreedError, match="batch_queue"):
+        Settings()
+    write('batch_queue = "mine"\nendpoint_url = "http://127.0.0.1:9"')
+    with pytest.raises(NotAgreedError, match="endpoint_url"):
+        Settings()
+
+
+def test_agreed_is_in_one_place(tmp_path, monkeypatch):
+    write('batch_queue = "mine"')
+    agree()
+    write('batch_queue = "mine"', "other/farcall.toml")
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(NotAgreedError):
+        Settings()
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path / "link")
+    assert Settings().batch_queue == "mine"
+
+
+def test_what_comes_from_elsewhere_needs_no_yes(monkeypatch):
+    write('batch_queue = "theirs"\nprefix = "theirs"')
+    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "mine")
+    with pytest.raises(NotAgreedError):
+        Settings()
+    assert Settings(prefix="mine").batch_queue == "mine"
+
+
+def test_of_a_file_that_others_can_write_each_option_needs_a_yes():
+    path = write("vcpu = 96")
+    path.chmod(0o666)
+    with pytest.raises(NotAgreedError, match="vcpu"):
+        Settings()
+    agree()
+    assert Settings().vcpu == 96
+
+
+def test_the_home_s_file_needs_no_yes():
+    write('batch_queue = "mine"', Path("~/.config/farcall/farcall.toml").expanduser())
+    assert Settings().batch_queue == "mine"
+
+
+def test_a_file_that_is_named_needs_no_yes_and_is_alone(monkeypatch):
+    write('batch_queue = "theirs"')
+    monkeypatch.setenv("FARCALL_CONFIG", str(write('prefix = "mine"', "other/mine.toml")))
+    assert (Settings().prefix, Settings().batch_queue) == ("mine", "covalent-batch-queue")
+    monkeypatch.setenv("FARCALL_CONFIG", "nowhere.toml")
+    with pytest.raises(SettingsError, match="FARCALL_CONFIG is 'nowhere.toml'"):
+        Settings()
+
+
+def test_where_it_is_noted_is_the_user_s_alone():
+    write('batch_queue = "mine"')
+    noted = agree()
+    assert noted.stat().st_mode & 0o777 == 0o600
+    assert list(json.loads(noted.read_text())) == [str(Path("farcall.toml").resolve())]
+    noted.write_text("no JSON")
+    with pytest.raises(NotAgreedError):
+        Settings()
+
+
+def test_a_program_of_the_folder_needs_no_yes(tmp_path):
+    write('batch_queue = "mine"')
+    for path in (tmp_path / "script.py", tmp_path / "package" / "__main__.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(TELL)
+        assert run(path).stdout == "mine\n"
+    assert run("-m", "package").stdout == "mine\n"
+
+
+def test_any_other_program_needs_one(tmp_path):
+    folder = write('batch_queue = "theirs"', "cloned/farcall.toml").parent
+    script = tmp_path / "script.py"
+    script.write_text(TELL)
+    for arguments in ((script,), ("-c", TELL)):
+        done = run(*arguments, cwd=folder)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "NotAgreedError" in done.stderr
+
+
+def test_what_is_installed_in_the_folder_is_no_program_of_it(tmp_path, monkeypatch):
+    write('batch_queue = "theirs"')
+    installed = tmp_path / ".venv" / "bin" / "farcall"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(installed))
+    with pytest.raises(NotAgreedError):
+        Settings()
