@@ -2,8 +2,8 @@
 
 obstore takes each key for a path. One key with an empty segment, with ``..`` or with a control
 character makes all of its listing fail, and ``a/0/`` looks like ``a/0`` there. So the requests
-are made here: keys come encoded, and are what they are. It also takes less CPU: for a page of 1000
-keys 2.2 ms against 3 to 4.5 ms.
+are made here: keys come encoded, and are what they are. A page of 1000 keys takes some 4 ms of CPU
+either way; an empty one 0.45 ms, with obstore 0.28 ms.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 """
