@@ -250,15 +250,16 @@ class Supervisor:
             say(f"the outcome ({status.value}) could not be stored: {error}")
             return self._without_outcome(code)
         if created is Created.BEFORE:
-            return self._code_there(storage, code)
-        if created is Created.PERHAPS_AGAIN and code == ExitCode.RETURNED:
+            code = self._code_there(storage, code)
+        if created is not Created.NOW and code == ExitCode.RETURNED:
             self._take_back(storage.bounded(_STREAM_RETRY_S, self._times.give_up_at), key)
         return code
 
     def _take_back(self, storage: Storage, key: str) -> None:
         """Delete an outcome that a client had taken, and that was stored again for no answer came.
 
-        Only what has gone well is deleted by clients.
+        Of three requests the second may have done so, and the third found it there. Only what
+        has gone well is deleted by clients.
         """
         try:
             if is_delivered(self.assignment, storage):

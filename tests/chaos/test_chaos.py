@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,23 @@ def leave_an_object(record: Record, told: dict[str, Any]) -> None:
     record.truth.keys["chaos/0/somewhere"] = 0.0
 
 
+def store_an_outcome_again(record: Record, told: dict[str, Any]) -> None:
+    (begun, *_) = (line for line in record.ledger if line["task"] == told["task"])
+    parent, _, index = begun["job"].partition(":")
+    bundle = record.truth.bundle_of(parent)
+    key = f"{bundle.replace('/bundles/', '/outcomes/')}/{index or 0}"
+    record.truth.keys[key] = time.time()
+
+
+def run_it_after_its_delivery(record: Record, told: dict[str, Any]) -> None:
+    (begun, *_) = (line for line in record.ledger if line["task"] == told["task"])
+    record.ledger.append({**begun, "attempt": begun["attempt"] + 1, "at": time.time()})
+
+
+def leave_an_upload(record: Record, told: dict[str, Any]) -> None:
+    record.truth.uploads.append("chaos/0/v1/run/values/bundle/0/1/00000000")
+
+
 def leave_a_job(record: Record, told: dict[str, Any]) -> None:
     job_id = next(iter(record.truth.jobs))
     record.truth.jobs[job_id] = {**record.truth.jobs[job_id], "status": "RUNNING"}
@@ -84,6 +102,9 @@ def leak_a_thread(record: Record, told: dict[str, Any]) -> None:
         (run_it_in_two_jobs, "ran in 2 jobs"),
         (submit_it_twice, "2 jobs carry the bundle"),
         (leave_an_object, "nobody knows the object"),
+        (store_an_outcome_again, "stored again after its delivery"),
+        (run_it_after_its_delivery, "ran again after its value was delivered"),
+        (leave_an_upload, "was never finished"),
         (leave_a_job, "is still RUNNING"),
         (leave_a_process, "a process is left"),
         (leak_a_thread, "has leaked"),

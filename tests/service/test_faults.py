@@ -301,13 +301,15 @@ _WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_w
 
 @_WAYS
 @pytest.mark.parametrize("fault", ["lost", "truncated"])
+@pytest.mark.parametrize("times", [1, 2, 3])
 async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
     twice: Callable[..., Attempt],
     proxy: Proxy,
     fault: Fault,
+    times: int,
     deliver: Callable[[Attempt], None],
 ) -> None:
-    """The answer to the PUT is lost; before it is repeated a client has taken the outcome."""
+    """Answers to the PUT are lost; before the second one a client has taken the outcome."""
     attempt = twice(abs, -7)
     puts = []
 
@@ -317,7 +319,7 @@ async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
         puts.append(request)
         if len(puts) == 2:
             deliver(attempt)
-        return fault if len(puts) == 1 else ""
+        return fault if len(puts) <= times else ""
 
     proxy.rule = rule
     assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")

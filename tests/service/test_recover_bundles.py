@@ -14,7 +14,9 @@ import boto3
 import pytest
 
 from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery
+from farcall.session import session_for
 from farcall_runtime import envelope
+from proxy import Proxy
 
 
 def wait_for(path, *_args, **_kwargs):
@@ -208,3 +210,32 @@ async def test_the_python_that_pickled_is_compared_before_anything_is_unpickled(
         monkeypatch.setattr(sys, "version_info", (3, 9, 0, "final", 0))
         with pytest.raises(FarcallError, match=r"pickled by Python .*, and this is Python 3\.9"):
             await job.calls()
+
+
+async def test_a_task_that_was_delivered_is_none_to_be_waited_for(aws, make_executor, tmp_path):
+    """Nor where Batch has not said yet that it succeeded: the receipt tells."""
+
+    def without_children(document):
+        document["jobSummaryList"] = [
+            job
+            for job in document["jobSummaryList"]
+            if "index" not in job.get("arrayProperties", {})
+        ]
+
+    go = tmp_path / "go"
+    with Proxy(aws.endpoint_url) as proxy:
+        proxy.changes["listjobs"] = without_children
+        async with make_executor(endpoint_url=proxy.url, linger_s=0.3) as executor:
+            (tmp_path / "there").touch()
+            first, second = await asyncio.gather(
+                executor.submit(wait_for, str(tmp_path / "there")),
+                executor.submit(wait_for, str(go)),
+            )
+            assert await first.result() == "done"
+            session = await session_for(executor.settings)
+            await session.store(executor.settings.s3_bucket_name).flush()
+            recovered = await executor.recover(session.run)
+            go.touch()
+            assert await second.result() == "done"
+    assert recovered.delivered == 1
+    assert [job.id for job in recovered.jobs] == [second.id]
