@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -162,12 +164,17 @@ def test_any_other_program_needs_one(tmp_path):
         assert "NotAgreedError" in done.stderr
 
 
-def test_what_is_installed_in_the_folder_is_no_program_of_it(tmp_path, monkeypatch):
+def test_what_is_installed_in_the_folder_is_no_program_of_it(tmp_path):
     write('batch_queue = "theirs"')
+    venv.create(tmp_path / ".venv")
     installed = tmp_path / ".venv" / "bin" / "farcall"
-    installed.parent.mkdir(parents=True)
-    installed.touch()
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(installed))
-    with pytest.raises(NotAgreedError):
-        Settings()
+    installed.write_text(TELL)
+    done = subprocess.run(
+        [installed.with_name("python"), installed],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "NotAgreedError" in done.stderr

@@ -76,7 +76,14 @@ async def account():
 @pytest.fixture
 async def submitter(account):
     resources = Resources("arn:job-role", "arn:exec-role")
-    documents = Documents(account, "farcall/v1/run", resources, region="us-east-1", endpoint="")
+    documents = Documents(
+        account,
+        "farcall/v1/run",
+        resources,
+        region="us-east-1",
+        bucket_region="us-east-1",
+        endpoint="",
+    )
     return Submitter(account, account, account, documents)
 
 
