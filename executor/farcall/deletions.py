@@ -82,6 +82,7 @@ class Deletions:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._doomed: list[str] = []
+        self._first: list[str] = []  # bundles of which nothing was delivered here
         self._bundles: dict[Location, _Bundle] = {}
         self._waiting: dict[_Bundle, None] = {}
         self._places = asyncio.Semaphore(_PARALLEL)
@@ -121,21 +122,23 @@ class Deletions:
             delete: Whether it is to be deleted, too.
         """
         bundle = self._bundles.pop(where, None)
-        if bundle is None:
-            if delete:
-                self.add([where.bundle_key])
+        if not delete or not self._may_delete:
             return
-        bundle.is_done = delete
-        if delete:
+        if bundle is None:
+            self._first.append(where.bundle_key)
+        else:
+            bundle.is_done = True
             self._waiting[bundle] = None
-            self._start()
+        self._start()
 
     async def flush(self) -> None:
         """Delete now what was to be deleted later."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
-        await self._sweep(0)
+        # As one that others see: two at a time would take each other's keys off the list.
+        self._sweeping = asyncio.ensure_future(self._sweep(0))
+        await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects now; those that are not there are no error.
@@ -155,18 +158,19 @@ class Deletions:
             self._sweeping = asyncio.ensure_future(self._sweep(_WAIT_S))
 
     async def _sweep(self, wait_s: float) -> None:
-        while self._may_delete and (self._doomed or self._waiting):
+        while self._may_delete and (self._doomed or self._first or self._waiting):
             waiting = sum(len(bundle.keys) for bundle in self._waiting)
             if len(self._doomed) + waiting < _MOST:
                 await asyncio.sleep(wait_s)
             bundles = {bundle: len(bundle.keys) for bundle in self._waiting}
             done = {bundle for bundle in bundles if bundle.is_done}
-            others = len(self._doomed)
+            first, others = len(self._first), len(self._doomed)
             keys = self._doomed[:others]
             for bundle, count in bundles.items():
                 keys += bundle.keys[:count]
             try:
-                await self.delete([bundle.submission.where.bundle_key for bundle in done])
+                over = [bundle.submission.where.bundle_key for bundle in done]
+                await self.delete(self._first[:first] + over)
                 await asyncio.gather(*(self._write_receipt(b) for b in bundles if b not in done))
                 keys += [key for bundle in done for key in bundle.receipts]
                 await self.delete(keys)
@@ -179,7 +183,7 @@ class Deletions:
                     reason(error),
                 )
             # Only now: a sweep may be cancelled in its request.
-            del self._doomed[:others]
+            del self._doomed[:others], self._first[:first]
             for bundle, count in bundles.items():
                 del bundle.keys[:count]
                 if not bundle.keys and (bundle in done or not bundle.is_done):

@@ -104,11 +104,11 @@ class Recovered:
             if not left:
                 del self._left[where]
                 store = session.store(where.bucket)
-                store.end_bundle(where, delete=True)
+                receipts: list[tuple[str, int]] = []
                 with contextlib.suppress(FarcallError):
                     receipts = await store.list_keys(f"{where.bundle_key}{RECEIPTS}")
-                    await store.flush()  # after the bundle: see `farcall.deletions`
-                    store.delete_later(key for key, _ in receipts)
+                store.end_bundle(where, delete=True)
+                store.delete_later(key for key, _ in receipts)  # after the bundle
 
     def _add(self, settings: Settings, submission: Submission, index: int) -> Job[Any]:
         left = self._left[submission.where]

@@ -16,6 +16,7 @@ import pytest
 from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery
 from farcall.session import session_for
 from farcall_runtime import envelope
+from farcall_runtime.contract import Location
 from proxy import Proxy
 
 
@@ -239,3 +240,23 @@ async def test_a_task_that_was_delivered_is_none_to_be_waited_for(aws, make_exec
             assert await second.result() == "done"
     assert recovered.delivered == 1
     assert [job.id for job in recovered.jobs] == [second.id]
+
+
+@pytest.mark.parametrize("trace", ["", "streams", "outcomes"])
+async def test_who_is_told_that_there_is_no_job_submits_again_safely(
+    executor, bucket, monkeypatch, trace
+):
+    """Covalent's server was killed between the note of a job's name and Batch's answer."""
+    monkeypatch.setattr(recovery, "_LOOK_AGAIN_S", (0.0,))
+    where = Location(bucket.name, "farcall/v1/killed", f"work-{trace or 'none'}")
+    bucket.put_object(Key=where.bundle_key, Body=b"bundle")
+    session = await session_for(executor.settings)
+    looking = recovery.find(session, executor.settings, where)
+    if trace:
+        bucket.put_object(Key=f"farcall/v1/killed/{trace}/{where.bundle}/0", Body=b"x")
+        with pytest.raises(FarcallError, match="has begun, and Batch does not list it"):
+            await looking
+    else:
+        assert await looking is None
+    found = bucket.objects.filter(Prefix=where.bundle_key)
+    assert [each.key for each in found] == ([where.bundle_key] if trace else [])

@@ -177,3 +177,36 @@ async def test_a_sweep_that_is_cut_off_is_made_again(world, monkeypatch):
     await world.store.flush()
     assert await world.left() == set(range(1, TASKS))
     assert await world.receipted() == {0}
+
+
+async def test_a_bundle_of_which_nothing_was_delivered_here_goes_first_too(world):
+    """Its receipts are another client's."""
+    await world.store.put(WHERE.receipt_key(0), [b"x"])
+    world.store.delete_later([WHERE.receipt_key(0)])
+    world.store.end_bundle(WHERE, delete=True)
+    await world.store.flush()
+    assert world.asked == [("delete", [WHERE.bundle_key]), ("delete", [WHERE.receipt_key(0)])]
+
+
+async def test_what_comes_while_all_is_being_deleted_is_deleted_too(world, monkeypatch):
+    begun, go_on, delete = asyncio.Event(), asyncio.Event(), world.delete_async
+
+    async def wait(*args, **options):
+        begun.set()
+        await go_on.wait()
+        await delete(*args, **options)
+
+    monkeypatch.setattr(module, "_WAIT_S", 0.0)
+    monkeypatch.setattr(world, "delete_async", wait)
+    world.deliver(0)
+    flushing = asyncio.ensure_future(world.store.flush())
+    await begun.wait()
+    for index in range(1, 4):
+        world.deliver(index)
+        world.store.delete_later([WHERE.outcome_key(4 + index)])
+        await asyncio.sleep(0)
+    go_on.set()
+    await flushing
+    await world.store.flush()
+    assert await world.left() == {4, 8}
+    assert await world.receipted() == {0, 1, 2, 3}
