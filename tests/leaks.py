@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """For how long what is on its way out may take: connections that wait for another request."""
 
 _DESCRIPTORS = Path("/proc/self/fd")

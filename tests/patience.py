@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: Seconds until it counts as never; less than a test has as a whole, so that this is what is told.
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 _POLL_S = 0.03
 
 

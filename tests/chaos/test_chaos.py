@@ -17,8 +17,6 @@ from chaos.run import Record, run
 
 SEED, TASKS, CLIENTS = 11, 36, 3
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from commands.conftest import FARCALL
+from patience import PATIENCE_S
 
 
 def start(*arguments, **options):
@@ -26,7 +27,7 @@ def start(*arguments, **options):
 
 async def end(started):
     """Return exit code, stdout and stderr."""
-    out, err = await asyncio.to_thread(started.communicate, timeout=120)
+    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
     return started.returncode, out, err
 
 

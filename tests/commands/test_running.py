@@ -21,6 +21,7 @@ from farcall import FarcallError, Settings
 from farcall.commands.options import given
 from farcall.commands.running import _in_json
 from farcall.commands.targets import find
+from patience import PATIENCE_S
 from proxy import Proxy
 
 WORK = '''
@@ -135,10 +136,10 @@ async def test_ctrl_c_ends_the_job() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert b"it begins\n" == await asyncio.wait_for(running.stdout.readline(), 60)
+    assert b"it begins\n" == await asyncio.wait_for(running.stdout.readline(), PATIENCE_S)
 
     running.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(running.communicate(), 60)
+    _, err = await asyncio.wait_for(running.communicate(), PATIENCE_S)
 
     assert 130 == running.returncode
     job_id = next(w[1] for w in map(str.split, err.decode().splitlines()) if w[0] == "job")

@@ -23,6 +23,7 @@ from containers.cloud import (  # noqa: F401
     options,
     proxy,
 )
+from patience import PATIENCE_S
 
 # Read here, because tests see nothing of this environment.
 _IMAGE = os.environ.get("TEST_IMAGE", "")
@@ -31,7 +32,6 @@ _BASE_IMAGE = os.environ.get("TEST_BASE_IMAGE", "")
 #: Label of whatever is made in one run of the tests; containers have it from their image.
 RUN_LABEL = "farcall.test-run"
 _COMMAND_S = 90.0
-_PATIENCE_S = 60.0
 
 
 def pytest_pycollect_makemodule(
@@ -106,7 +106,7 @@ def _engine() -> Iterator[str]:
     run = labels.get(RUN_LABEL)
     assert run, f"{_IMAGE} lacks the label {RUN_LABEL}"
     yield run
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     # `docker run --rm` removes a container a moment after it has ended.
     while left := _containers(run):
         assert time.monotonic() < deadline, f"containers were left:\n{left}"

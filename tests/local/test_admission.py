@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import farcall.local
-from patience import until
+from patience import PATIENCE_S, until
 from signing import session, signed
 
 DEFINITION = {
@@ -87,7 +87,7 @@ def aws(request):
 
 def ask(aws, method, path, body="", headers=None):
     """Send a request as it is; return status, headers and body of the answer."""
-    connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body.encode(), dict(headers or {}))
         answer = connection.getresponse()

@@ -19,7 +19,7 @@ from farcall.local.names import client_environment
 from farcall.local.signatures import AccessKey
 from local.account import Account
 from local.test_server import gone
-from patience import until
+from patience import PATIENCE_S, until
 
 RUN = "import sys; from farcall.local import run_command; sys.exit(run_command(sys.argv[1:]))"
 #: A command that says it is there, counts its SIGINTs for a while and exits with 40 and more.
@@ -201,7 +201,7 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
     command = f'{sys.executable} -c "{script}"'
     subprocess.run(["sh", "-euc", "".join([*lines, command])], check=True)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=PATIENCE_S) == ("", "")
     assert process.returncode == 0
 
 
@@ -220,7 +220,7 @@ def test_serve_notices_that_its_server_is_gone(spawn):
         """,
         stderr=subprocess.PIPE,
     )
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "The embedded AWS has ended" in err
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from playwright.async_api import Locator, Page, expect
 
-#: Patience with a noisy machine, in milliseconds.
-PATIENCE_MS = 30_000
+from patience import PATIENCE_S
+
+#: Patience with a busy machine, in milliseconds.
+PATIENCE_MS = int(1000 * PATIENCE_S)
 
 #: The elements that have to be scrolled sideways, but for texts and rows of buttons that may.
 SCROLLS_SIDEWAYS = """[...document.querySelectorAll("*")]

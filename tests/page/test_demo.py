@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 from page.serving import FARCALL
+from patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -35,13 +36,13 @@ def test_it_serves_the_page_until_ctrl_c_and_takes_its_aws_with_it(demo):
         said += line
     page = re.search(r"(http://\S+)/#token=", said)[1]
     aws = re.search(r"export AWS_ENDPOINT_URL=(\S+)", said)[1]
-    with urllib.request.urlopen(page, timeout=30) as answer:
+    with urllib.request.urlopen(page, timeout=PATIENCE_S) as answer:
         assert b"<title>farcall</title>" in answer.read()
 
     demo.send_signal(signal.SIGINT)
-    _, complaints = demo.communicate(timeout=60)
+    _, complaints = demo.communicate(timeout=PATIENCE_S)
 
     assert (0, "") == (demo.returncode, complaints)
     for url in (page, aws):
         with pytest.raises(OSError, match="refused"):
-            urllib.request.urlopen(url, timeout=30)
+            urllib.request.urlopen(url, timeout=PATIENCE_S)

@@ -16,7 +16,7 @@ import covalent as ct
 import pytest
 
 from farcall.covalent_server import CovalentServer
-from patience import until
+from patience import PATIENCE_S, until
 from proxy import Proxy, lose_reasons
 
 FARCALL = Path(sys.executable).with_name("farcall")
@@ -124,7 +124,7 @@ def cancel_by_rest(server, dispatch_id, nodes):
         {"Content-Type": "application/json"},
         method="PUT",
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert 202 == answer.status
 
 
@@ -594,7 +594,7 @@ def test_a_sublattice_is_cancelled_with_its_dispatch(server, dispatch, wait, nod
 
 def _dispatches(server):
     url = f"{server.address}/api/v2/dispatches?count=1000"
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         return {each["dispatch_id"] for each in json.load(answer)["dispatches"]}
 
 

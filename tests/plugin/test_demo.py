@@ -19,14 +19,14 @@ import pytest
 
 from farcall import covalent_demo
 from farcall.errors import FarcallError
+from patience import PATIENCE_S
 
 COMMAND = [sys.executable, "-m", "farcall", "covalent", "demo"]
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    # The demo itself refuses to run there, as `farcall.covalent_demo` says.
-    pytest.mark.skipif(sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"),
-]
+# The demo itself refuses to run there, as `farcall.covalent_demo` says.
+pytestmark = pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"
+)
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def test_it_can_keep_the_page_until_ctrl_c(start, place):
     shown = read_until(demo.stdout, "Ctrl-C ends it.")
     address = re.search(r"Covalent's page: (\S+)", shown)[1]
 
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
         assert b"<title>Covalent</title>" in answer.read()
-    with urllib.request.urlopen(f"{address}/api/v2/dispatches", timeout=30) as answer:
+    with urllib.request.urlopen(f"{address}/api/v2/dispatches", timeout=PATIENCE_S) as answer:
         states = [each["status"] for each in json.load(answer)["dispatches"]]
     assert ["COMPLETED", "FAILED"] == sorted(states)
 

@@ -18,6 +18,7 @@ import covalent as ct
 import numpy as np
 import pytest
 
+from patience import PATIENCE_S
 from proxy import Proxy
 
 MIB = 1 << 20
@@ -90,7 +91,7 @@ def test_an_electron_runs_on_batch_with_the_executor_by_name(run, server):
     assert "farcall-local" == result.result
     # Covalent stores nothing of such an executor, and its page shows the first options.
     url = f"{server.address}/api/v1/dispatches/{result.dispatch_id}/electron/0/details/executor"
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         shown = json.load(answer)["executor_details"]["attributes"]
     assert ("page_url", "http://127.0.0.1:8750") == next(iter(shown.items()))
     assert "farcall-local" == shown["batch_queue"]

@@ -121,7 +121,6 @@ def install(python, folder):
     return inside
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12"])
 def test_the_covalent_extra_installs_a_set_that_works(version, tmp_path):
     inside = install(find(version), tmp_path)

@@ -20,7 +20,7 @@ import pytest
 import farcall.local
 from farcall import covalent_resume
 from farcall.covalent_server import CovalentServer
-from patience import until
+from patience import PATIENCE_S, until
 from proxy import Proxy, lose_reasons
 
 FARCALL = Path(sys.executable).with_name("farcall")
@@ -85,7 +85,7 @@ def states(dispatch_id, server, name="work"):
 
 
 def get(server, path):
-    with urllib.request.urlopen(f"{server.address}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(f"{server.address}{path}", timeout=PATIENCE_S) as answer:
         return json.load(answer)
 
 
@@ -97,7 +97,7 @@ def look_at(server, dispatch_id, number):
         {"Content-Type": "application/json"},
         method="PUT",
     )
-    urllib.request.urlopen(request, timeout=30).close()
+    urllib.request.urlopen(request, timeout=PATIENCE_S).close()
 
 
 def resume(server, *arguments):
@@ -313,7 +313,6 @@ def killed(here, aws):
         yield Killed(server, here, aws)
 
 
-@pytest.mark.timeout(240)
 def test_the_command_says_what_it_found(killed):
     assert (0, "") == (killed.first.returncode, killed.first.stderr)
     lines = killed.first.stdout
@@ -431,7 +430,6 @@ def test_a_healthy_server_is_left_alone(killed, here, aws, client, wait):
     assert 9 * [1] == [len(work.runs(number)) for number in range(9)]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("accepted", [True, False])
 def test_a_server_killed_while_it_submits_submits_nothing_twice(killed, here, aws, wait, accepted):
     """Batch has accepted the jobs, or is about to be asked, and no job has an ID in Covalent."""
@@ -468,7 +466,6 @@ def test_a_server_killed_while_it_submits_submits_nothing_twice(killed, here, aw
     assert (2 if accepted else 4) >= submitted
 
 
-@pytest.mark.timeout(240)
 def test_a_server_killed_between_a_tasks_end_and_its_followers_goes_on(
     here, aws, new_server, wait
 ):
@@ -508,7 +505,6 @@ def test_a_server_killed_between_a_tasks_end_and_its_followers_goes_on(
 # --- stopped -------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_what_runs_when_the_server_is_stopped_is_cancelled(
     here, aws, client, new_server, wait, node
 ):
@@ -562,7 +558,6 @@ def test_what_runs_when_the_server_is_stopped_is_cancelled(
 # --- state lost ----------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_where_the_servers_state_is_lost_the_error_says_how_to_go_on(
     here, aws, new_server, wait, node
 ):

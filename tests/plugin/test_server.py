@@ -19,7 +19,7 @@ import pytest
 
 from farcall.covalent_server import CovalentServer
 from farcall.errors import FarcallError
-from patience import until
+from patience import PATIENCE_S, until
 
 
 @ct.electron
@@ -73,7 +73,7 @@ def is_gone(pid):
 
 def test_it_answers_under_its_address(server):
     assert server.running
-    with urllib.request.urlopen(server.address, timeout=30) as answer:
+    with urllib.request.urlopen(server.address, timeout=PATIENCE_S) as answer:
         assert 200 == answer.status
         assert b"<title>Covalent</title>" in answer.read()
 

@@ -15,6 +15,7 @@ from farcall import Settings, payload
 from farcall.submission import Bundle
 from farcall.workflows import Workflow
 from farcall_runtime import envelope
+from patience import PATIENCE_S
 
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 
@@ -89,7 +90,7 @@ class Attempt:
 
     def end(self):
         """Wait for the end; return exit code and stderr."""
-        _, stderr = self.process.communicate(timeout=60)
+        _, stderr = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, (stderr or b"").decode()
 
     def outcome(self, key=None):

@@ -15,9 +15,8 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, JobCancelledError
+from patience import PATIENCE_S
 from proxy import Fault, Proxy
-
-PATIENCE_S = 90
 
 
 def square(number: int) -> int:

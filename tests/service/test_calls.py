@@ -148,7 +148,6 @@ async def test_arrays_come_back_equal_aligned_and_writable(executor: BatchExecut
     assert back.flags.writeable
 
 
-@pytest.mark.timeout(300)
 async def test_large_arrays_travel_both_ways(executor: BatchExecutor) -> None:
     array = np.arange(2**25, dtype=np.float64)  # 256 MiB, in several parts of an upload
 

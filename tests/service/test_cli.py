@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import farcall
 
 FARCALL = Path(sys.executable).with_name("farcall")
@@ -49,7 +47,6 @@ def test_local_gives_the_commands_exit_code() -> None:
     assert 3 == run("local", "--", sys.executable, "-c", "raise SystemExit(3)").returncode
 
 
-@pytest.mark.timeout(180)
 def test_the_demo_trains_scores_sweeps_and_says_what_is_next() -> None:
     done = run("demo", "--tasks", "4")
 

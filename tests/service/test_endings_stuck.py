@@ -30,10 +30,8 @@ from farcall import (
 )
 from farcall.explain import explain
 from farcall.session import session_for
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from proxy import Proxy
-
-PATIENCE_S = 60
 
 TOO_LARGE = (
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "

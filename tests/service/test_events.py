@@ -34,10 +34,9 @@ from farcall import (
     SettingsError,
 )
 from iam import Enforced, policy, without
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from proxy import Proxy
 
-PATIENCE_S = 60
 ACCOUNT, REGION, JOB_QUEUE = "123456789012", "us-east-1", "farcall-local"
 NAME = "farcall-events"
 

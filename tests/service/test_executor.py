@@ -19,6 +19,7 @@ import farcall.local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
 from farcall.session import session_for
 from foreign import submit
+from patience import PATIENCE_S
 
 
 def work(x: int) -> int:
@@ -246,7 +247,7 @@ def test_ctrl_c_ends_the_jobs(
         assert process.stdout is not None
         job_id = process.stdout.readline().decode().strip()
         process.send_signal(number)
-        _, complaints = process.communicate(timeout=60)
+        _, complaints = process.communicate(timeout=PATIENCE_S)
 
     assert b"ending 1 unfinished task of 1 job" in complaints
     (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
@@ -259,7 +260,7 @@ async def test_a_result_can_be_waited_for_after_the_block_was_left(
     async with make_executor() as executor:
         job = await executor.submit(lambda: time.sleep(2))
 
-    assert await asyncio.wait_for(job.result(), 60) is None
+    assert await asyncio.wait_for(job.result(), PATIENCE_S) is None
     await (await session_for(executor.settings)).close()
 
 

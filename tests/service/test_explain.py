@@ -20,14 +20,13 @@ from farcall.details import JobStatus
 from farcall.explain import explain, record
 from farcall.session import session_for
 from farcall.submission import Submission
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from proxy import Proxy
 
 TOO_LARGE = (
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "
     "is higher than that can be met by the CE(s) attached to the job queue."
 )
-PATIENCE_S = 60
 
 
 def fails(value):

@@ -18,11 +18,10 @@ import farcall.local
 from farcall import BatchExecutor, sending, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
-from patience import until
+from patience import PATIENCE_S, until
 from proxy import FAULTS, Fault, Proxy, Request
 from service.attempt import Attempt
 
-PATIENCE_S = 100
 SUBMIT, LIST = "batch submitjob", "batch listjobs"
 
 
@@ -257,7 +256,7 @@ async def test_the_same_attempt_started_twice_stores_one_outcome(
     (folder / "go").touch()
 
     for process in (first, second):
-        _, stderr = await asyncio.to_thread(process.communicate, timeout=60)
+        _, stderr = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
         assert (process.returncode, stderr) == (ExitCode.RETURNED, b"")
 
     answered = {name: n for name, n in proxy.answers.items() if "PUT outcomes" in name}

@@ -27,15 +27,16 @@ from proxy import FAULTS, Fault, Proxy
 from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
 from signing import session
 
-KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page", "hang")
+KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
 REMEDY = re.compile("check |try again|renew |need permission|log in|find out|can be set to")
 
 
 @pytest.fixture
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is borne for a minute, or for an hour, is here for a second or two."""
-    monkeypatch.setattr(farcall.aws, "_READ_TIMEOUT_S", 3)
-    monkeypatch.setattr(farcall.aws, "_LONGEST_REQUEST_S", 6)
+    """What is borne for a minute, or for an hour, is here for a second or two.
+
+    It counts from a first failure on. An answer that takes long is none.
+    """
     monkeypatch.setattr(farcall.aws, "_RETRY_S", 1)
     monkeypatch.setattr(farcall.aws, "_ATTEMPTS", 2)
     monkeypatch.setattr(bucket, "_TRY_FOR_S", 1.0)
@@ -56,6 +57,11 @@ def meeting(
     return Meeting(aws, make_executor, tmp_path)
 
 
+def answers_within(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    monkeypatch.setattr(farcall.aws, "_READ_TIMEOUT_S", seconds)
+    monkeypatch.setattr(farcall.aws, "_LONGEST_REQUEST_S", 2 * seconds)
+
+
 @each_operation
 @pytest.mark.usefixtures("_impatience")
 async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
@@ -67,6 +73,28 @@ async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
     for kind, (proxy, came) in zip(KINDS, met, strict=True):
         assert sum(proxy.injected.values()), (kind, came)
         check(came, operation, str(kind))
+
+
+@each_operation
+@pytest.mark.usefixtures("_impatience")
+async def test_an_answer_that_never_comes_ends_in_a_value_or_in_words(
+    meeting: Meeting,
+    pattern: str,
+    operation: str,
+    way: Way,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seconds in (3, 10, 30):
+        answers_within(monkeypatch, seconds)
+        proxy, came = await meeting.of(way, pattern, operation, "hang", None)
+        if sum(proxy.injected.values()) and is_about(came, operation):
+            break  # else it was another answer that a busy machine did not give in time
+    assert sum(proxy.injected.values()), came
+    check(came, operation, "hang")
+
+
+def is_about(came: Any, operation: str) -> bool:
+    return not isinstance(came, ServiceError) or operation in str(came)
 
 
 def check(came: Any, operation: str, kind: str) -> None:
@@ -98,6 +126,8 @@ async def test_credentials_that_cannot_be_had_are_told(
     with Proxy(aws.endpoint_url) as proxy:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{proxy.url}/credentials")
         proxy.lasting["credentials *"] = (200, keys)
+        if kind == "hang":
+            answers_within(monkeypatch, 3)
 
         def spoil() -> None:
             proxy.lasting["credentials *"] = kind

@@ -27,13 +27,12 @@ from farcall import (
 )
 from farcall_runtime import envelope
 from farcall_runtime.contract import ENV_BUNDLE, ExitCode, Location
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from service.attacker import Attacker
 
 Gate = Callable[[], None]
 MakeExecutor = Callable[..., BatchExecutor]
 
-PATIENCE_S = 60
 MIB = 1024 * 1024
 
 

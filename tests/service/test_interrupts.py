@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,10 +14,8 @@ import boto3
 import pytest
 
 import farcall.local
-from patience import until
+from patience import PATIENCE_S, until
 from proxy import Proxy
-
-PATIENCE_S = 90
 
 #: Begins what `ways` says, tells of it, and waits. A shell's background jobs ignore SIGINT.
 CLIENT = """
@@ -53,6 +50,16 @@ def batch(aws: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Itera
     with Proxy(aws.endpoint_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", proxy.url)
         yield proxy
+
+
+@pytest.fixture
+def followed(batch: Proxy) -> set[str]:
+    """The jobs that a client asks Batch about: it has the answers to its SubmitJob requests."""
+    found: set[str] = set()
+    batch.changes["describejobs"] = lambda answer: found.update(
+        job["jobId"].partition(":")[0] for job in answer["jobs"]
+    )
+    return found
 
 
 @pytest.fixture
@@ -95,6 +102,7 @@ def jobs(aws: farcall.local.LocalAWS) -> dict[str, str]:
 def test_ctrl_c_ends_every_job_and_says_how_many(
     aws: farcall.local.LocalAWS,
     batch: Proxy,
+    followed: set[str],
     start: Callable[[str], subprocess.Popen[bytes]],
     way: str,
     count: int,
@@ -102,8 +110,7 @@ def test_ctrl_c_ends_every_job_and_says_how_many(
 ) -> None:
     before = jobs(aws)
     process = start(way)
-    until(lambda: batch.answers["batch submitjob 200"] == count)
-    time.sleep(0.5)  # the client has the answer by then; if not, it ends what it was told later
+    until(lambda: len(followed) == count)
 
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_S)
@@ -120,20 +127,20 @@ def test_ctrl_c_ends_every_job_and_says_how_many(
 def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
     aws: farcall.local.LocalAWS,
     batch: Proxy,
+    followed: set[str],
     start: Callable[[str], subprocess.Popen[bytes]],
     way: str,
 ) -> None:
     before = jobs(aws)
     batch.lasting["batch terminatejob"] = "hang"
     process = start(way)
-    until(lambda: batch.answers["batch submitjob 200"] == (20 if way == "jobs" else 1))
-    time.sleep(0.5)
+    until(lambda: len(followed) == (20 if way == "jobs" else 1))
     left = jobs(aws).keys() - before.keys()
 
     process.send_signal(signal.SIGINT)
     until(lambda: batch.counts["batch terminatejob"])
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)  # Batch would be waited for longer
+    _, said = process.communicate(timeout=PATIENCE_S)  # Batch would be waited for longer
 
     assert f"left without ending {len(left)} job" in said.decode()
     assert any(job_id in said.decode() for job_id in left)

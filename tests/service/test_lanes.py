@@ -16,10 +16,9 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, Job, JobCancelledError, JobStatus
 from farcall.session import session_for
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from proxy import Proxy
 
-PATIENCE_S = 60
 WAITING = 300
 
 

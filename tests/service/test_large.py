@@ -51,7 +51,6 @@ _CLIENT = """
 """
 
 
-@pytest.mark.timeout(300)
 def test_the_arguments_of_a_sweep_are_never_all_in_memory(aws: LocalAWS) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_CLIENT)],
@@ -67,7 +66,6 @@ def test_the_arguments_of_a_sweep_are_never_all_in_memory(aws: LocalAWS) -> None
     assert int(more) < 300_000_000
 
 
-@pytest.mark.timeout(300)
 async def test_a_task_that_cannot_be_pickled_in_a_large_upload_is_the_callers_error(
     executor: BatchExecutor,
 ) -> None:
@@ -84,7 +82,6 @@ def is_mapped(folder: Path) -> bool:
     return str(folder) in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
-@pytest.mark.timeout(300)
 async def test_a_value_that_memory_would_not_do_for_lies_in_a_file(
     make_executor: Callable[..., BatchExecutor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,13 +21,11 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
 from leaks import Held
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from proxy import Proxy
 
 T = TypeVar("T")
 MakeExecutor = Callable[..., BatchExecutor]
-
-PATIENCE_S = 60
 
 
 def work(x: int) -> int:

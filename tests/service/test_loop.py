@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 
 import numpy as np
-import pytest
 
 from farcall import BatchExecutor
 
@@ -55,7 +54,6 @@ async def watched() -> AsyncIterator[Longest]:
         gc.unfreeze()
 
 
-@pytest.mark.timeout(600)
 async def test_hundreds_of_tasks_do_not_block_the_loop(executor: BatchExecutor) -> None:
     def work(x: int) -> int:
         return x

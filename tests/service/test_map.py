@@ -24,7 +24,7 @@ from farcall import (
     TaskNotPicklableError,
 )
 from farcall.session import session_for
-from patience import until
+from patience import PATIENCE_S, until
 
 
 async def test_values_come_in_the_order_of_the_arguments(executor: BatchExecutor) -> None:
@@ -290,7 +290,7 @@ def test_a_program_that_ends_leaves_no_jobs(
             job_ids = process.stdout.readline().split()
             if body == "pass":
                 process.send_signal(signal.SIGINT)
-            _, complaints = process.communicate(timeout=60)
+            _, complaints = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
 

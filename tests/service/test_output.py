@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from farcall import BatchExecutor
 
 
@@ -43,7 +41,6 @@ async def test_output_that_is_no_utf8_is_no_error(executor: BatchExecutor) -> No
     assert (await job.stdout()).splitlines() == ["caf\ufffd \ufffd", "gr\u00fc\u00df \\udcff"]
 
 
-@pytest.mark.timeout(180)
 async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
     def work() -> None:
         for number in range(1_000_000):

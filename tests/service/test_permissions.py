@@ -21,10 +21,10 @@ from farcall.settings import Settings
 from farcall.store import Store
 from farcall_runtime.storage import Created, DeniedError, NotFoundError, Storage
 from iam import JOB_ROLE, VALUES, Enforced, actions, policy, without
+from patience import PATIENCE_S
 
 OPTIONS = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
 BUCKET = VALUES["BUCKET"]
-PATIENCE_S = 60
 #: Beyond what either side stores by one request.
 LARGE_BYTES = 70 * 1024 * 1024
 

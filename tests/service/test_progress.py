@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import farcall.local
+from patience import PATIENCE_S
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -74,7 +75,7 @@ def run(program: str, *, stdout: Path | None = None, interrupt: bool = False) ->
                 if interrupt and b"result" in shown:
                     process.send_signal(signal.SIGINT)
                     interrupt = False
-        return process.wait(timeout=60), shown.decode()
+        return process.wait(timeout=PATIENCE_S), shown.decode()
 
 
 def plain(shown: str) -> str:

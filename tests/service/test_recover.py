@@ -16,11 +16,11 @@ import boto3
 import pytest
 
 import patience
+from patience import PATIENCE_S
 from proxy import Proxy
 from service.recover_client import FAILING
 
 CLIENT = Path(__file__).with_name("recover_client.py")
-PATIENCE_S = 120
 TASKS = 5
 
 until = functools.partial(patience.until, patience_s=PATIENCE_S)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import broken
+from patience import PATIENCE_S
 
 FARCALL = Path(sys.executable).with_name("farcall")
 
@@ -32,7 +33,7 @@ def command(*arguments, **options):
 async def farcall(*arguments):
     """Return the exit code, stdout and stderr of a command."""
     started = command(*arguments)
-    out, err = await asyncio.to_thread(started.communicate, timeout=120)
+    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
     return started.returncode, out, err
 
 
@@ -95,7 +96,7 @@ async def test_attach_prints_output_as_it_comes_and_the_end(executor, tmp_path):
     started = command("attach", job.id)
     first = await asyncio.to_thread(started.stdout.readline)
     go.touch()
-    rest, err = await asyncio.to_thread(started.communicate, timeout=120)
+    rest, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
 
     assert (first, rest) == ("to stdout\n", "the last line\n")
     assert err.splitlines() == ["to stderr", f"{job.id} ({job.name}) returned"]
@@ -120,7 +121,7 @@ async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
     started = command("attach", job.id)
     await asyncio.to_thread(started.stdout.readline)
     started.send_signal(signal.SIGINT)
-    _, err = await asyncio.to_thread(started.communicate, timeout=120)
+    _, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
 
     assert started.returncode == 130
     assert "Traceback" not in err

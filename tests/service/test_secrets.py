@@ -30,11 +30,10 @@ from farcall import (
 )
 from farcall.session import session_for
 from farcall_runtime.contract import ENV_BUNDLE, ENV_OUTCOME_KEY, ExitCode, Location
+from patience import PATIENCE_S
 from service.attacker import Attacker
 from service.attempt import Attempt
 from signing import session
-
-PATIENCE_S = 60
 
 
 def token() -> str:

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 import farcall.local
-from patience import until
+from patience import PATIENCE_S, until
 from proxy import Proxy
 
-PATIENCE_S = 90
 CLIENTS = 4
 TASKS = 25
 CALLS_PER_S = 12
@@ -97,7 +96,6 @@ def client(aws: farcall.local.LocalAWS, tmp_path: Path) -> Iterator[Callable[[st
     aws.configure(submit_rate=50)
 
 
-@pytest.mark.timeout(300)
 def test_clients_that_collide_all_finish_and_none_starves(
     aws: farcall.local.LocalAWS, client: Callable[[str, int], Client]
 ) -> None:

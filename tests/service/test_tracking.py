@@ -18,9 +18,8 @@ import farcall.local
 from farcall import BatchExecutor, Job, JobError
 from farcall.session import session_for
 from farcall_runtime.contract import Location, outcomes_prefix
+from patience import PATIENCE_S
 from proxy import Proxy, Request
-
-PATIENCE_S = 60
 
 
 class Watched(Proxy):

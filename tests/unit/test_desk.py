@@ -15,6 +15,7 @@ from farcall.payload import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.session import Session
 from farcall.store import Arrived
+from patience import PATIENCE_S
 from unit.fakes import Client, refusal
 
 SETTINGS = Settings(container_image_uri="repo/image:1", linger_s=0.1)
@@ -308,7 +309,7 @@ async def test_at_whatever_step_it_is_cancelled_nothing_runs_in_the_end(desk, ac
             await cancel(desk, number)
             await asyncio.sleep(0)
         try:
-            run = await asyncio.wait_for(sent, 60)
+            run = await asyncio.wait_for(sent, PATIENCE_S)
             assert run.cancelled
         except CancelledGroupError:
             cancelled += 1

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from farcall.interrupts import Interrupts
+from patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -119,12 +120,12 @@ async def test_event_loops_that_handle_signals_go_on_to_do_so(told, interrupts):
             if each is not None:
                 each.__enter__()
             signal.raise_signal(signal.SIGINT)
-            await asyncio.wait_for(got.wait(), 60)
+            await asyncio.wait_for(got.wait(), PATIENCE_S)
             got.clear()
         for each in interrupts:
             each.__exit__()
         signal.raise_signal(signal.SIGINT)
-        await asyncio.wait_for(got.wait(), 60)
+        await asyncio.wait_for(got.wait(), PATIENCE_S)
     finally:
         loop.remove_signal_handler(signal.SIGINT)
 
@@ -135,6 +136,6 @@ async def test_an_event_loop_that_handles_signals_meanwhile_goes_on_to_do_so(tol
         loop.add_signal_handler(signal.SIGINT, got.set)
     try:
         signal.raise_signal(signal.SIGINT)
-        await asyncio.wait_for(got.wait(), 60)
+        await asyncio.wait_for(got.wait(), PATIENCE_S)
     finally:
         loop.remove_signal_handler(signal.SIGINT)

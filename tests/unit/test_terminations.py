@@ -11,6 +11,7 @@ from farcall.errors import ServiceError
 from farcall.submission import Submission
 from farcall.terminations import Terminations
 from farcall_runtime.contract import Location
+from patience import PATIENCE_S
 from unit.fakes import Client, refusal
 
 WHERE = Location("bucket", "farcall/v1/run", "0" * 16)
@@ -207,7 +208,7 @@ async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, clien
         assert "left without ending 1 unfinished task of 1 job (z)" in caplog.text
         for request in terminations._requests:
             request.cancel()  # as the end of the event loop does
-        await asyncio.wait_for(terminations.settle(), 10)
+        await asyncio.wait_for(terminations.settle(), PATIENCE_S)
         signal.raise_signal(signal.SIGINT)
         assert told == [signal.SIGINT] * 2
     finally:

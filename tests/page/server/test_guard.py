@@ -14,6 +14,7 @@ import pytest
 
 from farcall.ui.guard import MOST_BYTES
 from page import serving
+from patience import PATIENCE_S
 
 JOB = "00000000-0000-4000-8000-000000000000"
 
@@ -24,7 +25,7 @@ def ask(served):
     where = urlsplit(served.url).netloc
 
     def ask(method, path, body=None, *, token=served.token, host=where, **headers):
-        connection = http.client.HTTPConnection(where, timeout=60)
+        connection = http.client.HTTPConnection(where, timeout=PATIENCE_S)
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for value in [host] if isinstance(host, str) else host:
             connection.putheader("Host", value)
@@ -238,12 +239,12 @@ def test_an_address_for_others_is_warned_of_and_needs_the_token(embedded, tmp_pa
         while not (line := process.stdout.readline()).strip().startswith("http://"):
             assert line
         where = urlsplit(line.strip()).netloc
-        connection = http.client.HTTPConnection(where, timeout=60)
+        connection = http.client.HTTPConnection(where, timeout=PATIENCE_S)
         connection.request("GET", "/api/about")
         assert 401 == connection.getresponse().status
         connection.close()
         process.send_signal(signal.SIGTERM)
-        said, complaints = process.communicate(timeout=60)
+        said, complaints = process.communicate(timeout=PATIENCE_S)
     assert 0 == process.returncode
     assert "unencrypted" in complaints
     assert "The page has ended" in said
@@ -256,7 +257,7 @@ def run(environment, *options):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
