@@ -231,7 +231,7 @@ print(*(name for name, path in paths.items() if not os.path.exists(path)))
 def wait_until_it_asks(try_docker, name):
     """Wait until the container's first process has loaded what it asks S3 with."""
     looks = "import sys; sys.exit('obstore' not in open('/proc/1/maps').read())"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while try_docker("exec", name, "python3", "-c", looks).returncode != 0:
         assert time.monotonic() < deadline, "waited too long"
 

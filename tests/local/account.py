@@ -15,6 +15,7 @@ from botocore import xform_name
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from patience import PATIENCE_S
 from signing import signed
 
 FINAL = ("SUCCEEDED", "FAILED")
@@ -31,7 +32,7 @@ class Account:
         self.image = (
             image or env["FARCALL_CONTAINER_IMAGE_URI" if local else "FARCALL_TEST_AWS_IMAGE"]
         )
-        self.patience_s = 20 if local else 900
+        self.patience_s = PATIENCE_S if local else 900
         self.batch = self.client("batch")
         self.logs = self.client("logs")
         self._definitions = []

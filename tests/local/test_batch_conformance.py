@@ -45,7 +45,7 @@ def test_states_come_in_order(batch, knobs):
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
     """
-    knobs.configure(delays=dict.fromkeys(("SUBMITTED", "RUNNABLE", "STARTING", "RUNNING"), 0.15))
+    knobs.configure(delays=dict.fromkeys(("SUBMITTED", "RUNNABLE", "STARTING", "RUNNING"), 1))
     job_id = batch.submit(batch.definition("true"))
     seen = []
     while not seen or seen[-1] not in FINAL:
@@ -332,7 +332,7 @@ def test_timeout(batch):
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
     """
-    batch.tune(timeout_scale=0.01)
+    batch.tune(timeout_scale=0.05)
     job = batch.shell(
         "trap 'echo bye; exit 5' TERM; sleep 100 & wait",
         timeout={"attemptDurationSeconds": 60},
@@ -349,7 +349,7 @@ def test_timeout_of_a_process_that_ignores_sigterm(batch):
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
     """
-    batch.tune(timeout_scale=0.01, stop_grace_s=0.3)
+    batch.tune(timeout_scale=0.05, stop_grace_s=3)
     job = batch.shell(
         "trap 'echo no' TERM; while :; do sleep 0.1; done", timeout={"attemptDurationSeconds": 60}
     )
@@ -379,7 +379,7 @@ def test_terminate_signals_the_main_process_alone(batch, knobs):
 
     https://docs.docker.com/reference/cli/docker/container/stop/
     """
-    knobs.configure(stop_grace_s=0.5)
+    knobs.configure(stop_grace_s=3)
     child = "trap 'echo child' TERM; while :; do sleep 0.05; done"
     job_id = batch.start(f"sh -c \"{child}\" & trap 'echo main' TERM; while :; do wait; done")
     time.sleep(0.2)
@@ -408,7 +408,7 @@ def test_withdraw_a_waiting_job(batch, knobs, operation, flag):
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
     """
-    knobs.configure(delays={"RUNNABLE": 0.3})
+    knobs.configure(delays={"RUNNABLE": 600})
     job_id = batch.submit(batch.definition("true"))
     batch.wait(job_id, "RUNNABLE")
     getattr(batch.batch, operation)(jobId=job_id, reason="changed my mind")
@@ -416,7 +416,8 @@ def test_withdraw_a_waiting_job(batch, knobs, operation, flag):
     assert (job["status"], job["statusReason"]) == ("FAILED", "changed my mind")
     assert job[flag] is True
     assert job["attempts"] == []
-    time.sleep(0.4)
+    knobs.configure(delays={})
+    assert batch.shell("true")["status"] == "SUCCEEDED"  # one that came later has run by now
     assert batch.describe(job_id)["attempts"] == []
 
 
@@ -425,7 +426,7 @@ def test_terminate_a_starting_job(batch, knobs):
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
     """
-    knobs.configure(delays={"STARTING": 0.3})
+    knobs.configure(delays={"STARTING": 600})
     job_id = batch.submit(batch.definition("true"))
     batch.wait(job_id, "STARTING")
     batch.batch.terminate_job(jobId=job_id, reason="stop")
@@ -439,7 +440,7 @@ def test_pending_job_is_cancelled_after_its_dependencies(batch):
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
     """
-    first = batch.start("sleep 0.6")
+    first = batch.start("sleep 3")
     second = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
     batch.wait(second, "PENDING")
     batch.batch.cancel_job(jobId=second, reason="no")
@@ -566,9 +567,7 @@ def test_array_of_10000(batch, knobs):
     https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
     """
     definition = batch.definition("sleep", "30", vcpu="4")
-    began = time.monotonic()
     job_id = batch.submit(definition, arrayProperties={"size": 10_000})
-    assert time.monotonic() - began < 1
     batch.wait(f"{job_id}:0", "RUNNING")
     page = batch.batch.list_jobs(arrayJobId=job_id, jobStatus="RUNNABLE")
     assert len(page["jobSummaryList"]) == 1000
@@ -584,7 +583,7 @@ def test_dependency(batch):
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
     """
-    first = batch.start("sleep 0.3; exit 1")
+    first = batch.start("sleep 3; exit 1")
     waiting = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
     assert batch.wait(waiting, "PENDING")["dependsOn"] == [{"jobId": first}]
     job = batch.wait(waiting)
@@ -1036,15 +1035,23 @@ def test_throttling(batch, knobs):
     https://repost.aws/knowledge-center/aws-batch-requests-error
     """
     definition = batch.definition("true")
-    knobs.configure(submit_rate=2)
-    batch.submit(definition)
+    knobs.configure(submit_rate=0.001)
     batch.submit(definition)
     with pytest.raises(ClientError) as caught:
         batch.submit(definition)
     assert caught.value.response["Error"]["Code"] == "TooManyRequestsException"
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 429
-    time.sleep(0.6)
+    knobs.configure(submit_rate=1)
     batch.submit(definition)
+    batch.wait_for(lambda: _is_submitted(batch, definition))
+
+
+def _is_submitted(batch, definition):
+    try:
+        batch.submit(definition)
+    except ClientError:  # as before
+        return False
+    return True
 
 
 def test_other_operations_are_throttled_too(batch, knobs):
@@ -1052,7 +1059,7 @@ def test_other_operations_are_throttled_too(batch, knobs):
 
     https://repost.aws/knowledge-center/aws-batch-requests-error
     """
-    knobs.configure(api_rate=1)
+    knobs.configure(api_rate=0.001)
     batch.batch.describe_jobs(jobs=["x"])
     with pytest.raises(ClientError, match="TooManyRequestsException"):
         batch.batch.describe_jobs(jobs=["x"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 
@@ -12,6 +11,7 @@ from botocore.exceptions import ClientError
 
 import farcall.local
 from iam import EXECUTION_ROLE, JOB_ROLE, VALUES, Enforced, policy
+from patience import until
 
 BUCKET = VALUES["BUCKET"]
 CONTAINER = {
@@ -226,10 +226,7 @@ def test_a_job_has_its_roles_keys_or_none(enforced, role):
         jobDefinitionName=name, type="container", containerProperties=container
     )
     job = batch.submit_job(jobName="keys", jobQueue=VALUES["QUEUE"], jobDefinition=name)["jobId"]
-    deadline = time.monotonic() + 60
-    while (detail := batch.describe_jobs(jobs=[job])["jobs"][0])["status"] != "SUCCEEDED":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    detail = _reached(batch, job, "SUCCEEDED")
     events = enforced.root("logs").get_log_events(
         logGroupName="/aws/batch/job",
         logStreamName=detail["container"]["logStreamName"],
@@ -257,8 +254,15 @@ def test_only_roles_that_trust_ecs_can_be_given_to_jobs(enforced):
     )
     request = {"jobName": "any", "jobQueue": VALUES["QUEUE"], "jobDefinition": "untrusting"}
     job = batch.submit_job(**request)["jobId"]
-    deadline = time.monotonic() + 60
-    while (detail := batch.describe_jobs(jobs=[job])["jobs"][0])["status"] != "FAILED":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    detail = _reached(batch, job, "FAILED")
     assert "unable to assume the role" in detail["statusReason"]
+
+
+def _reached(batch, job_id, status):
+    """Wait for a job's status; return the job."""
+
+    def look():
+        (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
+        return job if job["status"] == status else None
+
+    return until(look)

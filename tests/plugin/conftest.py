@@ -24,9 +24,10 @@ import pytest
 import farcall.local
 from absent import Absent
 from farcall.covalent_server import CovalentServer
+from patience import PATIENCE_S
 
 #: Seconds for a dispatch, unless a test knows better.
-WAIT_TIMEOUT_S = 60.0
+WAIT_TIMEOUT_S = PATIENCE_S
 _POLL_S = 0.05
 _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "POSTPROCESSING_FAILED"}
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import types
 import urllib.request
 
@@ -19,7 +18,7 @@ import pytest
 
 from farcall import covalent_demo
 from farcall.errors import FarcallError
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 
 COMMAND = [sys.executable, "-m", "farcall", "covalent", "demo"]
 
@@ -151,10 +150,7 @@ def test_ctrl_c_in_the_middle_ends_all_of_it(start, place):
 
 def test_sigterm_while_it_starts_ends_all_of_it(start, place):
     demo = start()
-    deadline = time.monotonic() + 60
-    while not any("covalent_ui" in " ".join(each.cmdline()) for each in of_the_demo(place)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: any("covalent_ui" in " ".join(each.cmdline()) for each in of_the_demo(place)))
     demo.send_signal(signal.SIGTERM)
     _, complaints = demo.communicate()
     assert (143, "") == (demo.returncode, complaints)

@@ -18,7 +18,7 @@ import covalent as ct
 import numpy as np
 import pytest
 
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 from proxy import Proxy
 
 MIB = 1 << 20
@@ -627,10 +627,7 @@ def test_what_failed_stays_in_the_bucket(run, batch, counting):
         return [each["Key"].split("/")[3] for each in found.get("Contents", ())]
 
     run(flow, 1)
-    deadline = time.monotonic() + 20
-    while stored() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [] == stored()
+    until(lambda: not stored())
     run(flow, 0)
     time.sleep(2)  # by when the objects of the one before were gone
     assert ["bundles", "outcomes"] == sorted(stored())

@@ -16,10 +16,10 @@ from farcall.cancelling import cancel, cancel_all, idle, unfinished
 from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
 from farcall.session import session_for
-from patience import until
+from patience import PATIENCE_S, until
 
 QUEUE = "farcall-local"
-TIMEOUT_S = 40
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")

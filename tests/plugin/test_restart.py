@@ -25,7 +25,7 @@ from proxy import Proxy, lose_reasons
 
 FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
-TIMEOUT_S = 40
+TIMEOUT_S = PATIENCE_S
 
 
 class Work:

@@ -24,6 +24,7 @@ from farcall import (
     TaskError,
     TaskNotPicklableError,
 )
+from patience import PATIENCE_S
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -263,10 +264,7 @@ async def test_children_left_behind_do_not_keep_the_job(executor: BatchExecutor)
             subprocess.Popen(["sleep", "600"])
         return 1
 
-    began = time.monotonic()
-
-    assert await executor.task(work)() == 1
-    assert time.monotonic() - began < 60
+    assert await asyncio.wait_for(executor.task(work)(), PATIENCE_S) == 1  # of 600
 
 
 async def test_orphans_are_collected_while_the_task_runs(executor: BatchExecutor) -> None:
