@@ -426,7 +426,7 @@ def test_terminate_a_starting_job(batch, knobs):
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
     """
-    knobs.configure(delays={"STARTING": 600})
+    knobs.configure(delays={"STARTING": 3})
     job_id = batch.submit(batch.definition("true"))
     batch.wait(job_id, "STARTING")
     batch.batch.terminate_job(jobId=job_id, reason="stop")
