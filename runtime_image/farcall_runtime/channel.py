@@ -23,7 +23,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from select import poll  # which the function may have put another in the place of
 from typing import Any, NamedTuple
 
 from farcall_runtime import envelope
@@ -33,13 +32,15 @@ from farcall_runtime.envelope import Buffer
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 _MARK_BYTES = 16
-_HEAD = struct.Struct("=16sBQQQ")  # mark, kind, number; bytes of a result's description and parts
+# mark, kind, number; of a result, bytes of its description and parts, and the number of a question
+_HEAD = struct.Struct("=16sBQQQQ")
 _MOST_BYTES, _MOST_PIECES = 128 * 1024, 256  # of a message
 _LARGE_BYTES = 1024 * 1024
 _HIGHEST_DESCRIPTOR = 4096  # each process has a table as long as its highest one
 _BELOW_LIMIT = 16
 _HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux alone has it
-_PATIENCE_MS = 5000
+_PATIENCE_S = 5.0
+_TIME = struct.Struct("@ll")
 _FULL_S = 0.001
 
 _SLATE_BYTES = 4096
@@ -55,8 +56,9 @@ class _Kind(enum.IntEnum):
     GOES_ON = 4
     """May the next call begin?"""
     RESULT = 5
-    """What came of a call follows."""
+    """What came of a call: its beginning, and whether the next one may begin."""
     DATA = 6
+    """The rest of it."""
 
 
 class BrokenError(Exception):
@@ -129,8 +131,10 @@ class SupervisorEnd:
         self.has_noise = False
         self.trouble = ""
         self._head = bytearray(_HEAD.size)
+        self._body = memoryview(bytearray(_MOST_BYTES))
         self._results = 0
         self._coming: _Coming | None = None
+        self._question = 0  # that comes with it
         self._answered: tuple[int, Any] = (0, None)
 
     def fileno(self) -> int:
@@ -152,18 +156,16 @@ class SupervisorEnd:
 
     def _send(self, kind: _Kind, number: int, what: Any) -> None:
         with contextlib.suppress(OSError):  # the process has died, or does not listen
-            head = _HEAD.pack(self._own_mark, kind, number, 0, 0)
+            head = _HEAD.pack(self._own_mark, kind, number, 0, 0, 0)
             self._socket.send(head + json.dumps(what).encode())
 
-    def listen(self, answer: Callable[[bool], Any]) -> tuple[bool, Result | None]:
-        """Take in the next message.
+    def listen(self, take: Callable[[Result], None], answer: Callable[[bool], Any]) -> bool:
+        """Take in the next message; tell whether there was one.
 
         Args:
+            take: Gets a result that is complete.
             answer: Returns what to answer to a question: whether the next call may begin (True),
                 or how much has been written.
-
-        Returns:
-            Whether there was a message, and the result that is complete with it.
 
         Raises:
             EOFError: No other can come.
@@ -171,25 +173,38 @@ class SupervisorEnd:
         try:
             size = self._receive()
         except BlockingIOError:
-            return False, None
+            return False
         except OSError as error:
             raise EOFError from error
         if size == 0 and self._is_gone():
             raise EOFError
-        mark, kind, number, *sizes = _HEAD.unpack(self._head)
+        mark, kind, number, *more = _HEAD.unpack(self._head)
         if size < _HEAD.size or mark != self._their_mark:
             self.has_noise = True
         elif kind in (_Kind.WRITTEN, _Kind.GOES_ON):
-            if self._answered[0] != number:  # else its answer was lost
-                self._answered = number, answer(kind == _Kind.GOES_ON)
-            self._send(_Kind.ANSWER, *self._answered)
+            self._reply(number, kind == _Kind.GOES_ON, answer)
         elif number == self._results:
-            return True, self._take(kind, size - _HEAD.size, *sizes)
-        return True, None
+            found = self._take(kind, size - _HEAD.size, *more)
+            if found is not None:
+                take(found)
+                self._reply(self._question, True, answer)
+        return True
+
+    def is_receiving(self) -> bool:
+        """Tell whether a result is on its way."""
+        return self._coming is not None
+
+    def _reply(self, number: int, may_go_on: bool, answer: Callable[[bool], Any]) -> None:
+        """Answer a question, if it is one: the same again where the answer was lost."""
+        if number == 0:
+            return
+        if self._answered[0] != number:
+            self._answered = number, answer(may_go_on)
+        self._send(_Kind.ANSWER, *self._answered)
 
     def left_behind(self) -> Result | None:
         """Return the result that the task's process could not send, where there is one."""
-        mark, _, number, description, parts = _HEAD.unpack(self._refuge[: _HEAD.size])
+        mark, _, number, description, parts, _ = _HEAD.unpack(self._refuge[: _HEAD.size])
         if (mark, number) != (self._their_mark, self._results):
             return None
         data = self._refuge[_HEAD.size : _HEAD.size + description + parts]
@@ -199,33 +214,47 @@ class SupervisorEnd:
 
     def _receive(self) -> int:
         """Take in a message, what belongs to a result straight to its place; return its size."""
-        into: list[bytearray | memoryview] = [self._head]
-        if self._coming is not None:
-            into.append(self._coming.room())
-        return self._socket.recvmsg_into(into)[0]
+        if self._coming is None:
+            return self._socket.recvmsg_into([self._head, self._body])[0]
+        return self._socket.recvmsg_into([self._head, self._coming.room(), self._body])[0]
 
-    def _take(self, kind: int, length: int, description: int, parts: int) -> Result | None:
-        """Take in a message about the result on its way; return it once it is whole."""
+    def _take(
+        self, kind: int, length: int, description: int, parts: int, question: int
+    ) -> Result | None:
+        """Take in a message about a result; return it once it is whole."""
         try:
-            return self._add(kind, length, description, parts)
-        except (OSError, ValueError, TypeError, MemoryError) as error:
-            self._coming = None
-            self.trouble = f"{type(error).__name__}: {error}"
-        return None
-
-    def _add(self, kind: int, length: int, description: int, parts: int) -> Result | None:
-        if kind == _Kind.RESULT:
-            self._coming = _Coming(description, parts)
-        elif self._coming is not None and self._coming.fills(length):
+            if kind == _Kind.RESULT:
+                data = self._beginning(length)
+                self._coming, self._question = None, question
+                if length == description + parts:
+                    result = _taken_apart(memoryview(bytes(data)), description)
+                    self._results += 1
+                    return result
+                self._coming = _Coming(description, parts)
+                self._coming.begin(data)
+            elif self._coming is not None:
+                self._coming.received += length
+            if self._coming is None or not self._coming.is_whole():
+                return None
             result = self._coming.result()
+        except (OSError, ValueError, TypeError, MemoryError, RecursionError) as error:
+            self.trouble = f"{type(error).__name__}: {error}"
             self._coming = None
-            self._results += 1
-            return result
-        return None
+            return None
+        self._coming = None
+        self._results += 1
+        return result
+
+    def _beginning(self, length: int) -> Buffer:
+        """Return the bytes of a message that was not expected where they are."""
+        room = self._coming.room() if self._coming is not None else memoryview(b"")
+        if not room:
+            return self._body[:length]
+        return bytes(room[:length]) + bytes(self._body[: max(0, length - len(room))])
 
     def _is_gone(self) -> bool:
         """Tell the other end's end from an empty message."""
-        look = poll()
+        look = select.poll()
         look.register(self._socket, _HANGS_UP)
         return bool(look.poll(0))
 
@@ -236,11 +265,14 @@ class _Coming:
     Args:
         description: Size of its description, in bytes.
         parts: The same of its parts.
+
+    Attributes:
+        received: How many bytes of it are there.
     """
 
     def __init__(self, description: int, parts: int) -> None:
         self._description = description
-        self._received = 0
+        self.received = 0
         size = description + parts
         if size < _LARGE_BYTES:
             self._data = memoryview(bytearray(size))
@@ -248,14 +280,18 @@ class _Coming:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._data = memoryview(mmap.mmap(-1, size, flags=flags))
 
+    def begin(self, data: Buffer) -> None:
+        """Take its first bytes."""
+        self._data[: len(data)] = data
+        self.received = len(data)
+
     def room(self) -> memoryview:
         """Return where the next bytes belong."""
-        return self._data[self._received : self._received + _MOST_BYTES]
+        return self._data[self.received : self.received + _MOST_BYTES]
 
-    def fills(self, length: int) -> bool:
-        """Note that so many bytes more are there; tell whether these are all."""
-        self._received += length
-        return self._received >= len(self._data)
+    def is_whole(self) -> bool:
+        """Tell whether all of it is there."""
+        return self.received >= len(self._data)
 
     def result(self) -> Result:
         """Return it, once all of it is there."""
@@ -291,6 +327,7 @@ class TaskEnd:
         self._identity = found.st_dev, found.st_ino
         self._handed = 0
         self._asked = 0
+        self._is_asking = False
 
     def close(self) -> None:
         """Close it, in the supervisor."""
@@ -306,6 +343,8 @@ class TaskEnd:
             high = fcntl.fcntl(self._socket, fcntl.F_DUPFD_CLOEXEC, least)
             self._socket.close()
             self._socket = socket.socket(socket.AF_UNIX, _KIND, 0, high)
+        patience = _TIME.pack(int(_PATIENCE_S), int(_PATIENCE_S % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
 
     def forget(self) -> None:
         """In a process that the function forks: leave what is the original's."""
@@ -320,11 +359,18 @@ class TaskEnd:
         Returns:
             What it passes on; None where it does not.
         """
-        data = self._socket.recv(_MOST_BYTES)
-        return json.loads(data[_HEAD.size :]) if data else None
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                data = self._socket.recv(_MOST_BYTES)
+                return json.loads(data[_HEAD.size :]) if data else None
 
     def hand_over(
-        self, record: dict[str, Any], parts: Sequence[Sequence[Buffer]], left: int
+        self,
+        record: dict[str, Any],
+        parts: Sequence[Sequence[Buffer]],
+        left: int,
+        *,
+        asks: bool = False,
     ) -> None:
         """Hand over what came of a call; once more, if it did not come to its end.
 
@@ -332,30 +378,33 @@ class TaskEnd:
             record: Its description, JSON.
             parts: The bytes that belong to it.
             left: How many calls of the task come after it.
+            asks: Whether to ask with it what `goes_on` asks, all output being written.
 
         Raises:
             BrokenError: The supervisor cannot be reached.
         """
         lengths = [envelope.size(part) for part in parts]
         description = json.dumps([record, lengths, left]).encode()
-        sizes = len(description), sum(lengths)
+        more = len(description), sum(lengths), self._asked + 1 if asks else 0
+        size = more[0] + more[1]
         pieces = [description, *(piece for part in parts for piece in part)]
+        kind = _Kind.RESULT
         try:
             self._check()
-            self._send(_Kind.RESULT, self._handed, sizes)
-            for portion in envelope.portions(pieces, _MOST_BYTES):
-                together = portion if len(portion) <= _MOST_PIECES else [b"".join(portion)]
-                self._send(_Kind.DATA, self._handed, pieces=together)
+            for portion in _messages(pieces, size):
+                self._send(kind, self._handed, more, portion)
+                kind = _Kind.DATA
         except BrokenError:
-            if _HEAD.size + sum(sizes) > len(self._refuge):
+            if _HEAD.size + size > len(self._refuge):
                 raise
-            self._leave_behind(sizes, pieces)
+            self._leave_behind(more, pieces)
         self._handed += 1
+        self._is_asking = asks
 
-    def _leave_behind(self, sizes: tuple[int, int], pieces: Sequence[Buffer]) -> None:
+    def _leave_behind(self, more: tuple[int, int, int], pieces: Sequence[Buffer]) -> None:
         """Put a result where the supervisor looks when this process has ended."""
-        self._refuge[_HEAD.size : _HEAD.size + sum(sizes)] = b"".join(pieces)
-        head = _HEAD.pack(self._own_mark, _Kind.RESULT, self._handed, *sizes)
+        self._refuge[_HEAD.size : _HEAD.size + envelope.size(pieces)] = b"".join(pieces)
+        head = _HEAD.pack(self._own_mark, _Kind.RESULT, self._handed, *more)
         self._refuge[: _HEAD.size] = head
 
     def written(self) -> list[int]:
@@ -372,39 +421,49 @@ class TaskEnd:
         Raises:
             BrokenError: The supervisor cannot be reached.
         """
-        return bool(self._ask(_Kind.GOES_ON))
+        asked, self._is_asking = self._is_asking, False
+        return bool(self._ask(_Kind.GOES_ON, asked=asked))
 
-    def _ask(self, kind: _Kind) -> Any:
+    def _ask(self, kind: _Kind, *, asked: bool = False) -> Any:
         self._asked += 1
         while True:
-            self._check()
-            self._send(kind, self._asked)
-            look = poll()
-            look.register(self._socket, select.POLLIN)
-            while look.poll(_PATIENCE_MS):  # else the function, which may read, too, took it
-                try:
-                    data = self._socket.recv(_MOST_BYTES, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    break
-                except OSError as error:
-                    raise self._broken(str(error)) from error
-                if not data:
-                    raise self._broken("the supervisor has gone")
-                mark, said, number, _, _ = _HEAD.unpack_from(data.ljust(_HEAD.size))
-                if (mark, said, number) == (self._their_mark, _Kind.ANSWER, self._asked):
-                    return json.loads(data[_HEAD.size :])
+            if not asked:
+                self._check()
+                self._send(kind, self._asked)
+            asked = False
+            with contextlib.suppress(BlockingIOError):  # the function, which may read, took it
+                while True:
+                    mark, said, number, what = self._hear()
+                    if (mark, said, number) == (self._their_mark, _Kind.ANSWER, self._asked):
+                        return json.loads(what)
+            os.set_blocking(self._socket.fileno(), True)  # which the function may have changed
+
+    def _hear(self) -> tuple[bytes, int, int, bytes]:
+        """Return mark, kind, number and body of the next message."""
+        try:
+            data = self._socket.recv(_MOST_BYTES)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise self._broken(str(error)) from error
+        if not data:
+            raise self._broken("the supervisor has gone")
+        mark, kind, number, *_ = _HEAD.unpack_from(data.ljust(_HEAD.size))
+        return mark, kind, number, data[_HEAD.size :]
 
     def _send(
         self,
         kind: _Kind,
         number: int,
-        sizes: tuple[int, int] = (0, 0),
+        more: tuple[int, int, int] = (0, 0, 0),
         pieces: Iterable[Buffer] = (),
     ) -> None:
-        head = _HEAD.pack(self._own_mark, kind, number, *sizes)
+        head = _HEAD.pack(self._own_mark, kind, number, *more)
         while True:
             try:
                 self._socket.sendmsg([head, *pieces])
+            except BlockingIOError:  # the function has made it so
+                os.set_blocking(self._socket.fileno(), True)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:  # macOS does not wait for room
                     raise self._broken(str(error)) from error
@@ -416,16 +475,21 @@ class TaskEnd:
         """Look whether the descriptor is still what it was."""
         try:
             found = os.fstat(self._socket.fileno())
-            if (found.st_dev, found.st_ino) == self._identity:
-                os.set_blocking(self._socket.fileno(), True)
-                return
-            how = "it is another file now"
         except OSError as error:
-            how = str(error)
-        raise self._broken(how)
+            raise self._broken(str(error)) from error
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise self._broken("it is another file now")
 
     def _broken(self, how: str) -> BrokenError:
         return BrokenError(
             f"descriptor {self._socket.fileno()}, by which it hands over what came of a call, "
             f"was closed, replaced or spoiled while the function ran ({how})"
         )
+
+
+def _messages(pieces: Sequence[Buffer], size: int) -> Iterable[list[Buffer]]:
+    """Give what there is to send in portions that a message has room for."""
+    if size <= _MOST_BYTES:
+        return [[b"".join(pieces)]]
+    portions = envelope.portions(pieces, _MOST_BYTES)
+    return (each if len(each) <= _MOST_PIECES else [b"".join(each)] for each in portions)

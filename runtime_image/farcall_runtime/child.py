@@ -20,6 +20,7 @@ from farcall_runtime.streams import Streams
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHAN_ROUNDS = 100
+_SMALL_BYTES = 64 * 1024
 _REAP_S = 5.0  # a process that waits for a network file system may outlive SIGKILL for long
 
 
@@ -102,15 +103,11 @@ class Child:
     def listen(self) -> bool | None:
         """Take in the next message; tell whether there was one, or None at the end of all."""
         try:
-            heard, result = self.control.listen(self._answer)
+            return self.control.listen(self._keep, self._answer)
         except EOFError:
             return None
-        self._keep(result)
-        return heard
 
-    def _keep(self, result: channel.Result | None) -> None:
-        if result is None:
-            return
+    def _keep(self, result: channel.Result) -> None:
         self.records.append(result.record)
         self._parts += result.parts
         self.left = result.left
@@ -120,7 +117,9 @@ class Child:
         """Take in all that the task has said, when none of its processes lives."""
         while self.listen():
             pass
-        self._keep(self.control.left_behind())
+        left_behind = self.control.left_behind()
+        if left_behind is not None:
+            self._keep(left_behind)
         if self.control.has_noise:
             say("the function wrote to a descriptor that it did not open; it counts for nothing")
 
@@ -138,8 +137,16 @@ class Child:
         return self.goes_on
 
     def value(self) -> list[Buffer]:
-        """Return the packed parts of all records, in pieces and without a copy."""
-        return envelope.pack([[part] for part in self._parts])
+        """Return the packed parts of all records, in pieces, without a copy of large ones."""
+        pieces: list[Buffer] = []
+        small: list[Buffer] = []
+        for piece in envelope.pack([[part] for part in self._parts]):
+            if len(piece) < _SMALL_BYTES:
+                small.append(piece)
+                continue
+            pieces += [b"".join(small), piece]
+            small = []
+        return [piece for piece in (*pieces, b"".join(small)) if piece]
 
     def reap(self) -> bool:
         """Collect all the dead; tell whether the task's own process is among them by now.

@@ -46,6 +46,8 @@ class Outlet:
 
     def holds(self) -> bool:
         """Tell whether who writes more should wait: much is waiting, and it is being read."""
+        if len(self._waiting) < _MOST_WAITING_BYTES:
+            return False
         with self._changed:
             return len(self._waiting) >= _MOST_WAITING_BYTES and not self._is_stuck()
 

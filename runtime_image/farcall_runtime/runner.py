@@ -140,10 +140,13 @@ class Supervisor:
                 self._keep_time()
 
     def _listen(self) -> bool | None:
-        """Take in some messages; tell whether there were more than these, or None at the end."""
+        """Take in a message, of a large result some; tell whether there was one, None at the end.
+
+        Of the other messages none follows another that has not been answered.
+        """
         for _ in range(_MESSAGES):
             heard = self._child.listen()
-            if not heard:
+            if not heard or not self._child.control.is_receiving():
                 return heard
         return True
 
@@ -153,11 +156,12 @@ class Supervisor:
         for stream in self._streams.both:
             holds = not stream.at_end and self._streams.holds(stream)
             held = held or holds
-            is_watched = stream.read_fd in selector.get_map()
-            if (holds or stream.at_end) and is_watched:
-                selector.unregister(stream.read_fd)
-            elif not (holds or stream.at_end or is_watched):
+            wanted = not (holds or stream.at_end)
+            if wanted and not stream.is_watched:
                 selector.register(stream.read_fd, selectors.EVENT_READ, stream)
+            elif stream.is_watched and not wanted:
+                selector.unregister(stream.read_fd)
+            stream.is_watched = wanted
         return held
 
     def _keep_time(self) -> None:

@@ -49,6 +49,7 @@ class Stream:
         gaps: Where: how many bytes before that were not given up, and how many were.
         since: When the oldest pending byte arrived, `time.monotonic`.
         at_end: Whether every process that could write to it has closed it.
+        is_watched: Whether the supervisor waits for more of it.
     """
 
     def __init__(self, name: str, own: Outlet) -> None:
@@ -63,6 +64,7 @@ class Stream:
         self.gaps: list[tuple[int, int]] = []
         self.since = 0.0
         self.at_end = False
+        self.is_watched = False
         os.set_blocking(self.read_fd, False)
         if _F_SETPIPE_SZ is not None:
             with contextlib.suppress(OSError):

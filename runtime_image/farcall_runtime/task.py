@@ -71,12 +71,13 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
         payload: Function and arguments, each packed buffers.
         why: Says, once SIGTERM comes, what for.
     """
-    global _supervisor, _why
+    global _supervisor, _why, _own_streams
     _supervisor, _why = supervisor, why
     for name in JOB_ENVIRONMENT:
         os.environ.pop(name, None)  # the function has no business with the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
         _open_stream(descriptor, name)
+    _own_streams = sys.stdout, sys.stderr
     with contextlib.suppress(ValueError, OSError):
         faulthandler.enable()  # a segfault leaves its Python stack in stderr
     signal.signal(signal.SIGTERM, _terminate)
@@ -113,19 +114,31 @@ def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
     goes_on = bool(left) and not _stopping
     if not goes_on:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
+        _pass_on(record, parts, left, asks=False)
+        return
+    # What the function has put in their place may hang or raise; so its value goes first.
+    usual = (sys.stdout, sys.stderr) == _own_streams
+    if usual:
+        _flush()
+    _pass_on(record, parts, left, asks=usual)
+    if not usual:
+        _flush()
+    # It notes how much was written up to here, and knows of a SIGTERM that the function took.
+    _stopping = not _supervisor.goes_on() or _stopping
+
+
+def _pass_on(record: Record, parts: list[Pieces], left: int, *, asks: bool) -> None:
+    """Send a result, once more where a handler of the function's own signals raises meanwhile."""
     for last in (*[False] * (_TRIES - 1), True):
         try:
-            _supervisor.hand_over(record, parts, left)
-            break
+            _supervisor.hand_over(record, parts, left, asks=asks)
         except BrokenError:
             raise
         except BaseException:
             if last:
                 raise
-    if goes_on:
-        _flush()
-        # It notes how much was written up to here, and knows of a SIGTERM that the function took.
-        _stopping = not _supervisor.goes_on() or _stopping
+        else:
+            return
 
 
 def _flush() -> None:
@@ -240,6 +253,9 @@ def streams_so_far() -> list[int]:
     written: list[int] = _supervisor.written()
     return written
 
+
+_own_streams: tuple[Any, Any] | None = None
+"""stdout and stderr as they were opened for the function."""
 
 _is_copy = False
 """Whether this process is one that the function forked."""
