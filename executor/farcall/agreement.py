@@ -49,6 +49,9 @@ class NotAgreedError(SettingsError):
         self.path = path
         self.decides = decides
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.decides)
+
 
 def note_program(path: str | None) -> None:
     """Note that code of a file is being run because the user asked for it."""

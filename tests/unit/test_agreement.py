@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import venv
@@ -70,6 +71,7 @@ def test_what_says_where_counts_only_once_its_user_agreed(text):
     for part in (str(path), option, "farcall allow", "FARCALL_CONFIG=PATH"):
         assert part in str(caught.value)
     assert caught.value.option == option
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     agree()
     assert option in Settings().model_fields_set
 
