@@ -116,7 +116,7 @@ class Times:
             why = f"the job's time limit of {self.limit_s:g} s is over"
         else:
             why = "AWS Batch is stopping this job (cancelled, terminated, or its host taken away)"
-        left_s = (self._kill_at or 0.0) - time.monotonic()
+        left_s = max(0.0, (self._kill_at or 0.0) - time.monotonic())
         return f"{why}; its process is killed in {left_s:.2g} s"
 
     def end(self, most_s: float = math.inf) -> None:

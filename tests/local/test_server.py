@@ -114,26 +114,28 @@ async def test_asynchronous_clients(server):
         }
 
 
-def test_stopping_kills_jobs_and_removes_their_directories(tmp_path):
+def test_stopping_kills_jobs_and_removes_their_directories(tmp_path, monkeypatch):
     """A stopped server leaves neither processes nor directories."""
-    before = directories()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     marker = tmp_path / "pid"
     with LocalServer(cpus=1) as server:
         account = Account(server)
         script = f"sleep 100 & echo $! $$ > {marker}; touch file; wait"
         account.submit(account.definition("sh", "-c", script))
         account.wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
-        assert directories() - before
+        assert directories(temporary)
         account.close()
     # A killed process is gone when the kernel comes to it.
     until(lambda: all(gone(int(pid)) for pid in marker.read_text().split()))
-    assert directories() <= before
+    assert not directories(temporary)
     server.stop()
 
 
-def directories():
+def directories(temporary):
     """Return the working directories jobs have now."""
-    return set(Path(tempfile.gettempdir()).glob("farcall-job-*"))
+    return list(temporary.glob("farcall-job-*"))
 
 
 def gone(pid):
