@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from farcall_runtime import envelope
 from farcall_runtime.envelope import Buffer
 
-# macOS lacks the one that tells an end, too, which a container's own host never is.
+# macOS, where a job is a process and no container, lacks the kind that tells of an end, too.
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 _MARK_BYTES = 16
@@ -304,6 +304,8 @@ def _taken_apart(data: memoryview, description: int) -> Result:
     for length in lengths:
         parts.append(data[at : at + length])
         at += length
+    if not isinstance(record, dict) or not isinstance(left, int) or at != len(data):
+        raise TypeError("a result is not what it was announced to be")
     return Result(record, parts, left)
 
 

@@ -274,7 +274,15 @@ def test_room_that_there_is_not_is_told(ends, monkeypatch):
 
 
 def test_what_is_no_result_is_told_as_trouble(ends):
-    for text in (b"[]", b"{", b"[1, 2, 3]", b"\xff"):
+    for text in (
+        b"[]",
+        b"{",
+        b"[1, 2, 3]",
+        b"\xff",
+        b'["", [], 0]',
+        b"[{}, [], {}]",
+        b"[{}, [1], 0]",
+    ):
         ends.task._send(channel._Kind.RESULT, 0, (len(text), 0, 0), [text[:1]])
         ends.task._send(channel._Kind.DATA, 0, pieces=[text[1:]])
         ends.supervisor.trouble = ""
