@@ -9,7 +9,7 @@ import re
 import threading
 import urllib.parse
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ Answered in the service's own words, and not passed on:
 * ``"denied"``: 403 AccessDenied
 * ``"redirected"``, ``"malformed"``: the bucket is in `ELSEWHERE`; S3 says 301 PermanentRedirect
   or 400 AuthorizationHeaderMalformed
+* ``"kept"``: to a bulk deletion S3 says 200, and of its first key SlowDown; it deletes none
 * ``"page"``: 200 and a page of HTML, as a proxy answers that wants somebody to log in
 * ``(503, "SlowDown")``: this status and code; ``(200, {...})``: this JSON document
 
@@ -233,17 +234,37 @@ class Faults:
         return ""
 
 
-def refusal(service: str, fault: Fault) -> tuple[int, dict[str, str], bytes] | None:
+def _kept(body: bytes) -> tuple[dict[str, str], bytes]:
+    key = body.decode().partition("<Key>")[2].partition("</Key>")[0]
+    why = f"<Key>{key}</Key><Code>SlowDown</Code><Message>Spoilt.</Message>"
+    xml = f"<DeleteResult><Error>{why}</Error></DeleteResult>"
+    return {"Content-Type": "application/xml"}, xml.encode()
+
+
+def _page(_: bytes) -> tuple[dict[str, str], bytes]:
+    return {"Content-Type": "text/html"}, b"<html><body>Please log in.</body></html>"
+
+
+_PAGES: dict[Fault, Callable[[bytes], tuple[dict[str, str], bytes]]] = {
+    "kept": _kept,
+    "page": _page,
+}
+
+
+def refusal(
+    service: str, fault: Fault, body: bytes = b""
+) -> tuple[int, dict[str, str], bytes] | None:
     """Return status, headers and body with which a service answers; None if it does not.
 
     Args:
         service: As in a request's signature.
         fault: What the request meets.
+        body: Of a bulk deletion, its own.
     """
     protocol = {"s3": 0, "credentials": 0, "batch": 1, "iam": 2, "sts": 2}.get(service, 3)
     text = "Spoilt."
-    if fault == "page":
-        return 200, {"Content-Type": "text/html"}, b"<html><body>Please log in.</body></html>"
+    if fault in _PAGES:
+        return 200, *_PAGES[fault](body)
     if isinstance(fault, tuple):
         status, said = fault
         if not isinstance(said, str):

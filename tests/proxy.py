@@ -218,13 +218,14 @@ class Proxy:
     async def _handle(self, received: web.BaseRequest) -> web.StreamResponse:
         path = received.raw_path
         body: Any = received.content
-        if "/s3/" not in received.headers.get("Authorization", "") or not received.can_read_body:
+        is_data = "/s3/" in received.headers.get("Authorization", "") and "?delete" not in path
+        if not is_data or not received.can_read_body:
             body = await received.content.read()
         whole = body if isinstance(body, bytes) else b""
         request = Request.read(received.method, path, received.headers, whole)
         self.note(request)
         fault = self._policy.meet(request.operation, self.rule(request))
-        refused = refusal(request.service, fault)
+        refused = refusal(request.service, fault, whole)
         if refused is not None:
             await received.content.read()
             status, headers, text = refused

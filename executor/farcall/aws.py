@@ -1,6 +1,6 @@
-"""The only place that opens clients: one aioboto3 session, and for a bucket a store and a lister.
+"""The only place that opens clients: one aioboto3 session, and for a bucket its store.
 
-Both take their credentials from the same session, so they always agree; and every refusal comes
+All take their credentials from the same session, so they always agree; and every refusal comes
 out of here as one of farcall's own errors.
 """
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import aioboto3
 import aiobotocore.session
+import aiohttp
 import botocore.exceptions
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
@@ -32,7 +33,7 @@ from obstore.store import S3Store
 
 from farcall import failures
 from farcall.errors import FarcallError, ServiceError, SettingsError
-from farcall.s3 import S3Lister
+from farcall.s3 import S3Operations
 from farcall.settings import Settings
 
 if TYPE_CHECKING:
@@ -104,6 +105,20 @@ class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no typ
         return await super()._get_session(proxy_url)
 
 
+class _SendingSession(_HttpSession):
+    """One whose requests may send for minutes.
+
+    What is given to the system is not on its way yet, so an answer may be long in coming after
+    the last of it: only the whole request has its time.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._timeout = aiohttp.ClientTimeout(
+            total=_LONGEST_REQUEST_S, sock_connect=_CONNECT_TIMEOUT_S
+        )
+
+
 @functools.cache
 def _settle_at_exit() -> int:
     """Return the process that used obstore first, and give its threads a moment at its end.
@@ -138,7 +153,7 @@ class Aws:
         self._settings = settings
         self._session = session
         self._stack = contextlib.AsyncExitStack()
-        self._http: Any = None
+        self._http: dict[bool, Any] = {}
         self._account = ""
         self.s3_endpoint: str = (
             settings.endpoint_url
@@ -247,8 +262,8 @@ class Aws:
             },
         )
 
-    def lister(self, bucket: str) -> S3Lister:
-        """Return what lists a bucket.
+    def operations(self, bucket: str) -> S3Operations:
+        """Return what asks of a bucket what obstore does not.
 
         Args:
             bucket: The bucket's name.
@@ -259,22 +274,22 @@ class Aws:
             endpoint = self.s3_endpoint or f"https://s3.{region}.amazonaws.com"
             return f"{endpoint}/{bucket}", region
 
-        return S3Lister(place, self._frozen, self._send)
+        return S3Operations(place, self._frozen, self._send)
 
     async def _frozen(self, anew: bool) -> Any:
         if anew:
             await self._read_anew()
         return await (await self._session.get_credentials()).get_frozen_credentials()
 
-    async def _send(self, request: Any) -> Any:
-        if self._http is None:
-            http = _HttpSession(
+    async def _send(self, request: Any, sending: bool) -> Any:
+        if sending not in self._http:
+            http = (_SendingSession if sending else _HttpSession)(
                 proxies=get_environ_proxies(request.url),
                 timeout=(_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S),
                 max_pool_connections=_CONNECTIONS,
             )
-            self._http = await self._stack.enter_async_context(http)
-        return await self._http.send(request)
+            self._http[sending] = await self._stack.enter_async_context(http)
+        return await self._http[sending].send(request)
 
     def bucket_region(self, bucket: str) -> str:
         """Return the region that a bucket is in, as far as is known; else the one in force."""

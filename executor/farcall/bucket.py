@@ -82,7 +82,6 @@ class Bucket:
         request: Callable[[S3Store], Awaitable[T]],
         *,
         sending: bool = False,
-        again: bool = True,
     ) -> T:
         """Make a request, and make it again where it fails in a way that may pass.
 
@@ -91,7 +90,6 @@ class Bucket:
             key: What it is made of.
             request: Makes it.
             sending: Whether it sends so much that it may take long.
-            again: Whether it can be made again.
 
         Raises:
             FileNotFoundError: There is no such object.
@@ -110,7 +108,7 @@ class Bucket:
                     raise
                 spent_s = _now() - begun
                 failures.heard(str(told))
-                if not again or await self._is_over(told, spent_s, met):
+                if await self._is_over(told, spent_s, met):
                     raise _with_remedy(told, error, tries, spent_s) from _plain(error)
                 self._say(told, spent_s)
             wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (tries - 1))

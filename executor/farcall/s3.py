@@ -1,18 +1,23 @@
-"""Listings of one bucket that no key in it can stop, whoever has put it there.
+"""Signed requests of one bucket, where obstore's would not do: listings, and uploads in parts.
 
 obstore takes each key for a path. One key with an empty segment, with ``..`` or with a control
-character makes all of its listing fail, and ``a/0/`` looks like ``a/0`` there. So the requests
-are made here: keys come encoded, and are what they are. A page of 1000 keys takes some 4 ms of CPU
-either way; an empty one 0.45 ms, with obstore 0.28 ms.
+character makes all of its listing fail, and ``a/0/`` looks like ``a/0`` there. Here keys come
+encoded, and are what they are. A page of 1000 keys takes some 4 ms of CPU either way; an empty one
+0.45 ms, with obstore 0.28 ms.
+
+obstore sends a part of an upload again where the status is 5xx, and gives the whole upload up
+where it is another one. What passes is told by the code; see `farcall_runtime.refusals`.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import html
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote_plus
@@ -26,7 +31,13 @@ from obstore.exceptions import GenericError, PermissionDeniedError, Unauthentica
 from farcall_runtime.refusals import EXPIRED
 
 _MOST_TEXT = 4000
-"""Of an answer that is no listing. What it says stands in its beginning."""
+"""Of an answer that is not what was asked for. What it says stands in its beginning."""
+
+_SENT_BYTES = 64 * 1024
+"""What is given to the connection at once: TLS encrypts it while nothing else happens."""
+
+NO_UPLOAD = "NoSuchUpload"
+"""S3's code where an upload was never begun, was aborted, or is complete."""
 
 
 class Listed(NamedTuple):
@@ -57,30 +68,48 @@ class Page(NamedTuple):
     token: str
 
 
-class Lister(Protocol):
-    """Lists a bucket; see `S3Lister`."""
+class Operations(Protocol):
+    """What is asked of a bucket without obstore; see `S3Operations`."""
 
     async def page(
         self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
     ) -> Page:
-        """Return a page; see `S3Lister.page`."""
+        """Return a page; see `S3Operations.page`."""
+
+    async def begin_upload(self, key: str) -> str:
+        """Begin an upload; see `S3Operations.begin_upload`."""
+
+    async def upload_part(
+        self, key: str, upload: str, number: int, data: bytes, digest: str
+    ) -> str:
+        """Send a part; see `S3Operations.upload_part`."""
+
+    async def complete_upload(self, key: str, upload: str, parts: Sequence[str]) -> None:
+        """Make an object of the parts; see `S3Operations.complete_upload`."""
+
+    async def abort_upload(self, key: str, upload: str) -> None:
+        """Have the parts deleted; see `S3Operations.abort_upload`."""
 
 
-class S3Lister:
-    """Lists a bucket by signed requests. Nothing is tried again; see `farcall.bucket`.
+class S3Operations:
+    """Asks S3 by signed requests. Nothing is tried again; see `farcall.bucket`.
+
+    All of them raise obstore's errors where S3 refused, or where the answer is not one of S3's,
+    and botocore's where it could not be reached.
 
     Args:
         place: Gives the bucket's URL, without a slash at its end, and its region.
         credentials: Gives botocore's frozen credentials; told True, those that somebody may have
             renewed since.
-        send: Sends one of botocore's prepared requests; what it raises are botocore's errors.
+        send: Sends one of botocore's prepared requests; told True, one that may send for minutes.
+            What it raises are botocore's errors.
     """
 
     def __init__(
         self,
         place: Callable[[], tuple[str, str]],
         credentials: Callable[[bool], Awaitable[Any]],
-        send: Callable[[Any], Awaitable[Any]],
+        send: Callable[[Any, bool], Awaitable[Any]],
     ) -> None:
         self._place = place
         self._credentials = credentials
@@ -97,31 +126,134 @@ class S3Lister:
             after: Only keys that come after this text.
             delimiter: Where the beginnings end that stand for the keys with them.
             token: That of the page before.
-
-        Raises:
-            BaseError: obstore's: S3 refused, or what answered is no listing.
-            BotoCoreError: S3 could not be reached.
         """
         asked = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
         asked |= {"start-after": after} if after and not token else {}
         asked |= {"delimiter": delimiter} if delimiter else {}
         asked |= {"continuation-token": token} if token else {}
+        text, _ = await self._ask("GET", "", asked)
+        return _read(text)
+
+    async def begin_upload(self, key: str) -> str:
+        """Begin an upload in parts; return its ID.
+
+        Source:
+            https://docs.aws.amazon.com/AmazonS3/latest/API/API_CreateMultipartUpload.html
+        """
+        text, _ = await self._ask("POST", key, {"uploads": ""})
+        upload = html.unescape(_in(text, "UploadId"))
+        if not upload:
+            raise GenericError(f"what answered is no beginning of an upload: {text[:_MOST_TEXT]}")
+        return upload
+
+    async def upload_part(
+        self, key: str, upload: str, number: int, data: bytes, digest: str
+    ) -> str:
+        """Send a part; one that was sent already takes its place. Return its entity tag.
+
+        Args:
+            key: The object's key.
+            upload: The upload's ID.
+            number: From 1 to 10,000; the object has its parts in the order of their numbers.
+            data: At least 5 MiB but for the last one.
+            digest: Its SHA-256, hexadecimal. It is signed: S3 refuses what arrives otherwise.
+
+        Source:
+            https://docs.aws.amazon.com/AmazonS3/latest/API/API_UploadPart.html
+        """
+        asked = {"partNumber": str(number), "uploadId": upload}
+        text, headers = await self._ask("PUT", key, asked, data, digest)
+        if "etag" not in headers:
+            raise GenericError(f"what answered has stored no part: {text[:_MOST_TEXT]}")
+        return str(headers["etag"])
+
+    async def complete_upload(self, key: str, upload: str, parts: Sequence[str]) -> None:
+        """Make an object of all parts.
+
+        S3 may say 200 before it begins, and what went wrong after that. AWS's own clients take
+        such an answer for a status of 500, too.
+
+        Args:
+            key: The object's key.
+            upload: The upload's ID.
+            parts: The entity tags of all parts in their order.
+
+        Source:
+            https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html
+        """
+        listed = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tag)}</ETag></Part>"
+            for number, tag in enumerate(parts, 1)
+        )
+        space = "http://s3.amazonaws.com/doc/2006-03-01/"
+        body = f'<CompleteMultipartUpload xmlns="{space}">{listed}</CompleteMultipartUpload>'
+        data = body.encode()
+        digest = hashlib.sha256(data).hexdigest()
+        text, _ = await self._ask("POST", key, {"uploadId": upload}, data, digest)
+        if "<CompleteMultipartUploadResult" not in text:
+            raise GenericError(f"status 500: {text[:_MOST_TEXT]}")
+
+    async def abort_upload(self, key: str, upload: str) -> None:
+        """Have the parts of an upload deleted.
+
+        Source:
+            https://docs.aws.amazon.com/AmazonS3/latest/API/API_AbortMultipartUpload.html
+        """
+        await self._ask("DELETE", key, {"uploadId": upload})
+
+    async def _ask(
+        self, method: str, key: str, asked: dict[str, str], data: bytes = b"", digest: str = ""
+    ) -> tuple[str, Any]:
+        """Return what S3 says to a request, and the headers of its answer."""
         query = "&".join(f"{name}={quote(asked[name], safe='')}" for name in sorted(asked))
         url, region = self._place()
-        request = AWSRequest("GET", f"{url}?{query}")
+        path = f"/{quote(key, safe='/~')}" if key else ""
+        request = AWSRequest(method, f"{url}{path}?{query}")
         try:
             credentials = await self._credentials(self._have_expired)
         except botocore.exceptions.BotoCoreError as error:
             raise UnauthenticatedError(str(error)) from error
-        S3SigV4Auth(credentials, "s3", region).add_auth(request)
-        reply = await self._send(request.prepare())
+        _Signature(digest or _OF_NOTHING, credentials, region).add_auth(request)
+        prepared = request.prepare()
+        if data:
+            prepared.headers["Content-Length"] = str(len(data))
+            prepared.body = _Body(data)
+        reply = await self._send(prepared, bool(data))
         text = (await reply.content).decode(errors="replace")
         self._have_expired = False
-        if reply.status_code == 200:
-            return _read(text)
+        if reply.status_code in (200, 204):
+            return text, reply.headers
         self._have_expired = _in(text, "Code") in EXPIRED
         said = f"status {reply.status_code}: {text[:_MOST_TEXT]}"
         raise (PermissionDeniedError if reply.status_code == 403 else GenericError)(said)
+
+
+_OF_NOTHING = hashlib.sha256().hexdigest()
+
+
+class _Signature(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
+    """AWS's signature of a request whose body was hashed before, in a thread."""
+
+    def __init__(self, digest: str, credentials: Any, region: str) -> None:
+        super().__init__(credentials, "s3", region)
+        self._digest = digest
+
+    def payload(self, request: Any) -> str:
+        return self._digest
+
+
+class _Body:
+    """What is sent with a request, little by little; from its beginning each time it is asked for.
+
+    The HTTP client does so once more where it finds a kept connection closed.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+
+    async def __aiter__(self) -> AsyncIterator[memoryview]:
+        for start in range(0, len(self._data), _SENT_BYTES):
+            yield self._data[start : start + _SENT_BYTES]
 
 
 def moment_of(at: str) -> datetime:

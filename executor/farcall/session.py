@@ -108,9 +108,9 @@ class Session:
         """Return the store of a bucket."""
         if bucket not in self._stores:
             reopen = functools.partial(self.aws.store, bucket)
-            lister = self.aws.lister(bucket)
+            operations = self.aws.operations(bucket)
             locate = functools.partial(self._locate, bucket)
-            self._stores[bucket] = Store(bucket, reopen(), lister, reopen, locate)
+            self._stores[bucket] = Store(bucket, reopen(), operations, reopen, locate)
         return self._stores[bucket]
 
     async def _locate(self, bucket: str) -> bool:

@@ -7,28 +7,29 @@ import contextlib
 import logging
 import mmap
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 from obstore.store import S3Store
 
 from farcall.bucket import RANGE_IGNORED, Bucket
 from farcall.deletions import Deletions
-from farcall.errors import ServiceError
-from farcall.s3 import Listed, Lister, Page, moment_of
+from farcall.errors import FarcallError, ServiceError
+from farcall.s3 import NO_UPLOAD, Listed, Operations, Page, moment_of
 from farcall.spilling import NoRoomError, open_file
 from farcall.submission import Submission
 from farcall.transfers import (
-    PARALLEL_PARTS,
     PART_BYTES,
     SINGLE_PUT_BYTES,
     Filling,
-    Rest,
+    Part,
     fetch_in_parts,
+    in_parts,
     joined,
+    send_in_parts,
     take,
 )
 from farcall_runtime import contract, envelope
@@ -49,6 +50,10 @@ _CHUNK = re.compile(r"\d{8}|[1-9]\d{8,11}", re.ASCII)
 _BEHIND_END = "InvalidRange"
 _TOO_LARGE_TO_COPY = "InvalidRequest"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
+_ABORT_S = 5.0
+"""For how long somebody who has given an upload up waits for S3 to say that it has, too."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class Store:
     Args:
         bucket: Its name.
         store: Its obstore store.
-        lister: Lists it.
+        operations: What is asked of it without obstore.
         reopen: Opens it anew; see `Bucket`.
         locate: Asks for its region; see `Bucket`.
     """
@@ -96,12 +101,12 @@ class Store:
         self,
         bucket: str,
         store: S3Store,
-        lister: Lister,
+        operations: Operations,
         reopen: Callable[..., S3Store] | None = None,
         locate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.bucket = bucket
-        self._lister = lister
+        self._operations = operations
         self._requests = Bucket(bucket, store, reopen, locate)
         self._deletions = Deletions(self._requests)
 
@@ -145,26 +150,69 @@ class Store:
                 sending=size > _SHORT_BYTES,
             )
             return
-        rest = Rest(first, chunks)
+        parts = in_parts(first, chunks)
+        await self._upload(key, lambda: asyncio.to_thread(next, parts, None))
+
+    async def _upload(self, key: str, make: Callable[[], Awaitable[Part | None]]) -> None:
+        """Store an object in parts; what breaks off is taken back."""
+
+        async def begin() -> str:
+            return await self._operations.begin_upload(key)
+
+        upload = await self._ask("CreateMultipartUpload", key, begin)
+        size = 0
+
+        async def send(number: int, part: Part) -> str:
+            nonlocal size
+            size += len(part.data)
+
+            async def send_once() -> str:
+                return await self._operations.upload_part(
+                    key, upload, number, part.data, part.digest
+                )
+
+            return await self._ask("UploadPart", key, send_once)
+
         try:
-            await self._requests.ask(
-                "PutObject",
-                key,
-                lambda store: obstore.put_async(
-                    store,
-                    key,
-                    rest,
-                    use_multipart=True,
-                    chunk_size=PART_BYTES,
-                    max_concurrency=PARALLEL_PARTS,
-                ),
-                sending=True,
-                again=False,  # its parts are, by obstore; but what was sent is gone
-            )
-        except ServiceError:
-            if rest.error is not None:  # obstore tells of it in words of its own
-                raise rest.error from None
+            tags = await send_in_parts(make, send)
+            await self._complete(key, upload, tags, size)
+        except BaseException:
+            aborting = asyncio.ensure_future(self._abort(key, upload))
+            try:
+                await asyncio.wait({aborting}, timeout=_ABORT_S)
+            finally:
+                aborting.cancel()
             raise
+
+    async def _complete(self, key: str, upload: str, tags: Sequence[str], size: int) -> None:
+        async def complete() -> None:
+            await self._operations.complete_upload(key, upload, tags)
+
+        try:
+            await self._ask("CompleteMultipartUpload", key, complete)
+        except ServiceError as error:
+            # As the second answer it says that there was a first one, which was lost: nobody else
+            # knows the upload.
+            if error.code != NO_UPLOAD or await self._size_of(key) != size:
+                raise
+
+    async def _abort(self, key: str, upload: str) -> None:
+        async def abort() -> None:
+            await self._operations.abort_upload(key, upload)
+
+        try:
+            await self._ask("AbortMultipartUpload", key, abort)
+        except FarcallError as error:
+            if getattr(error, "code", "") != NO_UPLOAD:
+                _log.warning(
+                    "an upload that broke off stays unfinished (%s); a lifecycle rule can "
+                    "delete its parts",
+                    error,
+                )
+
+    async def _ask(self, operation: str, key: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Make a request that needs no obstore; see `Bucket.ask`."""
+        return await self._requests.ask(operation, key, lambda _: request())
 
     async def get(self, key: str, size: int | None = None) -> bytearray | None:
         """Return an object, or None if there is none.
@@ -309,14 +357,20 @@ class Store:
             return None
         except ServiceError as error:
             # Of an empty object some stores give all that there is, where S3 says 416.
-            is_empty = error.code == RANGE_IGNORED and await self._is_empty(key)
+            is_empty = error.code == RANGE_IGNORED and await self._size_of(key) == 0
             if is_empty or error.code == _BEHIND_END:
                 raise envelope.IntegrityError("it ends early") from error
             raise
 
-    async def _is_empty(self, key: str) -> bool:
-        meta = await self._requests.ask("HeadObject", key, lambda s: obstore.head_async(s, key))
-        return meta["size"] == 0
+    async def _size_of(self, key: str) -> int | None:
+        """Return an object's size in bytes; None if there is none."""
+        try:
+            meta = await self._requests.ask(
+                "HeadObject", key, lambda s: obstore.head_async(s, key)
+            )
+        except FileNotFoundError:
+            return None
+        return meta["size"]
 
     async def list_outcomes(
         self, root: str, bundle: str = "", after: str = ""
@@ -399,10 +453,12 @@ class Store:
     async def _page(
         self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
     ) -> Page:
-        async def look(_: S3Store) -> Page:
-            return await self._lister.page(prefix, after=after, delimiter=delimiter, token=token)
+        async def look() -> Page:
+            return await self._operations.page(
+                prefix, after=after, delimiter=delimiter, token=token
+            )
 
-        return await self._requests.ask("ListObjectsV2", prefix, look)
+        return await self._ask("ListObjectsV2", prefix, look)
 
     async def is_there(self, prefix: str) -> bool:
         """Tell whether there is any object below a prefix that ends with a slash.
@@ -431,7 +487,14 @@ class Store:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html
         """
         try:
-            await self._requests.ask("CopyObject", key, lambda s: obstore.copy_async(s, key, to))
+            try:
+                await self._requests.ask(
+                    "CopyObject", key, lambda s: obstore.copy_async(s, key, to)
+                )
+            except ServiceError as error:
+                if error.code != _TOO_LARGE_TO_COPY:
+                    raise
+                await self._copy_through(key, to)
         except FileNotFoundError as error:
             raise ServiceError(
                 f"CopyObject of s3://{self.bucket}/{key} failed: it is no longer there; find out "
@@ -440,12 +503,28 @@ class Store:
                 code="NoSuchKey",
                 status=404,
             ) from error
-        except ServiceError as error:
-            if error.code != _TOO_LARGE_TO_COPY:
-                raise
-            await self._requests.ask(
-                "PutObject", to, lambda s: _copy_through(s, key, to), sending=True
-            )
+
+    async def _copy_through(self, key: str, to: str) -> None:
+        """Fetch an object, and store it under another key meanwhile.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        size = await self._size_of(key)
+        if size is None:
+            raise FileNotFoundError(key)
+        starts = iter(range(0, size, PART_BYTES))
+
+        async def make() -> Part | None:
+            start = next(starts, None)
+            if start is None:
+                return None
+            data = await self._part(key, start, min(start + PART_BYTES, size), size)
+            if data is None:
+                raise FileNotFoundError(key)
+            return await asyncio.to_thread(Part.of, [data])
+
+        await self._upload(to, make)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects now; those that are not there are no error.
@@ -490,21 +569,3 @@ class Store:
     async def flush(self) -> None:
         """Delete now what was to be deleted later."""
         await self._deletions.flush()
-
-
-async def _copy_through(store: S3Store, key: str, to: str) -> None:
-    """Fetch an object and store it under another key meanwhile."""
-    reply = await obstore.get_async(store, key)
-
-    async def pieces() -> AsyncIterator[Buffer]:
-        async for piece in reply.stream(min_chunk_size=PART_BYTES):
-            yield memoryview(piece)
-
-    await obstore.put_async(
-        store,
-        to,
-        pieces(),
-        use_multipart=True,
-        chunk_size=PART_BYTES,
-        max_concurrency=PARALLEL_PARTS,
-    )

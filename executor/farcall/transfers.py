@@ -1,12 +1,13 @@
-"""Large objects in pieces: made while they are sent, hashed while they are fetched. No I/O."""
+"""Large objects in parts: made while they are sent, hashed while they are fetched. No I/O."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from farcall_runtime.envelope import Buffer
 
@@ -18,6 +19,26 @@ PARALLEL_PARTS = 6
 
 _JOIN_BYTES = 64 * 1024
 _JOINED_BYTES = 1024 * 1024
+
+T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """A part of an object that is sent.
+
+    Attributes:
+        data: Its bytes, a copy: what they came from may be changed while they are sent.
+        digest: Their SHA-256, hexadecimal.
+    """
+
+    data: bytes
+    digest: str
+
+    @classmethod
+    def of(cls, pieces: Iterable[Buffer]) -> Part:
+        """Join the pieces of a part."""
+        data = b"".join(pieces)
+        return cls(data, hashlib.sha256(data).hexdigest())
 
 
 def joined(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
@@ -47,27 +68,62 @@ def take(chunks: Iterator[Buffer]) -> list[Buffer]:
     return taken
 
 
-class Rest:
-    """The chunks of a large object, the next of which is made while others are on their way.
+def in_parts(first: list[Buffer], chunks: Iterator[Buffer]) -> Iterator[Part]:
+    """Cut an object into parts of `PART_BYTES`; the last one may be smaller.
 
-    Attributes:
-        error: What the making of them raised.
+    Args:
+        first: Its first chunks; the list is emptied.
+        chunks: The others.
     """
+    taken: list[Buffer] = []
+    size = 0
+    while (chunk := first.pop(0) if first else next(chunks, None)) is not None:
+        rest = memoryview(chunk)
+        while len(rest) >= PART_BYTES - size:
+            cut = PART_BYTES - size
+            made = [Part.of([*taken, rest[:cut]])]
+            taken, size, rest = [], 0, rest[cut:]
+            yield made.pop()  # so that nothing here keeps it
+        if rest:
+            taken.append(rest)
+            size += len(rest)
+    if taken:
+        yield Part.of(taken)
 
-    def __init__(self, first: list[Buffer], chunks: Iterator[Buffer]) -> None:
-        self._first = first
-        self._chunks = chunks
-        self.error: Exception | None = None
 
-    async def __aiter__(self) -> AsyncIterator[Buffer]:
-        while self._first:
-            yield self._first.pop(0)
-        try:
-            while (chunk := await asyncio.to_thread(next, self._chunks, None)) is not None:
-                yield chunk
-        except Exception as error:
-            self.error = error
-            raise
+async def send_in_parts(
+    make: Callable[[], Awaitable[Part | None]], send: Callable[[int, Part], Awaitable[T]]
+) -> list[T]:
+    """Have an object sent, while its next parts are made.
+
+    Args:
+        make: Makes the next part; None where there is none.
+        send: Sends a part. They count from 1.
+
+    Returns:
+        What it returned for each, in their order.
+
+    Raises:
+        Exception: The first one that either of them raised.
+    """
+    sent: list[asyncio.Future[T]] = []
+    under_way: set[asyncio.Future[T]] = set()
+    try:
+        while (part := await make()) is not None:
+            sent.append(asyncio.ensure_future(send(len(sent) + 1, part)))
+            under_way.add(sent[-1])
+            del part  # it is to go as soon as it is sent
+            while len(under_way) >= PARALLEL_PARTS:
+                done, under_way = await asyncio.wait(
+                    under_way, return_when=asyncio.FIRST_COMPLETED
+                )
+                for each in done:
+                    each.result()
+        return await asyncio.gather(*sent)
+    finally:
+        for each in under_way:
+            each.cancel()
+        await asyncio.gather(*sent, return_exceptions=True)
 
 
 async def fetch_in_parts(

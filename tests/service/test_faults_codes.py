@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import random
+import zlib
 from collections.abc import Callable, Iterator
 
 import boto3
+import psutil
 import pytest
 
 import farcall.local
 from farcall import BatchExecutor, ServiceError, bucket, wait
 from farcall_runtime.contract import ExitCode
+from patience import until_async
 from proxy import Fault, Proxy, Request
 from service.attempt import Attempt
 
@@ -69,6 +74,102 @@ def test_a_part_of_a_value_that_is_refused_for_a_moment_is_sent_again(
         assert attempt.outcome() is not None
 
     assert not any(proxy.faults.values())
+
+
+#: What the requests of an upload meet, the first of each kind first: POST begins and completes it.
+UPLOADS: dict[str, dict[str, list[Fault]]] = {
+    "a part": {"PUT": ["", (400, "RequestTimeout"), "", (409, "OperationAborted")]},
+    "a part's connection": {"PUT": ["lost", "reset", "truncated", (503, "SlowDown")]},
+    "a part's sum": {"PUT": [(400, "BadDigest"), (400, "XAmzContentSHA256Mismatch")]},
+    "its beginning": {"POST": [(409, "OperationAborted"), (400, "RequestTimeout")]},
+    "its end": {"POST": ["", (200, "InternalError"), (409, "ConditionalRequestConflict")]},
+    "its end's answer": {"POST": ["", "lost", "truncated"]},
+    "a page to log in": {"POST": ["page", "", "page"], "PUT": ["page"]},
+    "credentials": {"POST": ["expired"], "PUT": ["expired"]},
+}
+
+
+def uploads(aws: farcall.local.LocalAWS) -> list[str]:
+    """Return the keys of uploads that nobody has finished."""
+    with contextlib.closing(boto3.client("s3", endpoint_url=aws.endpoint_url)) as s3:
+        found = s3.list_multipart_uploads(Bucket=aws.environment["FARCALL_S3_BUCKET_NAME"])
+    return [each["Key"] for each in found.get("Uploads", [])]
+
+
+def connected() -> set[int]:
+    """Return the ports that this process is connected to."""
+    return {each.raddr.port for each in psutil.Process().net_connections("tcp") if each.raddr}
+
+
+@pytest.mark.parametrize("what", UPLOADS)
+async def test_a_large_argument_arrives_whatever_passes(
+    what: str,
+    aws: farcall.local.LocalAWS,
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    data = random.Random(1).randbytes(40 << 20)
+    for method, faults in UPLOADS[what].items():
+        proxy.faults[f"s3 {method} bundles"] += faults
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        assert await executor.task(zlib.crc32)(data) == zlib.crc32(data)
+
+    assert not any(proxy.faults.values())
+    assert uploads(aws) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "operation"), [("PUT", "UploadPart"), ("POST", "CompleteMultipartUpload")]
+)
+async def test_an_upload_that_is_refused_for_good_is_taken_back(
+    method: str,
+    operation: str,
+    aws: farcall.local.LocalAWS,
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    proxy.faults[f"s3 {method} bundles"] += ["", (400, "InvalidPart")]
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        with pytest.raises(
+            ServiceError, match=rf"{operation} of s3://.*\(InvalidPart\)"
+        ) as caught:
+            await executor.task(len)(bytes(40 << 20))
+
+    assert (caught.value.operation, caught.value.code) == (operation, "InvalidPart")
+    assert uploads(aws) == []
+    assert proxy.counts["batch submitjob"] == 0
+
+
+async def test_an_upload_that_is_cancelled_is_taken_back(
+    aws: farcall.local.LocalAWS, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    proxy.faults["s3 PUT bundles"] += ["", "hang", "hang"]
+    async with make_executor(endpoint_url=proxy.url) as executor:
+        asked = asyncio.ensure_future(executor.task(len)(bytes(40 << 20)))
+        await until_async(lambda: proxy.counts["s3 PUT bundles"] >= 3)
+        assert len(uploads(aws)) == 1
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await until_async(lambda: uploads(aws) == [])
+        proxy.refuse()  # what hangs would be on its way for as long as this loop lives
+        await until_async(lambda: proxy.port not in connected())
+
+    assert proxy.counts["batch submitjob"] == 0
+
+
+async def test_one_key_that_was_kept_is_deleted_again(
+    aws: farcall.local.LocalAWS, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+) -> None:
+    async with make_executor(endpoint_url=proxy.url, prefix="kept") as executor:
+        proxy.faults["s3 DELETE"] += ["kept"] * 2
+        assert await executor.task(pow)(2, 2) == 4
+
+    assert not any(proxy.faults.values())
+    with contextlib.closing(boto3.client("s3", endpoint_url=aws.endpoint_url)) as s3:
+        bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
+        left = s3.list_objects_v2(Bucket=bucket, Prefix="kept/")
+    assert [found["Key"] for found in left.get("Contents", [])] == []
 
 
 async def test_a_key_that_could_not_be_deleted_is_deleted_again(

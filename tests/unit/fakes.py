@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
@@ -25,11 +26,31 @@ from farcall_runtime import envelope
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 
 
-class MemoryLister:
-    """Lists obstore's store in memory as S3 lists a bucket, with pages of 1000."""
+class MemoryOperations:
+    """Asks obstore's store in memory as S3 is asked; its lists have pages of 1000."""
 
     def __init__(self, memory):
         self._memory = memory
+        self._uploads = {}
+
+    async def begin_upload(self, key):
+        upload = str(len(self._uploads))
+        self._uploads[upload] = {}
+        return upload
+
+    async def upload_part(self, key, upload, number, data, digest):
+        assert hashlib.sha256(data).hexdigest() == digest
+        self._uploads[upload][number] = data
+        return f"{upload}-{number}"
+
+    async def complete_upload(self, key, upload, parts):
+        sent = self._uploads[upload]
+        assert parts == [f"{upload}-{number}" for number in sorted(sent)]
+        self._memory.put(key, b"".join(sent[number] for number in sorted(sent)))
+        self._uploads[upload] = {}
+
+    async def abort_upload(self, key, upload):
+        self._uploads[upload] = {}
 
     async def page(self, prefix, *, after="", delimiter="", token=""):
         found = sorted(self._memory_objects(prefix), key=lambda each: each.key)
@@ -52,7 +73,7 @@ class MemoryLister:
 def store_in_memory():
     """Return a store on obstore's store in memory, which stands in for S3."""
     memory = MemoryStore()
-    return Store("bucket", memory, MemoryLister(memory))
+    return Store("bucket", memory, MemoryOperations(memory))
 
 
 class Clock:

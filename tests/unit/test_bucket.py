@@ -51,12 +51,6 @@ async def test_what_obstore_does_not_repeat_is_repeated(clock):
     assert world.asked == [0, 0, 0]
 
 
-async def test_what_cannot_be_made_again_is_not(clock):
-    world = World(GenericError("error decoding response body"), "value")
-    with pytest.raises(ServiceError, match="decoding response body; tried 1 times"):
-        await world.get(again=False)
-
-
 async def test_what_fails_for_long_is_told(clock):
     world = World(GenericError("error sending request\n\nDebug source: a page of it"))
     begun = clock.now()

@@ -12,7 +12,7 @@ from farcall.store import Store
 from farcall.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location
-from unit.fakes import MemoryLister
+from unit.fakes import MemoryOperations
 
 KEY = b"k" * 32
 WHERE = Location("bucket", "v1/run", "work-1")
@@ -24,7 +24,7 @@ class World:
 
     def __init__(self, monkeypatch):
         self.memory = MemoryStore()
-        self.store = Store("bucket", self.memory, MemoryLister(self.memory))
+        self.store = Store("bucket", self.memory, MemoryOperations(self.memory))
         self.submission = Submission("job", WHERE.bundle, WHERE, KEY, TASKS)
         self.asked = []
         self.refused = None

@@ -18,7 +18,7 @@ from farcall.sending import Sender
 from farcall.store import Store
 from farcall.submission import Bundle
 from farcall.workflows import Workflow
-from unit.fakes import Client, MemoryLister, broken, no_answer, not_sent, refusal
+from unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal
 
 ACCEPTED = {"jobId": "job-1"}
 NOTHING = {"jobSummaryList": []}
@@ -40,7 +40,7 @@ class World:
         self.client = Client(**operations)
         self.batch = Batch(SimpleNamespace(batch=self.client))
         memory = MemoryStore()
-        self.store = Store("bucket", memory, MemoryLister(memory))
+        self.store = Store("bucket", memory, MemoryOperations(memory))
         self.sender = Sender(self.batch, self.store)
         self.bundle = Bundle(
             Settings(s3_bucket_name="bucket"),

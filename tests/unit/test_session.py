@@ -13,7 +13,7 @@ from farcall import session as module
 from farcall.session import Session
 from farcall.submission import Submission
 from farcall_runtime.contract import Location
-from unit.fakes import MemoryLister
+from unit.fakes import MemoryOperations
 
 ROOT = "farcall/v1/run"
 
@@ -27,7 +27,7 @@ async def session():
         batch=None,
         close=close,
         store=lambda bucket: memory,
-        lister=lambda bucket: MemoryLister(memory),
+        operations=lambda bucket: MemoryOperations(memory),
         client=None,
         overruled="",
     )
@@ -70,7 +70,7 @@ async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch
         batch=None,
         close=close,
         store=lambda bucket: MemoryStore(),
-        lister=lambda bucket: None,
+        operations=lambda bucket: None,
         overruled="",
     )
     made = Session(access)
