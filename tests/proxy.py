@@ -27,6 +27,7 @@ _OF_ONE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect",
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _BACKLOG = 1024
 _THREADS = 256
+_TURNS = 10
 
 
 class Proxy:
@@ -180,6 +181,9 @@ class Proxy:
         )
 
     async def _end(self) -> None:
+        self._server.close()
+        for _ in range(_TURNS):  # who is being accepted is a connection by then
+            await asyncio.sleep(0)
         self._close_port()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
