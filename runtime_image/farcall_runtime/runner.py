@@ -129,7 +129,8 @@ class Supervisor:
             selector.register(self._child.control, selectors.EVENT_READ)
             while not self._child.reap() and not self._times.is_beyond_reach():
                 held = self._choose(selector)
-                for ready, _ in selector.select(_LOOK_AGAIN_S if held else _LOOK_S):
+                wait_s = self._times.until_due(_LOOK_AGAIN_S if held else _LOOK_S)
+                for ready, _ in selector.select(wait_s):
                     if ready.fileobj is self._wake:
                         self._wake.recv(4096)
                     elif ready.fileobj is self._child.control:

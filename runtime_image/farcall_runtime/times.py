@@ -88,6 +88,11 @@ class Times:
         end = self.started + self.limit_s
         return end - warning_s, end - warning_s / 2
 
+    def until_due(self, most_s: float) -> float:
+        """Return how long to wait before `due` is asked again, in seconds, at most ``most_s``."""
+        at = self._limit()[0] if self._kill_at is None else self._kill_at
+        return min(most_s, max(0.0, at - time.monotonic()))
+
     def is_beyond_reach(self) -> bool:
         """Tell whether SIGKILL was of no use: a process in the kernel's hands can outlive it."""
         return time.monotonic() > self._killed_at + _KILL_S

@@ -57,6 +57,18 @@ def test_a_function_is_told_then_killed_before_its_time_is_up(story, limit, told
     assert run.times.timed_out
 
 
+def test_who_waits_wakes_when_something_is_due(story):
+    run = story(60)
+    assert run.times.until_due(0.5) == 0.5
+    run.signals(53.5)
+    assert run.times.until_due(0.6) == 0.5
+    run.signals(54.5)
+    assert (run.times.timed_out, run.times.until_due(9)) == (True, 2.5)
+    run.now += 60
+    assert run.times.until_due(9) == 0
+    assert story().times.until_due(9) == 9
+
+
 def test_a_terminated_function_has_twenty_seconds(story):
     run = story(300)
     run.signals(100)
