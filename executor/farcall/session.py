@@ -306,20 +306,17 @@ class Session:
     async def close(self) -> None:
         """Finish what is on its way, and close the clients. Jobs go on."""
         if not self._is_closing:  # a second time would cut the first one short
-            self._begin_closing()
+            self._is_closing = True
+            _forget(self)
             self._keeper.cancel()
         # Who cancels the wait cuts nothing short either.
         await asyncio.shield(asyncio.gather(self._keeper, return_exceptions=True))
-
-    def _begin_closing(self) -> None:
-        self._is_closing = True
-        _forget(self)
 
     async def _keep(self) -> None:
         try:
             await asyncio.get_running_loop().create_future()  # never done
         finally:
-            self._begin_closing()
+            self._is_closing = True
             try:
                 await self._finish()
             except asyncio.CancelledError:  # the event loop ends, and cancels all others too
@@ -332,8 +329,9 @@ class Session:
     async def _finish(self) -> None:
         """Bring to their end the requests that something depends on."""
         # When the event loop ends, every task is cancelled at once: let those that own jobs
-        # ask for their end before the clients close.
+        # ask for their end before the clients close. They find this session, and open no other.
         await _give_way()
+        _forget(self)
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for more to come
         await self.tracker.close()

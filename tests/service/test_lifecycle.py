@@ -20,6 +20,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
+from farcall.session import _sessions, session_for
 from leaks import Held
 from patience import PATIENCE_S, until_async
 from proxy import Proxy
@@ -364,6 +365,24 @@ async def test_a_map_that_others_are_submitting_leaves_no_job_behind(
         await soon(waiting)
     assert proxy.answers["batch submitjob 200"] == proxy.answers["batch terminatejob 200"] == 1
     gc.collect()
+
+
+async def test_jobs_are_ended_by_the_session_that_ends_with_its_event_loop(
+    proxy: Proxy, make_executor: MakeExecutor
+) -> None:
+    """Which cancels every task, in any order: the one that closes may come first."""
+    executor = make_executor(endpoint_url=proxy.url)
+    calls = [asyncio.ensure_future(executor.task(wait_for_ever)()) for _ in range(3)]
+    await until_async(lambda: proxy.counts["batch describejobs"])
+    session = await session_for(executor.settings)
+
+    for task in (session._keeper, *calls):
+        task.cancel()
+    await asyncio.wait([session._keeper, *calls])
+
+    assert all(call.cancelled() for call in calls)
+    assert proxy.answers["batch terminatejob 200"] == 1  # of the array
+    assert _sessions[asyncio.get_running_loop()] == {}  # nobody had to open another
 
 
 @pytest.mark.parametrize("how", ["cancelled", "ended"])
