@@ -263,7 +263,7 @@ def refusal(
     """
     protocol = {"s3": 0, "credentials": 0, "batch": 1, "iam": 2, "sts": 2}.get(service, 3)
     text = "Spoilt."
-    if fault in _PAGES:
+    if isinstance(fault, str) and fault in _PAGES:
         return 200, *_PAGES[fault](body)
     if isinstance(fault, tuple):
         status, said = fault
