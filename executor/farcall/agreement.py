@@ -16,13 +16,13 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from farcall.errors import FarcallError, SettingsError
+from farcall.files import replacing
 
 CONFIG_VARIABLE = "FARCALL_CONFIG"
 """Names the file of options; by naming it one agrees to it."""
@@ -87,16 +87,11 @@ def agree(path: Path, decides: Mapping[str, Any]) -> Path:
         FarcallError: It cannot be written.
     """
     store = _store()
-    part = store.with_name(f"{store.name}.{secrets.token_hex(4)}.part")
     text = json.dumps({**_agreed(), str(path.resolve()): _digest(decides)}, indent=2)
     try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        part.touch(0o600, exist_ok=False)
-        part.write_text(f"{text}\n", encoding="utf-8")
-        part.replace(store)
+        with replacing(store, mode=0o600) as file:
+            file.write(f"{text}\n".encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise FarcallError(f"that you agree could not be noted in {store}: {error}") from error
     return store
 

@@ -12,8 +12,10 @@ import contextlib
 import functools
 import logging
 import os
+import socket
 import ssl
 import time
+import weakref
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -51,6 +53,8 @@ _QUICK_RETRY_S = 5
 
 _ATTEMPTS = 4
 _CONNECTIONS = 128
+_LAST_CONNECTIONS_S = 1.0
+_TURN_S = 0.001
 _SETTLE_S = 0.05
 _ENVIRONMENT = "env"
 _READ_ONCE = (_ENVIRONMENT, "shared-credentials-file", "config-file")
@@ -87,10 +91,25 @@ def _tls_context() -> _TlsContext:
 class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no types
     """aiobotocore's HTTP session, with the TLS context that all clients share.
 
-    Once it is closed it stays so: aiobotocore's own opens again when it is asked for more.
+    Once it is closed it stays so: aiobotocore's own opens again when it is asked for more. And
+    once it is closed nothing of it is open: aiohttp waits for the connections that it holds, and
+    not for those of requests that were given up, which end in a later turn of the event loop.
     """
 
-    _is_closed = False
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._is_closed = False
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._connector_args: dict[str, Any] = {
+            **self._connector_args,
+            "socket_factory": self._open_socket,
+        }
+
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
 
     def _get_ssl_context(self) -> ssl.SSLContext:
         return _tls_context()
@@ -98,6 +117,16 @@ class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no typ
     async def __aexit__(self, *error: object) -> None:
         self._is_closed = True
         await super().__aexit__(*error)
+        began = time.monotonic()
+        while left := [each for each in self._sockets if each.fileno() >= 0]:
+            waited_s = time.monotonic() - began
+            if waited_s > 2 * _LAST_CONNECTIONS_S:
+                break
+            if waited_s > _LAST_CONNECTIONS_S:  # nobody reads what it still has to send
+                for each in left:
+                    with contextlib.suppress(OSError):
+                        each.shutdown(socket.SHUT_RDWR)
+            await asyncio.sleep(_TURN_S)
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         if self._is_closed:  # it would open connections that nobody closes
@@ -112,8 +141,8 @@ class _SendingSession(_HttpSession):
     the last of it: only the whole request has its time.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._timeout = aiohttp.ClientTimeout(
             total=_LONGEST_REQUEST_S, sock_connect=_CONNECT_TIMEOUT_S
         )

@@ -6,9 +6,6 @@ Values are deleted from the bucket only when they lie in a file.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 from farcall import endings
 from farcall.errors import FarcallError
 from farcall.executor import BatchExecutor
+from farcall.files import replacing
 from farcall.job import Job
 from farcall.printing import Printer, say
 from farcall.recovery import Recovered, Run
@@ -188,17 +186,10 @@ async def _save(value: object, path: Path) -> None:
 
 def _write(value: object, path: Path) -> None:
     """Pickle a value into a file that is there only once it is whole."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
+        with replacing(path) as file:
             pickles.dump_to(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
     except Exception as error:  # the value's own code, or the disk
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise FarcallError(
             f"the value was not saved as {path} ({failures.in_words(error)}); "
             "it is still in the bucket"

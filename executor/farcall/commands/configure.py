@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import os
 import re
-import secrets
 import shutil
+import stat
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -22,6 +22,7 @@ from farcall.agreement import agree, is_agreed
 from farcall.commands.options import check, parse, read
 from farcall.descriptions import Description, describe
 from farcall.errors import FarcallError, SettingsError
+from farcall.files import replacing
 from farcall.printing import hand_out, say
 from farcall.settings import (
     ENVIRONMENT_PREFIX,
@@ -200,21 +201,15 @@ def _write(path: Path, before: str, after: str) -> Path | None:
     if before == after:
         return None
     path = path.resolve()  # through a link
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     kept = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("x", encoding="utf-8") as file:
-            file.write(after)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, part)
-            kept = _keep(path)
-        part.replace(path)
+        with replacing(path) as file:
+            file.write(after.encode())
+            file.flush()  # a full disk is told of here
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+                kept = _keep(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise FarcallError(f"{path} was not written: {error}") from error
     return kept
 
