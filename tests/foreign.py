@@ -1,9 +1,23 @@
-"""Jobs that somebody else's tool has submitted."""
+"""Jobs and job definitions of others than farcall."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+INTRUDER = {
+    "jobDefinitionName": "intruder",
+    "type": "container",
+    "containerProperties": {
+        "image": "any",
+        "command": ["true"],
+        "resourceRequirements": [
+            {"type": "VCPU", "value": "1"},
+            {"type": "MEMORY", "value": "128"},
+        ],
+    },
+}
+"""A job definition that nobody may register who is not known."""
 
 
 def submit(

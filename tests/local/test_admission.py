@@ -15,24 +15,13 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import farcall.local
+from foreign import INTRUDER
 from patience import PATIENCE_S, until
 from signing import session, signed
 
-DEFINITION = {
-    "jobDefinitionName": "intruder",
-    "type": "container",
-    "containerProperties": {
-        "image": "any",
-        "command": ["true"],
-        "resourceRequirements": [
-            {"type": "VCPU", "value": "1"},
-            {"type": "MEMORY", "value": "128"},
-        ],
-    },
-}
 #: A call of each service and of what is the embedded AWS's own: method, path, body and headers.
 CALLS = {
-    "batch": ("POST", "/v1/registerjobdefinition", json.dumps(DEFINITION), {}),
+    "batch": ("POST", "/v1/registerjobdefinition", json.dumps(INTRUDER), {}),
     "s3": ("PUT", "/farcall-local/intruder", "x", {}),
     "logs": (
         "POST",

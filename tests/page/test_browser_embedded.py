@@ -11,23 +11,12 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from foreign import INTRUDER
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-NAME = "intruder"
-DEFINITION = json.dumps(
-    {
-        "jobDefinitionName": NAME,
-        "type": "container",
-        "containerProperties": {
-            "image": "any",
-            "command": ["true"],
-            "resourceRequirements": [
-                {"type": "VCPU", "value": "1"},
-                {"type": "MEMORY", "value": "128"},
-            ],
-        },
-    }
-)
+NAME = INTRUDER["jobDefinitionName"]
+DEFINITION = json.dumps(INTRUDER)
 SEND = """async ([url, body, mode]) => {
   const request = {method: "POST", mode, body, headers: {"Content-Type": "text/plain"}};
   try { return (await fetch(url, request)).type; } catch (error) { return "blocked"; }
