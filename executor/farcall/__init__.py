@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import (
+from farcall.model.errors import (
     ChildKilledError,
     FarcallError,
     HostLostError,
@@ -30,13 +29,14 @@ from farcall.errors import (
     UnknownError,
     VersionMismatchError,
 )
+from farcall.model.jobs import JobDetail, JobStatus
 
 if TYPE_CHECKING:
     from farcall.executor import BatchExecutor
     from farcall.job import Job
+    from farcall.model.settings import Settings
     from farcall.recovery import Recovered, Run
     from farcall.results import CallResult
-    from farcall.settings import Settings
     from farcall.sweep import Sweep
     from farcall.task import Task
 
@@ -83,7 +83,7 @@ _HOMES = {
     "Recovered": "recovery",
     "Run": "recovery",
     "CallResult": "results",
-    "Settings": "settings",
+    "Settings": "model.settings",
     "Sweep": "sweep",
     "Task": "task",
 }

@@ -13,11 +13,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from farcall import endings
 from farcall.batch import Batch
-from farcall.details import Attempt, JobDetail
+from farcall.model import endings
+from farcall.model.jobs import Attempt, JobDetail
+from farcall.model.submission import Submission
 from farcall.store import Store, number_in
-from farcall.submission import Submission
 from farcall.watching import Watch, moment
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location

@@ -34,9 +34,9 @@ from botocore.utils import get_environ_proxies
 from obstore.store import S3Store
 
 from farcall import failures
-from farcall.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.settings import Settings
 from farcall.s3 import S3Operations
-from farcall.settings import Settings
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

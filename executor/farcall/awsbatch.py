@@ -13,7 +13,7 @@ from farcall import (
 )
 from farcall.covalent_direct import DirectExecutor
 from farcall.covalent_managed import ManagedExecutor
-from farcall.settings import Settings
+from farcall.model.settings import Settings
 
 EXECUTOR_PLUGIN_NAME = covalent_options.CONSTRUCTOR
 _EXECUTOR_PLUGIN_DEFAULTS = covalent_options.plugin_defaults()

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from farcall import failures
 from farcall.aws import Aws
 from farcall.definitions import Definition
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import ServiceError
 from farcall.lanes import Lane, Ticket, Tries, is_throttling
 from farcall.listing import Listing
+from farcall.model.errors import ServiceError
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.states import OWN_REASON, may_be_stopped
 
 _log = logging.getLogger("farcall")

@@ -22,7 +22,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import S3Store
 
 from farcall import failures
-from farcall.errors import ServiceError, SettingsError
+from farcall.model.errors import ServiceError, SettingsError
 from farcall_runtime.refusals import may_pass
 
 _log = logging.getLogger("farcall")

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from farcall import unpickling
-from farcall.endings import About
-from farcall.errors import (
+from farcall.model.endings import About
+from farcall.model.errors import (
     FarcallError,
     IntegrityError,
     TaskNotPicklableError,
     VersionMismatchError,
 )
+from farcall.model.submission import Submission
 from farcall.payload import Call
 from farcall.store import Store
-from farcall.submission import Submission
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part

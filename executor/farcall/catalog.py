@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from farcall.batch import Batch
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.workflows import Workflow
 from farcall.states import is_explained
-from farcall.workflows import Workflow
 from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
 
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from farcall import __version__
 from farcall.commands import codes
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 
 
 class Lazy(NamedTuple):
@@ -127,7 +127,7 @@ def _run() -> Any:
 
 def _is_agreed_now(error: Exception) -> bool:
     """Ask at a terminal for the yes that is missing; tell whether it was given."""
-    from farcall.agreement import NotAgreedError, agree
+    from farcall.model.config_trust import NotAgreedError, agree
 
     if not isinstance(error, NotAgreedError) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

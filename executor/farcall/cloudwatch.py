@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from farcall import aws
 from farcall.aws import Aws
-from farcall.details import JobDetail
-from farcall.errors import ServiceError
+from farcall.model.errors import ServiceError
+from farcall.model.jobs import JobDetail
 
 LARGEST_EVENT_BYTES = 256 * 1024 - 26
 """docker's driver cuts a longer line, https://docs.docker.com/engine/logging/drivers/awslogs/"""

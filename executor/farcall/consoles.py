@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from farcall.details import JobDetail
+from farcall.model.jobs import JobDetail
 
 
 def job_url(region: str, detail: JobDetail) -> str:

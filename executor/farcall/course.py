@@ -7,15 +7,15 @@ import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta, timezone
 
-from farcall import endings
 from farcall.cloudwatch import Log
 from farcall.delivered import Delivered
-from farcall.details import Attempt, JobDetail, JobStatus
-from farcall.endings import About
-from farcall.errors import FarcallError
 from farcall.logs import Chunks
+from farcall.model import endings
+from farcall.model.endings import About
+from farcall.model.errors import FarcallError
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.submission import Submission
 from farcall.session import Session
-from farcall.submission import Submission
 from farcall.transcript import Ending
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 
 if sys.version_info >= (3, 11):
     import tomllib

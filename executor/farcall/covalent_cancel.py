@@ -14,10 +14,10 @@ from typing import Any
 from farcall import calls
 from farcall.catalog import Entry
 from farcall.covalent_api import Covalent
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
+from farcall.model.submission import Submission
+from farcall.model.workflows import NODES, NodeOf, node_at
 from farcall.session import Session
-from farcall.submission import Submission
-from farcall.workflows import NODES, NodeOf, node_at
 from farcall_runtime.envelope import EnvelopeError
 
 _UNSAID = "its bundle does not say which task of the dispatch it is"

@@ -34,8 +34,8 @@ from rich.text import Text
 from farcall import covalent_experiment as experiment
 from farcall import local, showing
 from farcall.covalent_server import CovalentServer
-from farcall.errors import FarcallError
 from farcall.local import names
+from farcall.model.errors import FarcallError
 from farcall.printing import Console
 
 _PYTHONS = ((3, 10), (3, 12))

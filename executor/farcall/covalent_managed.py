@@ -17,8 +17,8 @@ from farcall.assets import TaskGroup
 from farcall.covalent_options import ConfiguredExecutor
 from farcall.electrons import desk
 from farcall.groups import CancelledGroupError, Key, Run
+from farcall.model.workflows import Workflow
 from farcall.nodes import NodeEnd, as_utf8, telling
-from farcall.workflows import Workflow
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer
 

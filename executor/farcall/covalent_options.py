@@ -14,8 +14,8 @@ from typing import Any
 from covalent._shared_files.config import _config_manager, get_config
 from covalent.executor.base import AsyncBaseExecutor
 
-from farcall.errors import SettingsError
-from farcall.settings import ENVIRONMENT_PREFIX, Place, Settings
+from farcall.model.errors import SettingsError
+from farcall.model.settings import ENVIRONMENT_PREFIX, Place, Settings
 
 _log = logging.getLogger("farcall")
 

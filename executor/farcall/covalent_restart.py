@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from covalent._shared_files.config import get_config
 
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 
 _BEGAN = datetime.now(timezone.utc)  # the server loads its plugins before it does anything else
 _STATE_VARIABLE = "COVALENT_CACHE_DB_URL"

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from farcall.errors import FarcallError
 from farcall.local.signals import held_back
+from farcall.model.errors import FarcallError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farcall.errors import FarcallError
-from farcall.workflows import Workflow
+from farcall.model.errors import FarcallError
+from farcall.model.workflows import Workflow
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farcall.errors import SettingsError, TaskTooLargeError
-from farcall.settings import Settings
+from farcall.model.errors import SettingsError, TaskTooLargeError
+from farcall.model.settings import Settings
 from farcall_runtime.contract import FINAL_EXIT_CODES, RETRY_ON_FAILURE
 
 LARGEST_ARRAY = 10_000

@@ -24,8 +24,8 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
 from farcall.bucket import Bucket, reason
-from farcall.errors import ServiceError, SettingsError
-from farcall.submission import Submission
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farcall import results
-from farcall.endings import About
-from farcall.errors import FarcallError
 from farcall.logs import Written
-from farcall.output import Bytes
+from farcall.model.endings import About
+from farcall.model.errors import FarcallError
+from farcall.model.output import Bytes
 from farcall.results import Result
 from farcall.store import Store, is_chunk
 from farcall.transcript import Ending

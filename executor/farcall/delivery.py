@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from farcall import attempts, cloudwatch, consoles, endings, logs, results
+from farcall import attempts, cloudwatch, consoles, logs, results
 from farcall.aws import Aws
 from farcall.delivered import Delivered, Usage, spent_keys
-from farcall.details import JobDetail
-from farcall.endings import About
-from farcall.errors import FarcallError, IntegrityError
 from farcall.logs import Piece, Written
+from farcall.model import endings
+from farcall.model.endings import About
+from farcall.model.errors import FarcallError, IntegrityError
+from farcall.model.jobs import JobDetail
+from farcall.model.submission import Submission
 from farcall.results import Result
 from farcall.spilling import FolderFor, NoRoomError, in_memory
 from farcall.store import Arrived, Store
-from farcall.submission import Submission
 from farcall.watching import Arrival, Ended
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, OutcomeStatus

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from farcall import local, showing
-from farcall.details import JobDetail, JobStatus
 from farcall.executor import BatchExecutor
 from farcall.job import Job
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.printing import Console
 
 _EXPERIMENT = """\

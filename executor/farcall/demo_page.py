@@ -8,8 +8,8 @@ import shlex
 import signal
 
 from farcall import demo_workflows, local, showing, ui
+from farcall.model.settings import Settings
 from farcall.printing import Console
-from farcall.settings import Settings
 
 _NEXT = (
     ("farcall list", "the jobs, at a terminal"),

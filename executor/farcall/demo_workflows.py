@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from farcall.details import JobStatus
 from farcall.executor import BatchExecutor
 from farcall.job import Job
 from farcall.local import LocalAWS
+from farcall.model.jobs import JobStatus
 
 CPUS = 8
 """Processors of the embedded AWS that they are laid out for."""

@@ -10,11 +10,11 @@ from typing import Any
 
 from farcall.batch import Batch
 from farcall.definitions import Definition, definition, job_request
+from farcall.model.settings import Settings
+from farcall.model.submission import Bundle
+from farcall.model.workflows import Workflow
 from farcall.payload import Packed
 from farcall.preflight import Resources, find_image
-from farcall.settings import Settings
-from farcall.submission import Bundle
-from farcall.workflows import Workflow
 
 
 class Documents:
@@ -69,7 +69,7 @@ class Documents:
         workflow: Workflow | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Bundle:
-        """Return what is to be uploaded; `farcall.submission.Bundle` tells of the arguments."""
+        """Return what is to be uploaded; `farcall.model.submission.Bundle` tells of the arguments."""
         belongs_to = workflow or Workflow.of(settings)
         return Bundle(settings, self._root, name, iter(tasks), belongs_to, facts)
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from farcall import aws
 from farcall.aws import Aws
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import ServiceError, SettingsError
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.states import is_explained
 
 _log = logging.getLogger("farcall")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from farcall import recovery
 from farcall.delivery import Output
-from farcall.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.job import Job
+from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
+from farcall.model.settings import Settings
 from farcall.recovery import Recovered, Run
 from farcall.session import Session, session_for
-from farcall.settings import Settings
 from farcall.task import Task
 from farcall.terminations import named
 from farcall.watching import is_unseen

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from farcall import attempts, endings, queued, results
+from farcall import attempts, queued, results
 from farcall.delivered import Usage
-from farcall.details import JobDetail, JobStatus
-from farcall.endings import About, Verdict
-from farcall.errors import FarcallError, JobCancelledError, OutcomeMissingError
+from farcall.model import endings
+from farcall.model.endings import About, Verdict
+from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.submission import Submission
 from farcall.session import Session
 from farcall.states import is_blocked
-from farcall.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
@@ -64,7 +65,7 @@ class Explanation:
             for a job that farcall did not submit.
         sentence: What happened, or what the job waits for.
         remedy: What to do.
-        error: Class of the error, the function's own or one of `farcall.errors`; empty where
+        error: Class of the error, the function's own or one of `farcall.model.errors`; empty where
             there is none.
         traceback: Where the function raised, as the container wrote it; else empty.
         usage: What the task used, where it has told.

@@ -14,7 +14,7 @@ import botocore.exceptions
 import botocore.parsers
 from obstore.exceptions import UnauthenticatedError
 
-from farcall.errors import ServiceError, SettingsError, SubmissionError
+from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall_runtime import refusals
 
 #: What botocore's parsers raise of an answer that is none of AWS's.

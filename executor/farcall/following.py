@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 
-from farcall.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.store import Store
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS
 

@@ -10,12 +10,12 @@ from typing import Any
 from farcall import failures, nodes
 from farcall.delivered import Delivered
 from farcall.delivery import Output
-from farcall.errors import JobCancelledError, ServiceError
 from farcall.job import Job
+from farcall.model.errors import JobCancelledError, ServiceError
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
 from farcall.nodes import NodeEnd
 from farcall.session import Session, session_for
-from farcall.settings import Settings
-from farcall.submission import Submission
 from farcall.watching import Arrival, Patience, UnseenError
 
 _log = logging.getLogger("farcall")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
 from farcall.session import Session
-from farcall.settings import Settings
 from farcall.store import Arrived
-from farcall.submission import Submission
 from farcall.watching import Arrival, ClosedError, Ended
 
 

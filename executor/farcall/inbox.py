@@ -16,9 +16,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
-from farcall.details import JobDetail
+from farcall.model.jobs import JobDetail
+from farcall.model.timeouts import within
 from farcall.store import Store
-from farcall.timeouts import within
 from farcall.watching import Ended, Patience, Trouble, Watch, moment
 from farcall_runtime.contract import outcomes_prefix
 

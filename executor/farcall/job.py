@@ -11,14 +11,14 @@ from farcall import logs
 from farcall.course import Course
 from farcall.delivered import Delivered, Usage
 from farcall.delivery import Output
-from farcall.errors import FarcallError
 from farcall.handle import Handle, was_closed
+from farcall.model.errors import FarcallError
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
 from farcall.payload import Call
 from farcall.reading import Reading
 from farcall.results import CallResult
 from farcall.session import Session
-from farcall.settings import Settings
-from farcall.submission import Submission
 from farcall.transcript import LOG, Line, Transcript
 from farcall.watching import Arrival
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS

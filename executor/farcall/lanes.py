@@ -13,8 +13,8 @@ import random
 from typing import Any
 
 from farcall import aws, failures
-from farcall.errors import ServiceError
 from farcall.limiter import Limiter
+from farcall.model.errors import ServiceError
 
 _log = logging.getLogger("farcall")
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from farcall.details import JobDetail, JobStatus
 from farcall.lanes import Lane
+from farcall.model.jobs import JobDetail, JobStatus
 
 _OURS = "farcall-*"
 """The definitions that farcall submits with; see `farcall.definitions`."""

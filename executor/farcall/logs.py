@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from farcall import output
-from farcall.errors import IntegrityError
-from farcall.output import Bytes
+from farcall.model import output
+from farcall.model.errors import IntegrityError
+from farcall.model.output import Bytes
+from farcall.model.submission import Submission
 from farcall.store import Store, is_chunk, number_in
-from farcall.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 from farcall_runtime.envelope import Outcome

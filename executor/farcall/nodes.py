@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall import endings, output, results, terminal
-from farcall.endings import About, Verdict
-from farcall.errors import FarcallError, JobCancelledError
-from farcall.output import Bytes
+from farcall import results
+from farcall.model import endings, output, terminal
+from farcall.model.endings import About, Verdict
+from farcall.model.errors import FarcallError, JobCancelledError
+from farcall.model.output import Bytes
 from farcall.results import Result
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures

@@ -6,9 +6,9 @@ from typing import Any
 
 from farcall import consoles, records
 from farcall.catalog import Entry
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import ServiceError
 from farcall.explain import explain, record
+from farcall.model.errors import ServiceError
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.session import Session
 from farcall_runtime.contract import ENV_BUNDLE
 

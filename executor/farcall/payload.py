@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from farcall.errors import TaskNotPicklableError
-from farcall.interrupts import is_ctrl_c
+from farcall.model.errors import TaskNotPicklableError
+from farcall.model.interrupts import is_ctrl_c
 from farcall.spilling import NoRoomError, Spill
 from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.envelope import Buffer

@@ -10,8 +10,8 @@ from typing import Any
 from farcall import aws, failures
 from farcall.aws import Aws
 from farcall.batch import Batch
-from farcall.errors import ServiceError, SettingsError
-from farcall.settings import Settings
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.settings import Settings
 from farcall.store import Store
 
 _log = logging.getLogger("farcall")

@@ -12,7 +12,7 @@ import click
 import rich.console
 from rich.segment import Segment
 
-from farcall import terminal
+from farcall.model import terminal
 from farcall_runtime.contract import STDERR
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from farcall import terminal
+from farcall.model import terminal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -18,9 +18,9 @@ from itertools import islice
 
 from farcall.attempts import Attempts
 from farcall.batch import DESCRIBE_IDS, Batch
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.timeouts import within
 from farcall.states import STUCK, blocked, is_blocked
-from farcall.timeouts import within
 from farcall.watching import Ended, Patience, Trouble, Watch, moment
 
 _log = logging.getLogger("farcall")

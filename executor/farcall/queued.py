@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.states import blocked, is_blocked
 
 _STATES = {

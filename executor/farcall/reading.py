@@ -14,9 +14,9 @@ from datetime import datetime, timedelta, timezone
 
 from farcall.course import Course
 from farcall.following import Mark
+from farcall.model.submission import Submission
 from farcall.session import Session
 from farcall.skipping import EVERYTHING, Part, Prepared, prepare
-from farcall.submission import Submission
 from farcall.transcript import LOG, Line, Transcript
 from farcall_runtime.contract import STREAMS
 

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farcall import endings
-from farcall.errors import FarcallError
 from farcall.executor import BatchExecutor
-from farcall.files import replacing
 from farcall.job import Job
+from farcall.model import endings
+from farcall.model.errors import FarcallError
+from farcall.model.files import replacing
+from farcall.model.settings import Settings
+from farcall.model.terminal import in_a_line
 from farcall.printing import Printer, say
 from farcall.recovery import Recovered, Run
-from farcall.settings import Settings
-from farcall.terminal import in_a_line
 from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from farcall.catalog import Entry
-from farcall.details import Attempt, JobDetail, JobStatus
-from farcall.errors import JobCancelledError
+from farcall.model.errors import JobCancelledError
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.states import blocked, ending, is_blocked
 
 CANCELLED = "CANCELLED"

@@ -17,15 +17,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from farcall import calls
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, ServiceError, UnknownError
 from farcall.failures import may_pass
 from farcall.job import Job
+from farcall.model.errors import FarcallError, ServiceError, UnknownError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
 from farcall.sending import has_begun
 from farcall.session import Session
-from farcall.settings import Settings
 from farcall.store import Arrived, Store
-from farcall.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key, run_root
 

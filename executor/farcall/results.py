@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from farcall import endings, errors, output, terminal, unpickling
-from farcall.endings import About, Verdict
-from farcall.output import Bytes
+from farcall import unpickling
+from farcall.model import endings, errors, output, terminal
+from farcall.model.endings import About, Verdict
+from farcall.model.output import Bytes
 from farcall.tracebacks import with_source
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import STREAMS, TERMINATED_TYPE, CallStatus, OutcomeStatus

@@ -25,11 +25,11 @@ from typing import Any
 
 from farcall import failures
 from farcall.batch import LOOK_FOR_S, Batch
-from farcall.errors import FarcallError, ServiceError
 from farcall.lanes import Ticket, Tries
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.submission import Bundle
 from farcall.states import WITHDRAWN
 from farcall.store import Store
-from farcall.submission import Bundle
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")

@@ -21,20 +21,20 @@ from farcall.batch import Batch
 from farcall.calls import Calls
 from farcall.delivered import Delivered
 from farcall.delivery import Courier, Output, Reader, Room, no_bound
-from farcall.details import JobDetail
 from farcall.documents import Documents
-from farcall.errors import JobLostError
 from farcall.events import EventQueues
 from farcall.held import Held
 from farcall.logs import Written
+from farcall.model.errors import JobLostError
+from farcall.model.jobs import JobDetail
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
+from farcall.model.timeouts import within
 from farcall.packing import Packer
-from farcall.settings import Settings
 from farcall.spilling import where_needed
 from farcall.store import Store
-from farcall.submission import Submission
 from farcall.submitter import Submitter
 from farcall.terminations import Terminations
-from farcall.timeouts import within
 from farcall.tracker import Tracker
 from farcall.watching import Arrival
 from farcall_runtime.contract import run_root

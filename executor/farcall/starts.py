@@ -7,8 +7,8 @@ Sources:
 
 from __future__ import annotations
 
-from farcall import errors
-from farcall.rows import LOST, SUBNET, Ending, Row, all_of, container, status
+from farcall.model import errors
+from farcall.model.rows import LOST, SUBNET, Ending, Row, all_of, container, status
 
 STARTS: tuple[Row, ...] = (
     # Why an image cannot be pulled:

@@ -17,10 +17,10 @@ from obstore.store import S3Store
 
 from farcall.bucket import RANGE_IGNORED, Bucket
 from farcall.deletions import Deletions
-from farcall.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.submission import Submission
 from farcall.s3 import NO_UPLOAD, Listed, Operations, Page, moment_of
 from farcall.spilling import NoRoomError, open_file
-from farcall.submission import Submission
 from farcall.transfers import (
     PART_BYTES,
     SINGLE_PUT_BYTES,

@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 from farcall.batch import Batch
 from farcall.definitions import LARGEST_ARRAY
 from farcall.documents import Documents
-from farcall.errors import FarcallError
 from farcall.lanes import Ticket
+from farcall.model.errors import FarcallError
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
+from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall.payload import Origin, Packed
 from farcall.sending import Sender
-from farcall.settings import Settings
 from farcall.store import Store
-from farcall.submission import Submission
 from farcall.terminations import Terminations
-from farcall.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")

@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 from farcall import failures, payload
 from farcall.delivered import Delivered
 from farcall.delivery import Output
-from farcall.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
 from farcall.payload import Call
 from farcall.progress import Progress
 from farcall.results import CallResult, Result
 from farcall.session import Session, session_for
-from farcall.settings import Settings
 from farcall.store import Arrived
-from farcall.submission import Submission
 from farcall.terminations import named
 from farcall.wait import Array, Fetched, Ready, Wait
 from farcall.watching import Arrival, Ended, is_unseen

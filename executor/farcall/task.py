@@ -9,8 +9,8 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from farcall import payload
-from farcall.errors import SettingsError
 from farcall.job import Job
+from farcall.model.errors import SettingsError
 from farcall.sweep import Sweep
 from farcall_runtime import pickles
 

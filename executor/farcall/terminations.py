@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from farcall.batch import TERMINATE_IDS, Batch
-from farcall.errors import FarcallError, ServiceError
-from farcall.interrupts import Interrupts
-from farcall.submission import Submission
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.interrupts import Interrupts
+from farcall.model.submission import Submission
 from farcall.tracker import Tracker
 
 _log = logging.getLogger("farcall")

@@ -12,12 +12,12 @@ from itertools import islice
 
 from farcall.attempts import Attempts
 from farcall.batch import DESCRIBE_IDS, Batch
-from farcall.details import JobDetail
 from farcall.inbox import Inbox
+from farcall.model.jobs import JobDetail
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
 from farcall.questions import Questions
-from farcall.settings import Settings
 from farcall.store import Store
-from farcall.submission import Submission
 from farcall.watching import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 
 _COALESCE_S = 0.01

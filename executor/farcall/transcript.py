@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from farcall import output
 from farcall.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
-from farcall.lines import Lines
 from farcall.logs import Chunks, Place
-from farcall.output import Bytes
+from farcall.model import output
+from farcall.model.lines import Lines
+from farcall.model.output import Bytes
 from farcall_runtime.contract import STREAMS
 
 LOG = "log"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.submission import Submission
 from farcall.progress import Counts
 from farcall.results import Result
-from farcall.submission import Submission
 from farcall.watching import Arrival, OnArrival, moment
 from farcall.window import Place, Window
 

@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from farcall import failures
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, ServiceError, SettingsError
-from farcall.settings import Settings
+from farcall.model.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
 from farcall.store import Arrived
-from farcall.submission import Submission
 
 _log = logging.getLogger("farcall")
 

@@ -13,7 +13,7 @@ import tomlkit
 from commands.conftest import FARCALL
 from farcall import FarcallError, Settings
 from farcall.commands.configure import _updated
-from farcall.descriptions import describe
+from farcall.model.settings_help import describe
 
 MINE = """\
 # mine

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from farcall import covalent_demo
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 from patience import PATIENCE_S, until
 
 COMMAND = [sys.executable, "-m", "farcall", "covalent", "demo"]

@@ -20,7 +20,7 @@ from covalent.executor.utils.wrappers import wrapper_fn
 import farcall.awsbatch
 from farcall import JobLostError, Settings, SettingsError, covalent_state, questions
 from farcall.covalent_server import CovalentServer
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 from proxy import Proxy
 
 if sys.version_info >= (3, 11):

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from farcall.covalent_server import CovalentServer
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 from patience import PATIENCE_S, until
 
 

@@ -12,8 +12,8 @@ from obstore.store import S3Store
 
 import farcall_runtime
 from farcall import Settings, payload
-from farcall.submission import Bundle
-from farcall.workflows import Workflow
+from farcall.model.submission import Bundle
+from farcall.model.workflows import Workflow
 from farcall_runtime import envelope
 from patience import PATIENCE_S
 

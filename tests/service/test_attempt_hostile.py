@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from farcall import endings, results, unpickling
+from farcall import results, unpickling
+from farcall.model import endings
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from proxy import Proxy

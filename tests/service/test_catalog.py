@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from farcall import BatchExecutor, records
 from farcall.batch import Batch
 from farcall.catalog import Catalog, Query
-from farcall.details import JobStatus
+from farcall.model.jobs import JobStatus
 from farcall.session import session_for
 
 

@@ -25,9 +25,9 @@ from farcall import (
     ChildKilledError,
     JobCancelledError,
     JobTimeoutError,
-    endings,
     results,
 )
+from farcall.model import endings
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.task import TaskTerminated
 from patience import until

@@ -16,8 +16,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, JobCancelledError, JobError, ServiceError, SettingsError
 from farcall.aws import Aws
+from farcall.model.settings import Settings
 from farcall.session import session_for
-from farcall.settings import Settings
 from farcall.store import Store
 from farcall_runtime.storage import Created, DeniedError, NotFoundError, Storage
 from iam import JOB_ROLE, VALUES, Enforced, actions, policy, without

@@ -21,9 +21,9 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 PROGRAM = """
 import asyncio, sys, time
 import farcall
-import farcall.submission
+import farcall.model.submission
 
-farcall.submission.LARGEST_ARRAY = 3
+farcall.model.submission.LARGEST_ARRAY = 3
 
 def work(x):
     time.sleep(0.3)

@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from farcall import JobCancelledError, JobLostError, reading
-from farcall.errors import FarcallError, UnknownError
+from farcall.model.errors import FarcallError, UnknownError
 from farcall.session import session_for
 
 MANY = 3000

@@ -18,7 +18,7 @@ from obstore.store import MemoryStore
 
 import farcall_runtime
 from farcall import payload, results, unpickling
-from farcall.endings import About
+from farcall.model.endings import About
 from farcall.s3 import Listed, Page
 from farcall.store import Store
 from farcall_runtime import envelope

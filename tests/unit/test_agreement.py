@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from farcall import Settings, agreement, settings
-from farcall.agreement import NotAgreedError
-from farcall.errors import SettingsError
+from farcall import Settings
+from farcall.model import config_trust, settings
+from farcall.model.config_trust import NotAgreedError
+from farcall.model.errors import SettingsError
 
 TELL = "from farcall import Settings; print(Settings().batch_queue)"
 
@@ -28,7 +29,7 @@ def write(text, path="farcall.toml"):
 
 def agree(path="farcall.toml"):
     path = Path(path)
-    return agreement.agree(path, settings.decided(path, settings.read(path)))
+    return config_trust.agree(path, settings.decided(path, settings.read(path)))
 
 
 def run(*arguments, **options):

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from farcall import attempts, endings, errors
-from farcall.details import Attempt, JobDetail, JobStatus
-from farcall.endings import About
-from farcall.submission import Submission
+from farcall import attempts
+from farcall.model import endings, errors
+from farcall.model.endings import About
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStatus
 from unit.tracking import HOST_LOST, ROOT, Inbox

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from farcall.aws import Aws
-from farcall.settings import Settings
+from farcall.model.settings import Settings
 from leaks import Held
 from patience import until_async
 

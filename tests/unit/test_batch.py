@@ -7,9 +7,9 @@ import pytest
 
 from farcall.batch import Batch
 from farcall.definitions import Definition
-from farcall.details import JobStatus
-from farcall.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
 from farcall.lanes import Lane, Ticket, Tries
+from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
+from farcall.model.jobs import JobStatus
 from farcall.states import ending
 from unit.fakes import Client, broken, no_answer, not_sent, refusal
 

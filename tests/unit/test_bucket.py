@@ -9,7 +9,7 @@ from obstore.exceptions import GenericError, PermissionDeniedError, Unauthentica
 
 from farcall import failures
 from farcall.bucket import Bucket
-from farcall.errors import ServiceError
+from farcall.model.errors import ServiceError
 
 
 def refusal(status, code):

@@ -6,9 +6,10 @@ import signal
 
 import pytest
 
-from farcall import errors, results
-from farcall.details import JobDetail, JobStatus
-from farcall.endings import About, of_job
+from farcall import results
+from farcall.model import errors
+from farcall.model.endings import About, of_job
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime import task
 from farcall_runtime.contract import ExitCode, OutcomeStatus
 

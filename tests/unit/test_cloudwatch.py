@@ -4,8 +4,8 @@ import pytest
 
 from farcall import cloudwatch
 from farcall.cloudwatch import Log
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import ServiceError
+from farcall.model.errors import ServiceError
+from farcall.model.jobs import JobDetail, JobStatus
 from unit.fakes import refusal
 from unit.transcripts import access, page, texts
 

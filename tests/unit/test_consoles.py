@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farcall import consoles
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
 
 QUEUE = "arn:aws:batch:eu-west-1:123456789012:job-queue/q"
 PLAIN = JobDetail(

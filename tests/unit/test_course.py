@@ -9,8 +9,8 @@ import pytest
 from farcall import course as course_module
 from farcall import reading
 from farcall.course import Course
-from farcall.details import Attempt, JobDetail, JobStatus
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.reading import Reading
 from unit.fakes import Clock, store_in_memory
 from unit.transcripts import SUBMISSION, access, page, put

@@ -11,7 +11,7 @@ import pytest
 
 from farcall import covalent_resume
 from farcall.covalent_api import Covalent
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 
 
 @pytest.fixture(autouse=True)

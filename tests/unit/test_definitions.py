@@ -17,7 +17,7 @@ from farcall.definitions import (
     resource_requirements,
     retry_strategy,
 )
-from farcall.errors import SettingsError, TaskTooLargeError
+from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall_runtime.contract import ExitCode
 
 FARGATE = {"platformCapabilities": ["FARGATE"]}

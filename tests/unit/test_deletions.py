@@ -8,8 +8,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from farcall import deletions as module
+from farcall.model.submission import Submission
 from farcall.store import Store
-from farcall.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location
 from unit.fakes import MemoryOperations

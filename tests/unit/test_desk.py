@@ -9,8 +9,8 @@ import pytest
 
 from farcall import Settings, electrons, groups, preflight, session
 from farcall.electrons import Desk
-from farcall.errors import ServiceError, SubmissionError
 from farcall.groups import CancelledGroupError, Run
+from farcall.model.errors import ServiceError, SubmissionError
 from farcall.payload import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.session import Session

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from farcall.details import Attempt, JobDetail, JobStatus
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
 
 EXITED = "Essential container in task exited"
 NOT_STARTED = "Task failed to start"

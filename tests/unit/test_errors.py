@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from farcall import errors
+from farcall.model import errors
 
 TREE = """
     FarcallError

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import aws, events
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import ServiceError, SettingsError
 from farcall.events import EventQueues, read_event
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.states import ending
 from unit.fakes import Client, refusal
 

@@ -13,7 +13,7 @@ import pytest
 
 from farcall import Settings, aws, failures
 from farcall.aws import Aws
-from farcall.errors import ServiceError
+from farcall.model.errors import ServiceError
 from unit.fakes import refusal
 
 JOB = {"jobName": "name", "jobQueue": "queue", "jobDefinition": "definition"}

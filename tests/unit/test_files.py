@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.files import replacing
+from farcall.model.files import replacing
 
 
 def test_a_file_is_as_before_until_the_new_one_is_whole(tmp_path):

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from farcall.errors import ServiceError
 from farcall.following import Mark
+from farcall.model.errors import ServiceError
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS
 from unit.fakes import Clock
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from farcall.interrupts import Interrupts
+from farcall.model.interrupts import Interrupts
 from patience import PATIENCE_S
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from farcall import logs
-from farcall.errors import IntegrityError
 from farcall.logs import Piece, Written
+from farcall.model.errors import IntegrityError
 from farcall_runtime.contract import STREAMS
 from unit.fakes import store_in_memory
 from unit.transcripts import SUBMISSION, WHERE, put

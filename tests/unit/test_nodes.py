@@ -6,9 +6,10 @@ import inspect
 
 import pytest
 
-from farcall import errors, nodes
-from farcall.details import JobDetail, JobStatus
-from farcall.endings import About, of_job
+from farcall import nodes
+from farcall.model import errors
+from farcall.model.endings import About, of_job
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.results import Result
 from farcall_runtime import envelope
 from farcall_runtime.contract import TERMINATED_TYPE, CallStatus, OutcomeStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall import output
+from farcall.model import output
 
 
 def note(length):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from farcall.errors import TaskNotPicklableError
+from farcall.model.errors import TaskNotPicklableError
 from farcall.packing import Packer
 from farcall_runtime import envelope, pickles
 from unit.fakes import joined

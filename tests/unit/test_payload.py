@@ -12,7 +12,7 @@ import cloudpickle.cloudpickle as internals
 import numpy as np
 import pytest
 
-from farcall.errors import TaskNotPicklableError
+from farcall.model.errors import TaskNotPicklableError
 from farcall.payload import check_callable, pack_calls, pack_function
 from farcall.unpickling import load
 from farcall_runtime import envelope

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from farcall import progress, wait
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.submission import Submission
 from farcall.progress import Bar, Counts, Lines, Progress, Report
 from farcall.results import Result
-from farcall.submission import Submission
 from farcall_runtime.contract import Location
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farcall import queued
-from farcall.details import Attempt, JobDetail, JobStatus
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
 
 WAITING = [status for status in JobStatus if not status.is_final]
 

@@ -11,13 +11,13 @@ from obstore.store import MemoryStore
 
 from farcall import Settings, sending
 from farcall.batch import Batch
-from farcall.errors import ServiceError, SettingsError, SubmissionError
 from farcall.lanes import Ticket
+from farcall.model.errors import ServiceError, SettingsError, SubmissionError
+from farcall.model.submission import Bundle
+from farcall.model.workflows import Workflow
 from farcall.payload import pack_calls, pack_function
 from farcall.sending import Sender
 from farcall.store import Store
-from farcall.submission import Bundle
-from farcall.workflows import Workflow
 from unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal
 
 ACCEPTED = {"jobId": "job-1"}

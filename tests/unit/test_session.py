@@ -10,8 +10,8 @@ from obstore.store import MemoryStore
 
 from farcall import Settings
 from farcall import session as module
+from farcall.model.submission import Submission
 from farcall.session import Session
-from farcall.submission import Submission
 from farcall_runtime.contract import Location
 from unit.fakes import MemoryOperations
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from farcall import Settings, agreement, settings
-from farcall.errors import SettingsError
+from farcall import Settings
+from farcall.model import config_trust, settings
+from farcall.model.errors import SettingsError
 
 DOCUMENTED = {
     "profile": "default",
@@ -50,7 +51,7 @@ def write(path, text, section="[executors.awsbatch]"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{section}\n{text}\n")
     with contextlib.suppress(SettingsError):  # what is no TOML says nothing
-        agreement.agree(path, settings.decided(path, settings.read(path)))
+        config_trust.agree(path, settings.decided(path, settings.read(path)))
 
 
 def home_file(text):

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import botocore.session
 import pytest
 
-from farcall import errors
-from farcall.details import JobDetail, JobStatus
+from farcall.model import errors
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.states import BLOCKED, ENDINGS, WITHDRAWN, blocked, ending, is_blocked, is_explained
 from farcall_runtime.contract import ExitCode
 

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from farcall import store as module
-from farcall.errors import ServiceError, SettingsError
+from farcall.model.errors import ServiceError, SettingsError
 from farcall.store import Arrived
 from farcall.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
 from farcall_runtime import envelope

@@ -7,12 +7,13 @@ import re
 import cloudpickle
 import pytest
 
-from farcall import Settings, submission
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, TaskTooLargeError
+from farcall import Settings
+from farcall.model import submission
+from farcall.model.errors import FarcallError, TaskTooLargeError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.submission import Bundle, Submission
+from farcall.model.workflows import Workflow
 from farcall.payload import Packed, pack_calls, pack_function
-from farcall.submission import Bundle, Submission
-from farcall.workflows import Workflow
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
 from farcall_runtime.contract import Location

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hostile
-from farcall import FarcallError, TaskError, printing, terminal
+from farcall import FarcallError, TaskError, printing
+from farcall.model import terminal
 from farcall.transcript import Line
 
 _ANY = st.text(

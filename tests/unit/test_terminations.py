@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from farcall.batch import Batch
-from farcall.errors import ServiceError
-from farcall.submission import Submission
+from farcall.model.errors import ServiceError
+from farcall.model.submission import Submission
 from farcall.terminations import Terminations
 from farcall_runtime.contract import Location
 from patience import PATIENCE_S

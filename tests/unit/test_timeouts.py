@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.timeouts import within
+from farcall.model.timeouts import within
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall.workflows import NodeOf, list_nodes, node_at
+from farcall.model.workflows import NodeOf, list_nodes, node_at
 
 NODES = st.lists(st.builds(NodeOf, st.sampled_from("ab"), st.integers(0, 9)), max_size=30)
 

@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 import pytest
 
 from farcall.catalog import Entry, Query
-from farcall.details import JobDetail, JobStatus
-from farcall.settings import Settings
-from farcall.workflows import Workflow
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.settings import Settings
+from farcall.model.workflows import Workflow
 
 BUNDLE = "s3://bucket/farcall/v1/mary-jane-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
 TELL = (
-    "from farcall.settings import Settings; from farcall.workflows import Workflow; "
+    "from farcall.model.settings import Settings; from farcall.model.workflows import Workflow; "
     "print(Workflow.of(Settings()).name)"
 )
 

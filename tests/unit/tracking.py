@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 from farcall import Settings
 from farcall.batch import Batch
-from farcall.details import JobDetail
+from farcall.model.jobs import JobDetail
+from farcall.model.submission import Submission
 from farcall.store import Arrived, number_in
-from farcall.submission import Submission
 from farcall.tracker import Tracker
 from farcall_runtime.contract import Location
 from unit.fakes import Client

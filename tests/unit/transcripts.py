@@ -6,7 +6,7 @@ import contextlib
 from datetime import datetime, timezone
 from types import SimpleNamespace
 
-from farcall.submission import Submission
+from farcall.model.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from unit.fakes import Client

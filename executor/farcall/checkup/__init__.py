@@ -19,10 +19,10 @@ from farcall.checkup.findings import (
     told,
     waiting,
 )
-from farcall.errors import FarcallError
 from farcall.events import EventQueues
-from farcall.origins import summary
-from farcall.settings import Settings
+from farcall.model.errors import FarcallError
+from farcall.model.origins import summary
+from farcall.model.settings import Settings
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]
 

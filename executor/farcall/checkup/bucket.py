@@ -20,8 +20,8 @@ from farcall.checkup.findings import (
     Finding,
     guarded,
 )
-from farcall.errors import ServiceError, SettingsError
-from farcall.settings import Settings
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.settings import Settings
 from farcall_runtime.contract import Location, run_root
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
 from farcall import failures
-from farcall.errors import FarcallError, ServiceError, SettingsError
-from farcall.origins import origin
-from farcall.timeouts import within
+from farcall.model.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.origins import origin
+from farcall.model.timeouts import within
 
 OK = "ok"
 WARNING = "warning"

@@ -15,10 +15,10 @@ from farcall.aws import Aws
 from farcall.batch import Batch
 from farcall.checkup.findings import FAILED, OK, WARNING, Finding, told
 from farcall.definitions import resource_requirements
-from farcall.errors import ServiceError, SettingsError
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.settings import Settings
+from farcall.model.timeouts import within
 from farcall.preflight import find_image, find_log_group, find_queue, find_role
-from farcall.settings import Settings
-from farcall.timeouts import within
 from farcall_runtime.contract import PROTOCOL_VERSION
 
 _ECS = "ecs-tasks.amazonaws.com"

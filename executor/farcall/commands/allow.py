@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from farcall import agreement
-from farcall.errors import FarcallError
+from farcall.model import config_trust
+from farcall.model.errors import FarcallError
+from farcall.model.settings import WORKING_FILE, decided, read
+from farcall.model.terminal import in_a_line
 from farcall.printing import say
-from farcall.settings import WORKING_FILE, decided, read
-from farcall.terminal import in_a_line
 
 
 @click.command("allow")
@@ -34,13 +34,13 @@ def allow(path: Path) -> None:
     decides = decided(path, read(path))
     tell(path, decides)
     if decides:
-        say(f"agreed, as {agreement.agree(path, decides)} notes", err=True)
+        say(f"agreed, as {config_trust.agree(path, decides)} notes", err=True)
 
 
 def tell(path: Path, decides: Mapping[str, Any]) -> None:
     """Show what a file decides."""
     what = "decides nothing that needs your yes" if not decides else "decides"
-    owner = "" if agreement.is_own(path) else ", which somebody else can write,"
+    owner = "" if config_trust.is_own(path) else ", which somebody else can write,"
     say(f"{path.absolute()}{owner} {what}", err=True)
     for name, value in decides.items():
         say(f"  {name} = {in_a_line(str(value))}", err=True)

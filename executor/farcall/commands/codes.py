@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farcall.errors import JobLostError, ServiceError, UnknownError
+from farcall.model.errors import JobLostError, ServiceError, UnknownError
 
 FAILED = 1
 UNKNOWN = 3

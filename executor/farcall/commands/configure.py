@@ -18,13 +18,11 @@ import click
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from farcall.agreement import agree, is_agreed
 from farcall.commands.options import check, parse, read
-from farcall.descriptions import Description, describe
-from farcall.errors import FarcallError, SettingsError
-from farcall.files import replacing
-from farcall.printing import hand_out, say
-from farcall.settings import (
+from farcall.model.config_trust import agree, is_agreed
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.model.files import replacing
+from farcall.model.settings import (
     ENVIRONMENT_PREFIX,
     SECTION,
     WORKING_FILE,
@@ -33,7 +31,9 @@ from farcall.settings import (
     files,
     from_environment,
 )
-from farcall.settings import read as read_file
+from farcall.model.settings import read as read_file
+from farcall.model.settings_help import Description, describe
+from farcall.printing import hand_out, say
 
 _HOME = Path("~/.config/farcall/farcall.toml")
 _TITLE = f"[{'.'.join(SECTION)}]"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from farcall import covalent_resume
+from farcall.model.terminal import in_a_line
 from farcall.printing import say
-from farcall.terminal import in_a_line
 
 
 @click.group("covalent")

@@ -16,8 +16,8 @@ from rich.text import Text
 from farcall import checkup
 from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.commands.common import print_json
+from farcall.model.terminal import in_a_line
 from farcall.printing import Console, say
-from farcall.terminal import in_a_line
 
 _SAY_S = 10.0
 _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}

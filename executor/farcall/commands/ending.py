@@ -15,9 +15,9 @@ from farcall.commands import codes, tables
 from farcall.commands.common import opened, print_json
 from farcall.commands.looking import chosen_user
 from farcall.covalent_api import Covalent
-from farcall.errors import FarcallError, UnknownError
+from farcall.model.errors import FarcallError, UnknownError
+from farcall.model.terminal import in_a_line
 from farcall.printing import say
-from farcall.terminal import in_a_line
 
 _CODES = {
     "ending": 0,

@@ -11,8 +11,8 @@ import click
 from farcall import reattach, records
 from farcall.commands.common import print_json
 from farcall.commands.options import value_file
+from farcall.model.terminal import in_a_line
 from farcall.printing import say
-from farcall.terminal import in_a_line
 
 
 @click.command("attach")

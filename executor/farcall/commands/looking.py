@@ -14,8 +14,8 @@ from farcall import overview, records
 from farcall.catalog import Catalog, Entry, Query
 from farcall.commands import codes, sheets, tables
 from farcall.commands.common import moment, opened, print_json
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, UnknownError
+from farcall.model.errors import FarcallError, UnknownError
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.printing import say
 from farcall.session import Session, this_user
 from farcall.states import is_explained

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 from pydantic_core import from_json
 
-from farcall.errors import SettingsError
-from farcall.settings import Settings
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

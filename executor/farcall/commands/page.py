@@ -16,8 +16,8 @@ import click
 from farcall import ui
 from farcall.commands.common import moment
 from farcall.covalent_api import Covalent
+from farcall.model.settings import Settings
 from farcall.printing import say
-from farcall.settings import Settings
 from farcall.ui.guard import is_loopback
 
 _PORT = 8750

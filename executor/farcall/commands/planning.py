@@ -18,10 +18,10 @@ from farcall.commands.options import called, given, job_options
 from farcall.commands.running import prepare
 from farcall.definitions import LARGEST_ARRAY
 from farcall.documents import Documents
+from farcall.model.settings import Settings
 from farcall.preflight import Resources, role_arn
 from farcall.printing import Console, say
 from farcall.session import session_for
-from farcall.settings import Settings
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
 _SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its place

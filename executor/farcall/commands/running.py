@@ -19,14 +19,14 @@ from farcall import reattach
 from farcall.commands.options import called, given, job_options, value_file
 from farcall.commands.signatures import Call
 from farcall.commands.targets import Target, find
-from farcall.details import JobDetail
-from farcall.errors import JobLostError
 from farcall.executor import BatchExecutor
 from farcall.job import Job
+from farcall.model.errors import JobLostError
+from farcall.model.jobs import JobDetail
+from farcall.model.terminal import in_a_line
 from farcall.printing import Console, say
 from farcall.states import blocked
 from farcall.task import Task
-from farcall.terminal import in_a_line
 
 _LOOK_S = (0.5, 5.0)
 """The shortest and the longest time between two looks at the job's state."""

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from farcall.catalog import Entry
 from farcall.commands import tables
+from farcall.model.terminal import in_a_line, shown
 from farcall.printing import Console
 from farcall.session import this_user
-from farcall.terminal import in_a_line, shown
 from farcall.tracebacks import with_source
 
 _LABEL = 12

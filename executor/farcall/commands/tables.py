@@ -10,10 +10,10 @@ from rich.text import Text
 
 from farcall import records
 from farcall.catalog import Entry
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.terminal import in_a_line
 from farcall.printing import Console
 from farcall.states import OWN_REASON, is_blocked, telling
-from farcall.terminal import in_a_line
 
 COLOURS = {
     "RUNNING": "cyan",

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from farcall import agreement
-from farcall.errors import FarcallError
+from farcall.model import config_trust
+from farcall.model.errors import FarcallError
 from farcall.task import Task
 from farcall_runtime import failures
 
@@ -65,7 +65,7 @@ def find(name: str) -> Target:
     is_file = place.endswith(".py")
     with contextlib.redirect_stdout(sys.stderr):
         module = _import_file(Path(place)) if is_file else _import(place)
-    agreement.note_program(getattr(module, "__file__", None))
+    config_trust.note_program(getattr(module, "__file__", None))
     workflow = Path(place).name if is_file else place
     return Target(name, workflow, _look_up(module, place, function))
 

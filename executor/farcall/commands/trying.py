@@ -8,7 +8,7 @@ import sys
 import click
 
 from farcall import demo, local
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 
 
 @click.command("local", context_settings={"ignore_unknown_options": True})

@@ -8,10 +8,10 @@ from typing import Any
 
 from farcall import failures
 from farcall.aws import Aws
-from farcall.errors import FarcallError, ServiceError
 from farcall.lanes import is_throttling
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.settings import Settings
 from farcall.session import Session
-from farcall.settings import Settings
 
 _MINUTE_S = 60.0
 _REFUSED_FOR_S = 10.0

@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from farcall.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.ui.guard import Json, answer
 from farcall.ui.site import Site
 from farcall.ui.streams import EventStream

@@ -16,7 +16,7 @@ from typing import Any
 
 from farcall import records
 from farcall.batch import Batch
-from farcall.details import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.ui.account import Account
 from farcall.ui.jobs import counts
 from farcall.ui.watchers import Feed, Watcher

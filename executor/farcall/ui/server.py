@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import uvicorn
 
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
 from farcall.ui.api import application
 from farcall.ui.guard import Guard, url
 from farcall.ui.site import Options, Site

@@ -14,8 +14,8 @@ from farcall import cancelling, overview, reading, records
 from farcall.cancelling import Cancelled
 from farcall.catalog import Catalog, Entry, Query
 from farcall.covalent_api import Covalent
-from farcall.errors import FarcallError
-from farcall.settings import Settings
+from farcall.model.errors import FarcallError
+from farcall.model.settings import Settings
 from farcall.ui.account import Account
 from farcall.ui.children import Arrays
 from farcall.ui.jobs import Jobs, user

@@ -15,9 +15,9 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from farcall.errors import FarcallError
+from farcall.model.errors import FarcallError
+from farcall.model.timeouts import within
 from farcall.records import moment
-from farcall.timeouts import within
 from farcall.ui.account import Account
 
 _log = logging.getLogger("farcall")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from farcall import errors
-from farcall.details import JobDetail
+from farcall.model import errors
+from farcall.model.jobs import JobDetail
 
 Fits: TypeAlias = Callable[[JobDetail], bool]
 

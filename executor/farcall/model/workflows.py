@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farcall import terminal
-from farcall.settings import Settings
+from farcall.model import terminal
+from farcall.model.settings import Settings
 from farcall_runtime.contract import ENV_DISPATCH, ENV_WORKFLOW
 
 _MOST_CHARACTERS = 128

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from farcall.errors import SettingsError
-from farcall.settings import ENVIRONMENT_PREFIX, files, from_environment, from_file
+from farcall.model.errors import SettingsError
+from farcall.model.settings import ENVIRONMENT_PREFIX, files, from_environment, from_file
 
 
 def origin(option: str) -> str:

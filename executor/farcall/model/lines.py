@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from farcall.output import Bytes
+from farcall.model.output import Bytes
 
 
 class Lines:

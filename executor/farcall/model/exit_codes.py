@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from farcall import errors
-from farcall.rows import LOST, MEMORY, SUBNET, Ending, Row, exit_code
+from farcall.model import errors
+from farcall.model.rows import LOST, MEMORY, SUBNET, Ending, Row, exit_code
 from farcall_runtime.contract import ExitCode
 
 EXITS: tuple[Row, ...] = (

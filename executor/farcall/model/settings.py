@@ -32,9 +32,9 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as SourceError
 
-from farcall import agreement, terminal
-from farcall.agreement import CONFIG_VARIABLE
-from farcall.errors import SettingsError
+from farcall.model import config_trust, terminal
+from farcall.model.config_trust import CONFIG_VARIABLE
+from farcall.model.errors import SettingsError
 from farcall_runtime.contract import JOB_ENVIRONMENT, is_key
 
 if sys.version_info >= (3, 11):
@@ -66,7 +66,7 @@ class _Says(enum.Enum):
 
     WHERE: Where things are, who one is, or what runs: whose pickles are read here, and who gets
         what is uploaded. From a file of the working directory it counts only once its user has
-        agreed; see `farcall.agreement`.
+        agreed; see `farcall.model.config_trust`.
     HOW: How a job is run, which costs money at most.
     """
 
@@ -385,7 +385,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def decided(path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
     """Return which of a file's options count only once its user agreed, with their values."""
-    is_own = agreement.is_own(path)
+    is_own = config_trust.is_own(path)
     return {name: value for name, value in section.items() if not is_own or _says_where(name)}
 
 
@@ -407,7 +407,7 @@ def _agreed_file(given: Collection[str]) -> dict[str, Any]:
     if is_ours and files()[:1] == [WORKING_FILE]:
         decides = decided(WORKING_FILE, section)
         if not decides.keys() <= set(given):
-            agreement.check(WORKING_FILE, decides)
+            config_trust.check(WORKING_FILE, decides)
     return section
 
 

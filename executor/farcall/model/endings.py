@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from farcall import errors, output, terminal
-from farcall.details import Attempt, JobDetail, JobStatus
-from farcall.output import Bytes
+from farcall.model import errors, output, terminal
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.output import Bytes
 from farcall.states import ending, telling
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
@@ -24,7 +24,7 @@ _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
 
 class About(NamedTuple):
-    """What every error says of its job; see `farcall.errors.JobError` for the attributes."""
+    """What every error says of its job; see `farcall.model.errors.JobError` for the attributes."""
 
     job_id: str
     name: str

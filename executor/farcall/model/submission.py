@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farcall.definitions import LARGEST_ARRAY
-from farcall.details import JobDetail
-from farcall.errors import FarcallError, TaskTooLargeError, UnknownError
+from farcall.model.errors import FarcallError, TaskTooLargeError, UnknownError
+from farcall.model.jobs import JobDetail
+from farcall.model.settings import Settings
+from farcall.model.workflows import Workflow
 from farcall.payload import Origin, Packed
-from farcall.settings import Settings
-from farcall.workflows import Workflow
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farcall.errors import FarcallError, SettingsError
-from farcall.files import replacing
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.model.files import replacing
 
 CONFIG_VARIABLE = "FARCALL_CONFIG"
 """Names the file of options; by naming it one agrees to it."""

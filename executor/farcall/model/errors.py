@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall import terminal
+from farcall.model import terminal
 
 
 class FarcallError(Exception):
