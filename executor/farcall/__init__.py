@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from farcall.executor import BatchExecutor
     from farcall.job import Job
     from farcall.model.settings import Settings
+    from farcall.payload.results import CallResult
     from farcall.recovery import Recovered, Run
-    from farcall.results import CallResult
     from farcall.sweep import Sweep
     from farcall.task import Task
 
@@ -82,7 +82,7 @@ _HOMES = {
     "Job": "job",
     "Recovered": "recovery",
     "Run": "recovery",
-    "CallResult": "results",
+    "CallResult": "payload.results",
     "Settings": "model.settings",
     "Sweep": "sweep",
     "Task": "task",

@@ -14,8 +14,8 @@ from typing import Any
 
 import cloudpickle
 
-from farcall import payload
-from farcall.payload import Origin, Packed
+from farcall.payload import pickling
+from farcall.payload.pickling import Origin, Packed
 from farcall_runtime import archive, electron
 from farcall_runtime.archive import Archive
 from farcall_runtime.electron import Code, Hook, Node
@@ -101,9 +101,9 @@ class TaskGroup:
             for each in self.electrons
         ]
         inputs = {number: _travelling(value) for number, value in self.inputs.items()}
-        call: payload.Call = ([each.node for each in self.electrons], inputs), {}
+        call: pickling.Call = ([each.node for each in self.electrons], inputs), {}
         function = partial(electron.run_group, codes)
-        return payload.pack_plain(function, origin), payload.pack_plain([call], origin)
+        return pickling.pack_plain(function, origin), pickling.pack_plain([call], origin)
 
     def collect(self) -> bytes:
         """Return the archive of the value of a group that is one collection.

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from farcall import unpickling
 from farcall.model.endings import About
 from farcall.model.errors import (
     FarcallError,
@@ -22,7 +21,8 @@ from farcall.model.errors import (
     VersionMismatchError,
 )
 from farcall.model.submission import Submission
-from farcall.payload import Call
+from farcall.payload import unpickling
+from farcall.payload.pickling import Call
 from farcall.store import Store
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location

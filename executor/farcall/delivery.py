@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from farcall import attempts, cloudwatch, consoles, logs, results
+from farcall import attempts, cloudwatch, consoles, logs
 from farcall.aws import Aws
 from farcall.delivered import Delivered, Usage, spent_keys
 from farcall.logs import Piece, Written
@@ -20,8 +20,9 @@ from farcall.model.endings import About
 from farcall.model.errors import FarcallError, IntegrityError
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
-from farcall.results import Result
-from farcall.spilling import FolderFor, NoRoomError, in_memory
+from farcall.payload import results
+from farcall.payload.results import Result
+from farcall.payload.spill import FolderFor, NoRoomError, in_memory
 from farcall.store import Arrived, Store
 from farcall.watching import Arrival, Ended
 from farcall_runtime import envelope

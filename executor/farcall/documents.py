@@ -13,7 +13,7 @@ from farcall.definitions import Definition, definition, job_request
 from farcall.model.settings import Settings
 from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
-from farcall.payload import Packed
+from farcall.payload.pickling import Packed
 from farcall.preflight import Resources, find_image
 
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from farcall import attempts, queued, results
+from farcall import attempts, queued
 from farcall.delivered import Usage
 from farcall.model import endings
 from farcall.model.endings import About, Verdict
 from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.payload import results
 from farcall.session import Session
 from farcall.states import is_blocked
 from farcall_runtime import envelope

@@ -15,9 +15,9 @@ from farcall.handle import Handle, was_closed
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.payload import Call
+from farcall.payload.pickling import Call
+from farcall.payload.results import CallResult
 from farcall.reading import Reading
-from farcall.results import CallResult
 from farcall.session import Session
 from farcall.transcript import LOG, Line, Transcript
 from farcall.watching import Arrival

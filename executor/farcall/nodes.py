@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall import results
 from farcall.model import endings, output, terminal
 from farcall.model.endings import About, Verdict
 from farcall.model.errors import FarcallError, JobCancelledError
 from farcall.model.output import Bytes
-from farcall.results import Result
-from farcall.tracebacks import with_source
+from farcall.payload import results
+from farcall.payload.results import Result
+from farcall.payload.tracebacks import with_source
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import STREAMS, CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer
@@ -52,7 +52,7 @@ class _Read:
 
 
 def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
-    """Turn a verified outcome into one result, for `ends`; see `farcall.results.read`."""
+    """Turn a verified outcome into one result, for `ends`; see `farcall.payload.results.read`."""
     records = meta.get("results") or [{}]
     if "nodes" not in records[0]:
         return results.read(meta, value, job)

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from farcall import payload
-from farcall.payload import Call, Packed
+from farcall.payload import pickling
+from farcall.payload.pickling import Call, Packed
 
 _TOGETHER = 256
 """Calls pickled in one go; those that wait for them go on together, which holds up the loop."""
@@ -81,12 +81,12 @@ def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
     """Pickle; what cannot be pickled has its error in the place of its pickles."""
     functions: dict[int, Packed] = {}
     done: list[tuple[Packed, Packed] | Exception] = []
-    with payload.project_by_value():
+    with pickling.project_by_value():
         for function, call, cache_dir, _ in some:
             try:
                 if id(function) not in functions:
-                    functions[id(function)] = payload.pack_function(function)
-                done.append((functions[id(function)], payload.pack_call([call], cache_dir)))
+                    functions[id(function)] = pickling.pack_function(function)
+                done.append((functions[id(function)], pickling.pack_call([call], cache_dir)))
             except Exception as error:  # the caller is to have it
                 done.append(error)
     return done

@@ -31,7 +31,7 @@ from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.timeouts import within
 from farcall.packing import Packer
-from farcall.spilling import where_needed
+from farcall.payload.spill import where_needed
 from farcall.store import Store
 from farcall.submitter import Submitter
 from farcall.terminations import Terminations

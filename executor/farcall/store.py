@@ -19,8 +19,8 @@ from farcall.bucket import RANGE_IGNORED, Bucket
 from farcall.deletions import Deletions
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
+from farcall.payload.spill import NoRoomError, open_file
 from farcall.s3 import NO_UPLOAD, Listed, Operations, Page, moment_of
-from farcall.spilling import NoRoomError, open_file
 from farcall.transfers import (
     PART_BYTES,
     SINGLE_PUT_BYTES,

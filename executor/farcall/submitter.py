@@ -16,7 +16,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
-from farcall.payload import Origin, Packed
+from farcall.payload.pickling import Origin, Packed
 from farcall.sending import Sender
 from farcall.store import Store
 from farcall.terminations import Terminations

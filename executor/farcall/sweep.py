@@ -10,15 +10,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from farcall import failures, payload
+from farcall import failures
 from farcall.delivered import Delivered
 from farcall.delivery import Output
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.payload import Call
+from farcall.payload import pickling
+from farcall.payload.pickling import Call
+from farcall.payload.results import CallResult, Result
 from farcall.progress import Progress
-from farcall.results import CallResult, Result
 from farcall.session import Session, session_for
 from farcall.store import Arrived
 from farcall.terminations import named
@@ -192,12 +193,12 @@ class Sweep(Generic[R]):
     async def _submit_all(self, session: Session, wait: Wait) -> None:
         try:
             submitter = await session.submitter(self._settings)
-            function = await session.in_thread(payload.pack_function, self._function)
+            function = await session.in_thread(pickling.pack_function, self._function)
             step, last = self._chunksize, len(self._calls)
             groups = (self._calls[at : at + step] for at in range(0, last, step))
             tasks = (
                 (function, arguments)
-                for arguments in payload.pack_calls(groups, self._settings.cache_dir)
+                for arguments in pickling.pack_calls(groups, self._settings.cache_dir)
             )
             first = 0
             while first * step < last:

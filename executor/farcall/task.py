@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from farcall import payload
 from farcall.job import Job
 from farcall.model.errors import SettingsError
+from farcall.payload import pickling
 from farcall.sweep import Sweep
 from farcall_runtime import pickles
 
@@ -36,7 +36,7 @@ class Task(Generic[P, R]):
     """
 
     def __init__(self, function: Callable[P, R], executor: BatchExecutor) -> None:
-        payload.check_callable(function)
+        pickling.check_callable(function)
         # Its attributes stay its own: of a class they would be methods called like ours.
         functools.update_wrapper(self, function, updated=())
         self.function = function
@@ -108,7 +108,7 @@ class Task(Generic[P, R]):
                 raise SettingsError(f"{name} is {flag!r}; True or False is allowed", option=name)
         if not iterables:
             raise TypeError("map needs at least one iterable of arguments")
-        calls: list[payload.Call] = [(args, {}) for args in zip(*iterables, strict=False)]
+        calls: list[pickling.Call] = [(args, {}) for args in zip(*iterables, strict=False)]
         for args, kwargs in calls[:1]:
             self._bind(args, kwargs)
         return Sweep(

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.payload.results import Result
 from farcall.progress import Counts
-from farcall.results import Result
 from farcall.watching import Arrival, OnArrival, moment
 from farcall.window import Place, Window
 

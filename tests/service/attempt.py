@@ -11,9 +11,10 @@ import obstore
 from obstore.store import S3Store
 
 import farcall_runtime
-from farcall import Settings, payload
+from farcall import Settings
 from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
+from farcall.payload import pickling
 from farcall_runtime import envelope
 from patience import PATIENCE_S
 
@@ -36,12 +37,12 @@ class Attempt:
     def __init__(self, aws, proxy, function, *args, calls=None, tasks=1, time_limit=300):
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         settings = Settings(s3_bucket_name=bucket, retry_attempts=1)
-        (arguments,) = payload.pack_calls([calls or [(args, {})]])
+        (arguments,) = pickling.pack_calls([calls or [(args, {})]])
         self._bundle = Bundle(
             settings.model_copy(update={"time_limit": time_limit}),
             "v1/attempts",
             "attempt",
-            iter([(payload.pack_function(function), arguments)] * tasks),
+            iter([(pickling.pack_function(function), arguments)] * tasks),
             Workflow("attempts"),
         )
         self.where = self._bundle.where

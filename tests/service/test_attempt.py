@@ -20,7 +20,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from farcall import unpickling
+from farcall.payload import unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.electron import Code, Node, run_group

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from farcall import results, unpickling
 from farcall.model import endings
+from farcall.payload import results, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from proxy import Proxy

@@ -19,15 +19,9 @@ from typing import Any
 import pytest
 
 import farcall.local
-from farcall import (
-    BatchExecutor,
-    CallResult,
-    ChildKilledError,
-    JobCancelledError,
-    JobTimeoutError,
-    results,
-)
+from farcall import BatchExecutor, CallResult, ChildKilledError, JobCancelledError, JobTimeoutError
 from farcall.model import endings
+from farcall.payload import results
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.task import TaskTerminated
 from patience import until

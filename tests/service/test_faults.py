@@ -15,7 +15,8 @@ import boto3
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, sending, unpickling
+from farcall import BatchExecutor, sending
+from farcall.payload import unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from patience import PATIENCE_S, until

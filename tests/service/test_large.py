@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farcall import BatchExecutor, spilling
+from farcall import BatchExecutor
 from farcall.local import LocalAWS
+from farcall.payload import spill
 
 _CLIENT = """
     import asyncio, resource, sys
@@ -85,7 +86,7 @@ def is_mapped(folder: Path) -> bool:
 async def test_a_value_that_memory_would_not_do_for_lies_in_a_file(
     make_executor: Callable[..., BatchExecutor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilling, "is_needed", lambda size: size > 2**26)
+    monkeypatch.setattr(spill, "is_needed", lambda size: size > 2**26)
     folder = tmp_path / "cache"
     async with make_executor(cache_dir=str(folder), memory=4) as executor:
 

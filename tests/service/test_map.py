@@ -104,7 +104,9 @@ async def test_more_tasks_than_an_array_holds_become_several(
 ) -> None:
     """The first runs while the later ones are still being read."""
     monkeypatch.setattr("farcall.model.submission.LARGEST_ARRAY", 3)
-    monkeypatch.setattr("farcall.payload._TOGETHER", 1)  # tasks are pickled one after the other
+    monkeypatch.setattr(
+        "farcall.payload.pickling._TOGETHER", 1
+    )  # tasks are pickled one after the other
 
     def work(x: int, folder: str) -> int:
         Path(folder, str(x)).touch()

@@ -40,7 +40,7 @@ def container():
 
 @pytest.fixture
 def remote(container):
-    """Run a function there; give the `farcall.results.Result`."""
+    """Run a function there; give the `farcall.payload.results.Result`."""
     return container.call
 
 

@@ -17,8 +17,8 @@ import botocore.exceptions
 from obstore.store import MemoryStore
 
 import farcall_runtime
-from farcall import payload, results, unpickling
 from farcall.model.endings import About
+from farcall.payload import pickling, results, unpickling
 from farcall.s3 import Listed, Page
 from farcall.store import Store
 from farcall_runtime import envelope
@@ -219,14 +219,14 @@ class Container:
 
     def run(self, function, calls):
         """Run calls; return the outcome's records and value."""
-        (arguments,) = payload.pack_calls([calls])
-        for packed in (payload.pack_function(function), arguments):
+        (arguments,) = pickling.pack_calls([calls])
+        for packed in (pickling.pack_function(function), arguments):
             self._process.stdin.write(packed.size.to_bytes(8, "big") + joined(packed))
         self._process.stdin.flush()
         return json.loads(self._receive()), bytearray(self._receive())
 
     def call(self, function, *args, **kwargs):
-        """Run one call and read its outcome here: the `farcall.results.Result`."""
+        """Run one call and read its outcome here: the `farcall.payload.results.Result`."""
         records, value = self.run(function, [(args, kwargs)])
         (result,) = results.read(done(*records), value, JOB)
         return result

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from farcall import results
 from farcall.model import errors
 from farcall.model.endings import About, of_job
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.payload import results
 from farcall_runtime import task
 from farcall_runtime.contract import ExitCode, OutcomeStatus
 

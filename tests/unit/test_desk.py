@@ -11,7 +11,7 @@ from farcall import Settings, electrons, groups, preflight, session
 from farcall.electrons import Desk
 from farcall.groups import CancelledGroupError, Run
 from farcall.model.errors import ServiceError, SubmissionError
-from farcall.payload import pack_calls, pack_function
+from farcall.payload.pickling import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.session import Session
 from farcall.store import Arrived

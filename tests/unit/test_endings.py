@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from farcall import results
 from farcall.model import endings, errors
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.payload import results
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode, OutcomeStatus
 from unit.fakes import JOB

@@ -10,7 +10,7 @@ from farcall import nodes
 from farcall.model import errors
 from farcall.model.endings import About, of_job
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.results import Result
+from farcall.payload.results import Result
 from farcall_runtime import envelope
 from farcall_runtime.contract import TERMINATED_TYPE, CallStatus, OutcomeStatus
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from farcall.model.errors import TaskNotPicklableError
-from farcall.payload import check_callable, pack_calls, pack_function
-from farcall.unpickling import load
+from farcall.payload.pickling import check_callable, pack_calls, pack_function
+from farcall.payload.unpickling import load
 from farcall_runtime import envelope
 from unit.fakes import joined, unpickled
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from farcall import progress, wait
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.payload.results import Result
 from farcall.progress import Bar, Counts, Lines, Progress, Report
-from farcall.results import Result
 from farcall_runtime.contract import Location
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import broken
-from farcall import results
 from farcall.model import errors
+from farcall.payload import results
 from farcall_runtime import failures
 from farcall_runtime.contract import OutcomeStatus
 from unit.fakes import JOB, done

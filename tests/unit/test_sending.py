@@ -15,7 +15,7 @@ from farcall.lanes import Ticket
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
-from farcall.payload import pack_calls, pack_function
+from farcall.payload.pickling import pack_calls, pack_function
 from farcall.sending import Sender
 from farcall.store import Store
 from unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal

@@ -9,8 +9,9 @@ import signal
 
 import pytest
 
-from farcall import Settings, payload, spilling
-from farcall.spilling import NoRoomError, is_needed, open_file
+from farcall import Settings
+from farcall.payload import pickling, spill
+from farcall.payload.spill import NoRoomError, is_needed, open_file
 from farcall_runtime import envelope, memory, pickles
 
 MANY = [f"text number {number}" for number in range(100_000)]  # in band: no buffer of its own
@@ -19,12 +20,12 @@ MANY = [f"text number {number}" for number in range(100_000)]  # in band: no buf
 @pytest.fixture
 def tight(monkeypatch):
     """Memory has run short as soon as a pickle has 100 kB."""
-    monkeypatch.setattr(spilling, "_STEP_BYTES", 100_000)
-    monkeypatch.setattr(spilling, "is_needed", lambda size: size >= 100_000)
+    monkeypatch.setattr(spill, "_STEP_BYTES", 100_000)
+    monkeypatch.setattr(spill, "is_needed", lambda size: size >= 100_000)
 
 
 def packed(value, folder):
-    (found,) = payload.pack_calls([[((value,), {})]], str(folder))
+    (found,) = pickling.pack_calls([[((value,), {})]], str(folder))
     return found
 
 
@@ -43,12 +44,12 @@ def test_a_large_pickle_lies_in_a_file_without_a_name(tight, tmp_path):
 
 
 def test_it_has_the_bytes_that_it_would_have_in_memory(tight, tmp_path):
-    (found,) = payload.pack_calls([[((MANY,), {})]])
+    (found,) = pickling.pack_calls([[((MANY,), {})]])
     assert b"".join(packed(MANY, tmp_path).pieces) == b"".join(found.pieces)
 
 
 def test_while_memory_does_there_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(spilling, "_STEP_BYTES", 100_000)
+    monkeypatch.setattr(spill, "_STEP_BYTES", 100_000)
     folder = tmp_path / "cache"
     assert unpacked(packed(MANY, folder)) == MANY
     assert not folder.exists()
@@ -135,7 +136,7 @@ def test_arrays_stay_where_they_are(tight, tmp_path):
 
 def test_a_file_is_needed_for_what_takes_half_of_what_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "limit_bytes", lambda: None)
-    monkeypatch.setattr(spilling, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(spill, "_MEMINFO", tmp_path / "meminfo")
     assert not is_needed(1 << 50)  # nothing tells
     (tmp_path / "meminfo").write_text("MemTotal: 99999 kB\nMemAvailable:    1000 kB\n")
     assert [is_needed(size) for size in (511_000, 513_000)] == [False, True]

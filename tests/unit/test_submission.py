@@ -13,7 +13,7 @@ from farcall.model.errors import FarcallError, TaskTooLargeError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Bundle, Submission
 from farcall.model.workflows import Workflow
-from farcall.payload import Packed, pack_calls, pack_function
+from farcall.payload.pickling import Packed, pack_calls, pack_function
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
 from farcall_runtime.contract import Location

@@ -8,7 +8,7 @@ import pytest
 from farcall import Settings
 from farcall.documents import Documents
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
-from farcall.payload import pack_calls, pack_function
+from farcall.payload.pickling import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.submitter import Submitter
 from farcall_runtime import contract

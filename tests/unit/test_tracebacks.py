@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from farcall.tracebacks import with_source
+from farcall.payload.tracebacks import with_source
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from farcall import payload
 from farcall.aws import Aws
 from farcall.batch import Batch
 from farcall.commands.options import called, given, job_options
@@ -19,6 +18,7 @@ from farcall.commands.running import prepare
 from farcall.definitions import LARGEST_ARRAY
 from farcall.documents import Documents
 from farcall.model.settings import Settings
+from farcall.payload import pickling
 from farcall.preflight import Resources, role_arn
 from farcall.printing import Console, say
 from farcall.session import session_for
@@ -81,9 +81,9 @@ async def _plan(
     *,
     offline: bool,
 ) -> dict[str, Any]:
-    payload.check_callable(function)
+    pickling.check_callable(function)
     call = bound.args, bound.kwargs
-    task = payload.pack_function(function), payload.pack_call([call], settings.cache_dir)
+    task = pickling.pack_function(function), pickling.pack_call([call], settings.cache_dir)
     if offline and not settings.container_image_uri:
         image = f"(image of {settings.batch_job_definition_name})"
         settings = settings.replace(container_image_uri=image)

@@ -14,7 +14,7 @@ from farcall.model.errors import FarcallError, TaskTooLargeError, UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
-from farcall.payload import Origin, Packed
+from farcall.payload.pickling import Origin, Packed
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer

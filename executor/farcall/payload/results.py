@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from farcall import unpickling
 from farcall.model import endings, errors, output, terminal
 from farcall.model.endings import About, Verdict
 from farcall.model.output import Bytes
-from farcall.tracebacks import with_source
+from farcall.payload import unpickling
+from farcall.payload.tracebacks import with_source
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import STREAMS, TERMINATED_TYPE, CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer

@@ -26,7 +26,7 @@ import cloudpickle
 
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.interrupts import is_ctrl_c
-from farcall.spilling import NoRoomError, Spill
+from farcall.payload.spill import NoRoomError, Spill
 from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.envelope import Buffer
 
