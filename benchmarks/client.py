@@ -27,7 +27,7 @@ from benchmarks.meter import Meter
 from farcall import BatchExecutor
 
 _FLOOR_CONCURRENCY = 16  # as many as farcall fetches at once
-_SETTLE_S = 0.05  # see farcall.aws: obstore aborts a process that ends too fast
+_SETTLE_S = 0.05  # see farcall.aws.clients: obstore aborts a process that ends too fast
 
 Work = Callable[[BatchExecutor], Awaitable[Any]]
 

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
-from farcall import failures
-from farcall.aws import Aws
+from farcall.aws import refusals
+from farcall.aws.clients import Aws
+from farcall.aws.paced_client import Lane, Ticket, Tries, is_throttling
 from farcall.definitions import Definition
-from farcall.lanes import Lane, Ticket, Tries, is_throttling
 from farcall.listing import Listing
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -134,7 +134,7 @@ class Batch:
                 # Somebody registers the very same one.
                 busy = "Too many concurrent attempts" in str(error)
                 if error.code == "ClientException" and not busy:
-                    raise failures.explain_registration(error) from error
+                    raise refusals.explain_registration(error) from error
                 await tries.wait_after(error, again=busy)
             else:
                 return str(reply["jobDefinitionArn"])
@@ -349,7 +349,7 @@ class Batch:
         self, job_ids: list[str], reason: str, error: ServiceError
     ) -> dict[str, ServiceError]:
         """End jobs one by one where Batch does not know the call for many; else tell its error."""
-        if not failures.is_unknown_call(error):
+        if not refusals.is_unknown_call(error):
             return dict.fromkeys(job_ids, error)
         self._takes_many = False
         refused: dict[str, ServiceError] = {}

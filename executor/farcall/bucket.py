@@ -21,7 +21,7 @@ import botocore.exceptions
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from farcall import failures
+from farcall.aws import refusals
 from farcall.model.errors import ServiceError, SettingsError
 from farcall_runtime.refusals import may_pass
 
@@ -107,7 +107,7 @@ class Bucket:
                 if told is None:
                     raise
                 spent_s = _now() - begun
-                failures.heard(str(told))
+                refusals.heard(str(told))
                 if await self._is_over(told, spent_s, met):
                     raise _with_remedy(told, error, tries, spent_s) from _plain(error)
                 self._say(told, spent_s)
@@ -127,11 +127,11 @@ class Bucket:
         met[told.code] += 1
         if told.code in _ELSEWHERE:
             return met[told.code] > 1 or not await self._move()
-        if failures.is_of_credentials(told):
+        if refusals.is_of_credentials(told):
             self._stores.clear()  # the next request is to have what there is by then
-        if failures.is_expired(told):
+        if refusals.is_expired(told):
             # They may have been renewed since, while this machine slept for example.
-            return met[told.code] > failures.RENEWALS
+            return met[told.code] > refusals.RENEWALS
         return not _may_pass(told) or spent_s > _TRY_FOR_S
 
     async def _move(self) -> bool:
@@ -210,14 +210,14 @@ def _may_pass(told: ServiceError) -> bool:
 def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: float) -> Exception:
     if not isinstance(told, ServiceError):
         return told
-    what_to_do = failures.remedy(told)
+    what_to_do = refusals.remedy(told)
     if told.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
     if isinstance(error, UnauthenticatedError):  # raised where they could not be fetched
-        what_to_do = f"tried {tries} times in {spent_s:.0f} s; {failures.NO_CREDENTIALS}"
+        what_to_do = f"tried {tries} times in {spent_s:.0f} s; {refusals.NO_CREDENTIALS}"
     if what_to_do:
-        return failures.like(told, f"{told}; {what_to_do}")
-    return failures.explain_tries(told, tries, spent_s) if _may_pass(told) else told
+        return refusals.like(told, f"{told}; {what_to_do}")
+    return refusals.explain_tries(told, tries, spent_s) if _may_pass(told) else told
 
 
 def _now() -> float:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from farcall import aws
-from farcall.aws import Aws
+from farcall.aws import clients
+from farcall.aws.clients import Aws
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail
 
@@ -89,7 +89,9 @@ class Log:
             while True:
                 more = {"nextToken": token} if token else {}
                 try:
-                    reply = await aws.call(client, "get_log_events", **self._place, **how, **more)
+                    reply = await clients.call(
+                        client, "get_log_events", **self._place, **how, **more
+                    )
                 except ServiceError as error:
                     if error.code != _MISSING:
                         raise

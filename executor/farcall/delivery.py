@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from farcall import attempts, cloudwatch, consoles, logs
-from farcall.aws import Aws
+from farcall.aws.clients import Aws
 from farcall.delivered import Delivered, Usage, spent_keys
 from farcall.logs import Piece, Written
 from farcall.model import endings

@@ -19,8 +19,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from farcall import aws
-from farcall.aws import Aws
+from farcall.aws import clients
+from farcall.aws.clients import Aws
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.states import is_explained
@@ -121,7 +121,7 @@ class EventQueues:
         """Take in the next messages of a queue, and delete them; return how many there were."""
         client = await self._sqs()
         url = await self._url(client, name)
-        reply = await aws.call(
+        reply = await clients.call(
             client,
             "receive_message",
             QueueUrl=url,
@@ -140,7 +140,7 @@ class EventQueues:
                 for number, message in enumerate(messages)
             ]
             # What SQS fails to delete comes again, and says nothing new.
-            await aws.call(client, "delete_message_batch", QueueUrl=url, Entries=entries)
+            await clients.call(client, "delete_message_batch", QueueUrl=url, Entries=entries)
         return len(messages)
 
     async def _sqs(self) -> Any:
@@ -164,7 +164,7 @@ class EventQueues:
                         option="event_queue",
                     )
                 wanted = {"QueueName": queue, "QueueOwnerAWSAccountId": owner}
-            reply = await aws.call(client, "get_queue_url", **wanted)
+            reply = await clients.call(client, "get_queue_url", **wanted)
             self._urls[name] = reply["QueueUrl"]
         return self._urls[name]
 

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from farcall import failures, nodes
+from farcall import nodes
+from farcall.aws import refusals
 from farcall.delivered import Delivered
 from farcall.delivery import Output
 from farcall.job import Job
@@ -125,12 +126,12 @@ class Run:
                     try:
                         return await self.job.delivered()
                     except ServiceError as error:  # nobody would ask a second time
-                        passes = failures.may_pass(error) or failures.is_of_credentials(error)
+                        passes = refusals.may_pass(error) or refusals.is_of_credentials(error)
                         if isinstance(error, UnseenError):
                             raise
                         if not (passes and patience.bear(error)):
                             kept = f"what job {self.job.id} has stored is kept"
-                            raise failures.like(error, f"{error}; {kept}") from error
+                            raise refusals.like(error, f"{error}; {kept}") from error
                     await asyncio.sleep(_AGAIN_S)
             finally:
                 patience.end()

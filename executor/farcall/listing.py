@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from farcall.lanes import Lane
+from farcall.aws.paced_client import Lane
 from farcall.model.jobs import JobDetail, JobStatus
 
 _OURS = "farcall-*"

@@ -7,8 +7,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from farcall import aws, failures
-from farcall.aws import Aws
+from farcall.aws import clients, refusals
+from farcall.aws.clients import Aws
 from farcall.batch import Batch
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
@@ -94,7 +94,9 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
     token: dict[str, Any] = {}
     async with access.client("logs") as client:
         while True:
-            reply = await aws.call(client, "describe_log_groups", logGroupNamePrefix=name, **token)
+            reply = await clients.call(
+                client, "describe_log_groups", logGroupNamePrefix=name, **token
+            )
             for group in reply.get("logGroups", []):
                 if group["logGroupName"] == name:
                     found: dict[str, Any] = group
@@ -124,7 +126,7 @@ async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
     """
     try:
         async with access.client("iam") as client:
-            reply = await aws.call(client, "get_role", RoleName=name.rpartition("/")[2])
+            reply = await clients.call(client, "get_role", RoleName=name.rpartition("/")[2])
     except ServiceError as error:
         if error.code != "NoSuchEntity":
             raise
@@ -190,7 +192,7 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
             account = await access.account()
         except ServiceError as failure:
             text = f"{failure}; {option} can be set to the role's ARN, then nobody is asked for it"
-            raise failures.like(failure, text) from error
+            raise refusals.like(failure, text) from error
         return role_arn(access.region, account, name)
 
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from farcall import calls
-from farcall.failures import may_pass
+from farcall.aws.refusals import may_pass
 from farcall.job import Job
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus

@@ -23,9 +23,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from farcall import failures
+from farcall.aws import refusals
+from farcall.aws.paced_client import Ticket, Tries
 from farcall.batch import LOOK_FOR_S, Batch
-from farcall.lanes import Ticket, Tries
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Bundle
 from farcall.states import WITHDRAWN
@@ -124,7 +124,7 @@ class Sender:
                 try:
                     await tries.wait_after(error, again=new)
                 except ServiceError as last:
-                    raise failures.explain_submission(request, last) from error
+                    raise refusals.explain_submission(request, last) from error
                 found = await self._withdraw(bundle, queue, error, ticket) if error.sent else None
                 if found:
                     return found
@@ -151,7 +151,7 @@ class Sender:
             if await has_begun(self._store, where):
                 return await self._await_listed(where, queue)
         except ServiceError as failure:
-            raise failures.explain_unanswered(where.bundle, error, failure) from failure
+            raise refusals.explain_unanswered(where.bundle, error, failure) from failure
         return None
 
     async def _withdraw(
@@ -178,7 +178,7 @@ class Sender:
             self._store.delete_later([new.bundle_key])
             return found[0] if found else await self._await_listed(old, queue)
         except ServiceError as failure:
-            raise failures.explain_unanswered(old.bundle, error, failure) from failure
+            raise refusals.explain_unanswered(old.bundle, error, failure) from failure
 
     async def _await_listed(self, where: Location, queue: str) -> str:
         """Return the ID of a job that has left something in the bucket, once Batch lists it."""

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from farcall import preflight
-from farcall.aws import Aws
+from farcall.aws.clients import Aws
 from farcall.batch import Batch
 from farcall.calls import Calls
 from farcall.delivered import Delivered

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from farcall.aws.paced_client import Ticket
 from farcall.batch import Batch
 from farcall.definitions import LARGEST_ARRAY
 from farcall.documents import Documents
-from farcall.lanes import Ticket
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from farcall import failures
+from farcall.aws import refusals
 from farcall.delivered import Delivered
 from farcall.delivery import Output
 from farcall.model.errors import FarcallError, ServiceError
@@ -249,11 +249,11 @@ class Sweep(Generic[R]):
                 )
             except Exception as error:
                 place.leave()
-                if failures.concerns_all(error):
+                if refusals.concerns_all(error):
                     wait.fetched.put_nowait(error)
                     return
-                passes = isinstance(error, ServiceError) and failures.may_pass(error)
-                if (passes or failures.is_of_credentials(error)) and wait.postpone(ready):
+                passes = isinstance(error, ServiceError) and refusals.may_pass(error)
+                if (passes or refusals.is_of_credentials(error)) and wait.postpone(ready):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from farcall import failures
+from farcall.aws import refusals
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
@@ -255,7 +255,7 @@ class Patience:
             self._failing_since = now
         left_s = self._failing_since + _GIVE_UP_S - now
         permanent = isinstance(error, SettingsError) or (
-            isinstance(error, ServiceError) and failures.is_denied(error)
+            isinstance(error, ServiceError) and refusals.is_denied(error)
         )
         if permanent or left_s < 0:
             self.end()
@@ -308,7 +308,7 @@ def is_unseen(error: BaseException) -> bool:
     while left:
         each = left.pop()
         if isinstance(each, UnseenError) or (
-            isinstance(each, ServiceError) and failures.is_of_credentials(each)
+            isinstance(each, ServiceError) and refusals.is_of_credentials(each)
         ):
             return True
         if each is not None and id(each) not in known:

@@ -171,7 +171,7 @@ async def test_a_request_that_arrives_late_runs_nothing(
     tmp_path: Path,
 ) -> None:
     """It is carried out only when its job was looked for in vain and another has begun."""
-    monkeypatch.setattr(farcall.aws, "_READ_TIMEOUT_S", 2)
+    monkeypatch.setattr(farcall.aws.clients, "_READ_TIMEOUT_S", 2)
     proxy.faults[SUBMIT] += ["held"]
     retried = {"retry_attempts": 3, "retry_on": "failure"}
     async with make_executor(endpoint_url=proxy.url, **retried) as executor:

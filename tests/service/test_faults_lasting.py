@@ -11,18 +11,10 @@ from typing import Any
 
 import pytest
 
-import farcall.aws
+import farcall.aws.clients
 import farcall.local
-from farcall import (
-    BatchExecutor,
-    FarcallError,
-    ServiceError,
-    batch,
-    bucket,
-    lanes,
-    sending,
-    watching,
-)
+from farcall import BatchExecutor, FarcallError, ServiceError, batch, bucket, sending, watching
+from farcall.aws import paced_client
 from proxy import FAULTS, Fault, Proxy
 from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
 from signing import session
@@ -37,16 +29,16 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
     It counts from a first failure on. An answer that takes long is none.
     """
-    monkeypatch.setattr(farcall.aws, "_RETRY_S", 1)
-    monkeypatch.setattr(farcall.aws, "_ATTEMPTS", 2)
+    monkeypatch.setattr(farcall.aws.clients, "_RETRY_S", 1)
+    monkeypatch.setattr(farcall.aws.clients, "_ATTEMPTS", 2)
     monkeypatch.setattr(bucket, "_TRY_FOR_S", 1.0)
     monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 1.0)
     monkeypatch.setattr(batch, "_REGISTER_FOR_S", 1.0)
     monkeypatch.setattr(batch, "_TERMINATE_FOR_S", 1.0)
     monkeypatch.setattr(batch, "LOOK_FOR_S", 1.0)
     monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.1, 0.3))
-    monkeypatch.setitem(lanes.Lane.call.__kwdefaults__, "patience_s", 1.0)
-    monkeypatch.setattr(lanes, "_REFUSED_FOR_S", 2.0)
+    monkeypatch.setitem(paced_client.Lane.call.__kwdefaults__, "patience_s", 1.0)
+    monkeypatch.setattr(paced_client, "_REFUSED_FOR_S", 2.0)
     monkeypatch.setattr(watching, "_GIVE_UP_S", 3.0)
 
 
@@ -58,8 +50,8 @@ def meeting(
 
 
 def answers_within(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
-    monkeypatch.setattr(farcall.aws, "_READ_TIMEOUT_S", seconds)
-    monkeypatch.setattr(farcall.aws, "_LONGEST_REQUEST_S", 2 * seconds)
+    monkeypatch.setattr(farcall.aws.clients, "_READ_TIMEOUT_S", seconds)
+    monkeypatch.setattr(farcall.aws.clients, "_LONGEST_REQUEST_S", 2 * seconds)
 
 
 @each_operation

@@ -8,7 +8,7 @@ from typing import Any
 import boto3
 import pytest
 
-import farcall.aws
+import farcall.aws.clients
 import farcall.local
 from farcall import BatchExecutor, OutcomeMissingError, ServiceError, checkup
 from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
@@ -158,7 +158,7 @@ async def test_what_a_store_does_not_know_is_not_checked(proxy: Proxy) -> None:
 async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(farcall.aws, "_QUICK_RETRY_S", 0.2)
+    monkeypatch.setattr(farcall.aws.clients, "_QUICK_RETRY_S", 0.2)
     proxy.lasting["s3 PUT *"] = (503, "SlowDown")
     told: list[str] = []
     findings = await checkup.examine(15.0, told.extend, every_s=0.5)

@@ -15,7 +15,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, JobCancelledError, JobError, ServiceError, SettingsError
-from farcall.aws import Aws
+from farcall.aws.clients import Aws
 from farcall.model.settings import Settings
 from farcall.session import session_for
 from farcall.store import Store

@@ -17,9 +17,9 @@ import botocore.exceptions
 from obstore.store import MemoryStore
 
 import farcall_runtime
+from farcall.aws.s3 import Listed, Page
 from farcall.model.endings import About
 from farcall.payload import pickling, results, unpickling
-from farcall.s3 import Listed, Page
 from farcall.store import Store
 from farcall_runtime import envelope
 

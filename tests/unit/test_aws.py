@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from farcall.aws import Aws
+from farcall.aws.clients import Aws
 from farcall.model.settings import Settings
 from leaks import Held
 from patience import until_async

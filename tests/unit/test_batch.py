@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from farcall.aws.paced_client import Lane, Ticket, Tries
 from farcall.batch import Batch
 from farcall.definitions import Definition
-from farcall.lanes import Lane, Ticket, Tries
 from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
 from farcall.states import ending

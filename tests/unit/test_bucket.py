@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
-from farcall import failures
+from farcall.aws import refusals
 from farcall.bucket import Bucket
 from farcall.model.errors import ServiceError
 
@@ -67,7 +67,7 @@ async def test_expired_credentials_are_fetched_anew_a_few_times(clock):
         ServiceError, match="No & no .ExpiredToken.; renew the credential"
     ) as caught:
         await world.get()
-    assert world.asked == [*range(1 + failures.RENEWALS)]
+    assert world.asked == [*range(1 + refusals.RENEWALS)]
     assert caught.value.code == "ExpiredToken"
 
 
@@ -117,7 +117,7 @@ async def test_a_403_is_told_by_its_code(code, words, clock):
 async def test_what_is_asked_for_long_is_said_meanwhile(clock, caplog):
     heard = []
     world = World(GenericError("error sending request"))
-    with failures.listening(heard.append), pytest.raises(ServiceError):
+    with refusals.listening(heard.append), pytest.raises(ServiceError):
         await asyncio.gather(world.get(), world.get())
     assert 2 <= len(caplog.records) <= 3  # in a minute, however many requests
     said = caplog.records[0].getMessage()

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall import aws, events
+from farcall import events
+from farcall.aws import clients
 from farcall.events import EventQueues, read_event
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -340,4 +341,4 @@ async def test_a_refusal_names_the_option_and_keeps_what_sqs_said(make):
 
 
 def test_a_request_is_held_shorter_than_clients_wait():
-    assert events._WAIT_S < aws._READ_TIMEOUT_S
+    assert events._WAIT_S < clients._READ_TIMEOUT_S

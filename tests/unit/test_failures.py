@@ -11,8 +11,9 @@ import botocore.exceptions
 import botocore.parsers
 import pytest
 
-from farcall import Settings, aws, failures
-from farcall.aws import Aws
+from farcall import Settings
+from farcall.aws import clients, refusals
+from farcall.aws.clients import Aws
 from farcall.model.errors import ServiceError
 from unit.fakes import refusal
 
@@ -34,7 +35,7 @@ async def failed(url, monkeypatch, **parameters):
     access = await Aws.open(Settings(s3_bucket_name="bucket", endpoint_url=url))
     try:
         with pytest.raises(ServiceError) as caught:
-            await aws.call(access.batch, "submit_job", **(parameters or JOB))
+            await clients.call(access.batch, "submit_job", **(parameters or JOB))
     finally:
         await access.close()
     assert caught.value.operation == "SubmitJob"
@@ -58,7 +59,7 @@ async def test_a_connection_that_breaks_after_the_request_may_have_done_its_work
     async with server(answer) as url:
         error = await failed(url, monkeypatch)
     assert error.sent
-    assert failures.may_pass(error)
+    assert refusals.may_pass(error)
     assert len(asked) == 1  # it is not for the client to send it again
 
 
@@ -67,14 +68,14 @@ async def test_a_port_that_nobody_listens_on_was_sent_nothing(monkeypatch):
         port = taken.getsockname()[1]
     error = await failed(f"http://127.0.0.1:{port}", monkeypatch)
     assert not error.sent
-    assert failures.may_pass(error)
+    assert refusals.may_pass(error)
     assert f"127.0.0.1:{port}" in str(error)
 
 
 async def test_a_name_that_leads_nowhere_was_sent_nothing(monkeypatch):
     error = await failed("http://nowhere.invalid", monkeypatch)
     assert not error.sent
-    assert failures.may_pass(error)
+    assert refusals.may_pass(error)
 
 
 async def test_a_server_that_speaks_no_tls_was_sent_nothing(monkeypatch):
@@ -103,7 +104,7 @@ async def test_a_page_in_the_place_of_an_answer_is_told(monkeypatch):
 async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
     error = await failed("http://127.0.0.1:9", monkeypatch, jobName=1)
     assert not error.sent
-    assert not failures.may_pass(error)
+    assert not refusals.may_pass(error)
     assert "jobQueue" in str(error)
 
 
@@ -111,8 +112,8 @@ async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
     ("status", "passes", "sent"), [(400, False, False), (403, False, False), (500, True, True)]
 )
 async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
-    error = failures.explain("SubmitJob", refusal("Code", status))
-    assert (failures.may_pass(error), error.sent) == (passes, sent)
+    error = refusals.explain("SubmitJob", refusal("Code", status))
+    assert (refusals.may_pass(error), error.sent) == (passes, sent)
     assert "SubmitJob was refused: No. (Code)" in str(error)
 
 
@@ -132,27 +133,27 @@ async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
     ],
 )
 async def test_who_is_refused_is_told_why(code, message, words):
-    error = failures.explain("SubmitJob", refusal(code, 403, message))
+    error = refusals.explain("SubmitJob", refusal(code, 403, message))
     assert words in str(error)
     is_permission = "permission" in words
     assert ("permission" in str(error)) == is_permission
-    of_credentials = failures.is_of_credentials(error)
+    of_credentials = refusals.is_of_credentials(error)
     assert of_credentials == (code not in ("AccessDeniedException", "ClientException"))
 
 
 async def test_a_login_that_has_ended_is_told():
     failure = botocore.exceptions.UnauthorizedSSOTokenError()
-    error = failures.explain("DescribeJobs", failure)
+    error = refusals.explain("DescribeJobs", failure)
     error.__cause__ = failure
     assert "`aws sso login`" in str(error)
-    assert failures.is_of_credentials(error)
-    assert "network" not in str(failures.explain_tries(error, 3, 10))
+    assert refusals.is_of_credentials(error)
+    assert "network" not in str(refusals.explain_tries(error, 3, 10))
 
 
 async def test_an_answer_that_cannot_be_read_is_no_stranger():
     error = botocore.parsers.ResponseParserError("no XML")
-    assert isinstance(error, failures.ALL)
-    assert failures.explain("GetRole", error).sent
+    assert isinstance(error, refusals.ALL)
+    assert refusals.explain("GetRole", error).sent
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_BATCH"])

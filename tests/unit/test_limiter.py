@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from farcall.limiter import Limiter
+from farcall.aws.limiter import Limiter
 from farcall.local.limits import Bucket
 
 

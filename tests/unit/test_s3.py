@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 import pytest
 from obstore.exceptions import GenericError
 
-from farcall import s3
-from farcall.s3 import Listed, Page, moment_of
+from farcall.aws import s3
+from farcall.aws.s3 import Listed, Page, moment_of
 
 AT = "2026-01-02T03:04:05.678Z"
 

@@ -10,8 +10,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from farcall import Settings, sending
+from farcall.aws.paced_client import Ticket
 from farcall.batch import Batch
-from farcall.lanes import Ticket
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow

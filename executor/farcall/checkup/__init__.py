@@ -6,19 +6,10 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable
 
-from farcall.aws import Aws
+from farcall.aws.clients import Aws
+from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
 from farcall.batch import Batch
 from farcall.checkup import account, bucket, jobs
-from farcall.checkup.findings import (
-    FAILED,
-    NOT_CHECKED,
-    OK,
-    WARNING,
-    Finding,
-    guarded,
-    told,
-    waiting,
-)
 from farcall.events import EventQueues
 from farcall.model.errors import FarcallError
 from farcall.model.origins import summary

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from farcall import aws, failures
-from farcall.aws import Aws
-from farcall.checkup.findings import FAILED, OK, WARNING, Finding, Waiting, told
+from farcall.aws import clients, refusals
+from farcall.aws.clients import Aws
+from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, told
 from farcall.model.errors import ServiceError
 from farcall.model.timeouts import within
 
@@ -38,8 +38,8 @@ async def identify(access: Aws, time_limit_s: float) -> Identity:
     here = Waiting(name)
     try:
         async with access.client("sts") as client:
-            asking = aws.call(client, "get_caller_identity")
-            with failures.listening(here.hear):
+            asking = clients.call(client, "get_caller_identity")
+            with refusals.listening(here.hear):
                 reply = await within(time_limit_s, asking)
     except asyncio.TimeoutError:
         found = f"STS did not say whose they are within {time_limit_s:g} s"
@@ -47,7 +47,7 @@ async def identify(access: Aws, time_limit_s: float) -> Identity:
         return Identity([Finding(name, WARNING, found, "check the network")], False)
     except ServiceError as error:
         finding = told(name, error)
-        if failures.is_of_credentials(error):
+        if refusals.is_of_credentials(error):
             return Identity([finding], True)
         if finding.verdict == FAILED:  # of STS alone, as far as is known
             finding = replace(finding, verdict=WARNING)
@@ -83,7 +83,7 @@ def _clock(reply: dict[str, Any]) -> list[Finding]:
 
 async def reach(access: Aws) -> list[Finding]:
     """See that Batch answers in the region."""
-    reply = await aws.call(access.batch, "describe_job_queues", maxResults=1)
+    reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
     url = access.batch.meta.endpoint_url
     found = f"{access.region}, by {url}"
     if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":

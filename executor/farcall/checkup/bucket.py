@@ -10,16 +10,10 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError
 
-from farcall import aws, failures
-from farcall.aws import Aws
+from farcall.aws import clients, refusals
+from farcall.aws.clients import Aws
+from farcall.aws.findings import FAILED, OK, WARNING, Finding, guarded
 from farcall.bucket import RANGE_IGNORED, Bucket
-from farcall.checkup.findings import (
-    FAILED,
-    OK,
-    WARNING,
-    Finding,
-    guarded,
-)
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
 from farcall_runtime.contract import Location, run_root
@@ -55,7 +49,7 @@ async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[
 
 async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
     try:
-        reply = await aws.call(client, "head_bucket", Bucket=name)
+        reply = await clients.call(client, "head_bucket", Bucket=name)
     except ServiceError as error:
         if error.status != 404:
             raise
@@ -98,7 +92,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         finally:
             await bucket.ask("DeleteObject", key, lambda s: obstore.delete_async(s, [key]))
     except ServiceError as error:
-        if not failures.is_denied(error):
+        if not refusals.is_denied(error):
             raise
         # Whoever cannot do this cannot submit, other than with what is looked at elsewhere.
         remedy = f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
@@ -159,7 +153,7 @@ async def _public(client: Any, name: str) -> list[Finding]:
         f"aws s3api put-public-access-block --bucket {name} --public-access-block-configuration "
         + ",".join(f"{rule}=true" for rule in _BLOCKS)
     )
-    grants = await aws.call(client, "get_bucket_acl", Bucket=name)
+    grants = await clients.call(client, "get_bucket_acl", Bucket=name)
     status = await _configured(client, "get_bucket_policy_status", name, "NoSuchBucketPolicy")
     open_to = [g.get("Grantee", {}).get("URI", "") for g in grants.get("Grants", [])]
     if "IgnorePublicAcls" in missing and any(uri.endswith(_EVERYBODY) for uri in open_to):
@@ -190,13 +184,13 @@ async def _lifecycle(client: Any, settings: Settings) -> list[Finding]:
 
 
 async def _versions(client: Any, settings: Settings) -> list[Finding]:
-    reply = await aws.call(client, "get_bucket_versioning", Bucket=settings.s3_bucket_name)
+    reply = await clients.call(client, "get_bucket_versioning", Bucket=settings.s3_bucket_name)
     if reply.get("Status") != "Enabled":
         return [Finding("versions", OK, "not kept: what is deleted is gone")]
     try:
         rules = await _rules(client, settings)
     except ServiceError as error:
-        if not failures.is_denied(error):
+        if not refusals.is_denied(error):
             raise
         rules = []
     if any("NoncurrentVersionExpiration" in rule for rule in rules):
@@ -234,7 +228,7 @@ def _covers(rule: dict[str, Any], root: str) -> bool:
 async def _configured(client: Any, operation: str, name: str, absent: str) -> dict[str, Any]:
     """Ask for a part of the bucket's configuration; nothing where it has none."""
     try:
-        return await aws.call(client, operation, Bucket=name)
+        return await clients.call(client, operation, Bucket=name)
     except ServiceError as error:
         if error.code != absent:
             raise

@@ -10,10 +10,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from farcall import aws
-from farcall.aws import Aws
+from farcall.aws import clients
+from farcall.aws.clients import Aws
+from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
 from farcall.batch import Batch
-from farcall.checkup.findings import FAILED, OK, WARNING, Finding, told
 from farcall.definitions import resource_requirements
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
@@ -41,7 +41,7 @@ async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     all_of: list[Finding] = []
     try:
         while True:
-            reply = await aws.call(access.batch, "describe_compute_environments", **wanted)
+            reply = await clients.call(access.batch, "describe_compute_environments", **wanted)
             all_of += [_environment(e, settings) for e in reply.get("computeEnvironments", [])]
             if not reply.get("nextToken"):
                 break
@@ -185,7 +185,7 @@ async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:
         wanted = {"imageDigest": place["digest"]}
     async with access.client("ecr") as client:
         try:
-            await aws.call(
+            await clients.call(
                 client,
                 "describe_images",
                 registryId=place["account"],

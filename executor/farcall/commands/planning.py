@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from farcall.aws import Aws
+from farcall.aws.clients import Aws
 from farcall.batch import Batch
 from farcall.commands.options import called, given, job_options
 from farcall.commands.running import prepare

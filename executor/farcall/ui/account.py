@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from farcall import failures
-from farcall.aws import Aws
-from farcall.lanes import is_throttling
+from farcall.aws import refusals
+from farcall.aws.clients import Aws
+from farcall.aws.paced_client import is_throttling
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.session import Session
@@ -55,7 +55,7 @@ class Account:
         Args:
             error: What a call met.
         """
-        expired = isinstance(error, ServiceError) and failures.is_expired(error)
+        expired = isinstance(error, ServiceError) and refusals.is_expired(error)
         if expired and self._session is not None:
             session, self._session = self._session, None
             await session.close()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
-from farcall import failures
+from farcall.aws import refusals
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.origins import origin
 from farcall.model.timeouts import within
@@ -65,7 +65,7 @@ def told(check: str, error: Exception) -> Finding:
         if error.option:
             remedy += f" ({error.option} comes from {origin(error.option)})"
         return Finding(check, FAILED, text, remedy)
-    if isinstance(error, ServiceError) and failures.is_denied(error):
+    if isinstance(error, ServiceError) and refusals.is_denied(error):
         action = _ACTIONS.get(error.operation, f"batch:{error.operation}")
         remedy = f"to have it checked, allow {action} to the credentials in use"
         return Finding(check, NOT_CHECKED, f"{action} is not allowed", remedy)
@@ -121,7 +121,7 @@ async def guarded(
     here = Waiting(check)
     waiting[here] = None
     try:
-        with failures.listening(here.hear):
+        with refusals.listening(here.hear):
             return list(await within(time_limit_s, findings))
     except asyncio.TimeoutError:
         if here.heard:

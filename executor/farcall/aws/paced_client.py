@@ -12,8 +12,8 @@ import logging
 import random
 from typing import Any
 
-from farcall import aws, failures
-from farcall.limiter import Limiter
+from farcall.aws import clients, refusals
+from farcall.aws.limiter import Limiter
 from farcall.model.errors import ServiceError
 
 _log = logging.getLogger("farcall")
@@ -71,9 +71,9 @@ class Lane:
                 pace = await self._limiter.turn()
                 ticket.note_sent()
                 try:
-                    reply = await aws.call(self._client, operation, **parameters)
+                    reply = await clients.call(self._client, operation, **parameters)
                 except ServiceError as error:
-                    failures.heard(str(error))
+                    refusals.heard(str(error))
                     if not (error.status == 429 or is_throttling(error.code)):
                         self._refused_since = None
                         raise
@@ -116,7 +116,7 @@ class Lane:
         self._refused_at = now
         spent_s = now - self._refused_since
         if spent_s > _REFUSED_FOR_S:
-            raise failures.explain_throttling(error, spent_s)
+            raise refusals.explain_throttling(error, spent_s)
         if now - self._said_at > _SAY_S:
             self._said_at = now
             _log.warning("%s; for %.0f s nothing else was answered, going on", error, spent_s)
@@ -179,13 +179,13 @@ class Tries:
             self._failing_since = now
         self._count += 1
         spent_s = now - self._failing_since
-        if failures.is_expired(error):
+        if refusals.is_expired(error):
             self._renewals += 1
-            again = self._renewals <= failures.RENEWALS
-        if not (again or failures.may_pass(error)):
+            again = self._renewals <= refusals.RENEWALS
+        if not (again or refusals.may_pass(error)):
             raise error
         if self._count > 1 and spent_s >= self._patience_s:
-            raise failures.explain_tries(error, self._count, spent_s) from error
+            raise refusals.explain_tries(error, self._count, spent_s) from error
         if spent_s - self._said_at >= _SAY_FAILING_S:
             self._said_at = spent_s
             _log.warning("%s; trying again since %.0f s", error, spent_s)

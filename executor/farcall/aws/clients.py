@@ -33,10 +33,10 @@ from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 from obstore.store import S3Store
 
-from farcall import failures
+from farcall.aws import refusals
+from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings import Settings
-from farcall.s3 import S3Operations
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -172,8 +172,9 @@ class Aws:
         region: The region in force.
         s3_endpoint: URL of S3 where it is not AWS's own, else empty.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
-        batch: The client of Batch. It sends each request once; `farcall.lanes` tries again.
-        overruled: Warns of a ``credentials`` file that other keys come before; else empty.
+        batch: The client of Batch. It sends each request once; `farcall.aws.paced_client` tries
+            again. overruled: Warns of a ``credentials`` file that other keys come before; else
+            empty.
     """
 
     def __init__(self, session: Any, settings: Settings) -> None:
@@ -357,7 +358,7 @@ class Aws:
                 reply = await client.head_bucket(Bucket=bucket)
         except botocore.exceptions.ClientError as error:  # which names it all the same
             reply = error.response
-        except (*failures.ALL, ServiceError) as error:
+        except (*refusals.ALL, ServiceError) as error:
             _log.debug("the region of bucket %s was not found: %r", bucket, error)
             return ""
         headers = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {})
@@ -407,8 +408,8 @@ class Aws:
         said = (parsed_response or {}).get("Error", {})
         code = str(said.get("Code", ""))
         if code:
-            failures.heard(f"{said.get('Message') or code} ({code})")
-        if failures.is_of_credentials(ServiceError("", code=code)):
+            refusals.heard(f"{said.get('Message') or code} ({code})")
+        if refusals.is_of_credentials(ServiceError("", code=code)):
             await self._read_anew()
 
     async def _read_anew(self) -> None:
@@ -454,22 +455,22 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
     """
     try:
         reply: dict[str, Any] = await getattr(client, operation)(**parameters)
-    except failures.ALL as error:
+    except refusals.ALL as error:
         name = client.meta.method_to_api_mapping[operation]
-        raise failures.explain(name, error) from failures.showable(error)
+        raise refusals.explain(name, error) from refusals.showable(error)
     # botocore takes what is no JSON for an answer that says nothing.
     about = reply.get("ResponseMetadata", {})
     is_page = "html" in about.get("HTTPHeaders", {}).get("content-type", "")
     if is_page and not about.get("RequestId"):  # which moto has, and calls JSON a page
         name = client.meta.method_to_api_mapping[operation]
-        raise failures.explain_page(name, client.meta.endpoint_url)
+        raise refusals.explain_page(name, client.meta.endpoint_url)
     return reply
 
 
 def _unusable(error: Exception) -> ServiceError:
     text = f"the AWS configuration cannot be used: {error}"
     if isinstance(error, botocore.exceptions.CredentialRetrievalError):
-        text += f"; {failures.NO_CREDENTIALS}"
+        text += f"; {refusals.NO_CREDENTIALS}"
     return ServiceError(text)
 
 
