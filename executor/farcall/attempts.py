@@ -17,7 +17,7 @@ from farcall.batch import Batch
 from farcall.model import endings
 from farcall.model.jobs import Attempt, JobDetail
 from farcall.model.submission import Submission
-from farcall.store import Store, number_in
+from farcall.storage.store import Store, number_in
 from farcall.watching import Watch, moment
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location

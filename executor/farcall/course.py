@@ -9,13 +9,13 @@ from datetime import datetime, timedelta, timezone
 
 from farcall.cloudwatch import Log
 from farcall.delivered import Delivered
-from farcall.logs import Chunks
 from farcall.model import endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.session import Session
+from farcall.storage.chunks import Chunks
 from farcall.transcript import Ending
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS

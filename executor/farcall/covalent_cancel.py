@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farcall import calls
 from farcall.catalog import Entry
 from farcall.covalent_api import Covalent
 from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, node_at
 from farcall.session import Session
+from farcall.storage import bundles as calls
 from farcall_runtime.envelope import EnvelopeError
 
 _UNSAID = "its bundle does not say which task of the dispatch it is"

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from farcall import attempts, cloudwatch, consoles, logs
+from farcall import attempts, cloudwatch, consoles
 from farcall.aws.clients import Aws
 from farcall.delivered import Delivered, Usage, spent_keys
-from farcall.logs import Piece, Written
 from farcall.model import endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError, IntegrityError
@@ -23,7 +22,9 @@ from farcall.model.submission import Submission
 from farcall.payload import results
 from farcall.payload.results import Result
 from farcall.payload.spill import FolderFor, NoRoomError, in_memory
-from farcall.store import Arrived, Store
+from farcall.storage import chunks as logs
+from farcall.storage.chunks import Piece, Written
+from farcall.storage.store import Arrived, Store
 from farcall.watching import Arrival, Ended
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, OutcomeStatus

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from farcall.model.errors import FarcallError, ServiceError
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS
 
 _RENEW_S = FOLLOWED_S / 2.5

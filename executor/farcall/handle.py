@@ -10,7 +10,7 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.session import Session
-from farcall.store import Arrived
+from farcall.storage.store import Arrived
 from farcall.watching import Arrival, ClosedError, Ended
 
 

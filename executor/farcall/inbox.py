@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 from farcall.model.jobs import JobDetail
 from farcall.model.timeouts import within
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall.watching import Ended, Patience, Trouble, Watch, moment
 from farcall_runtime.contract import outcomes_prefix
 

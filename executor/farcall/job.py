@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, Literal, TypeVar
 
-from farcall import logs
 from farcall.course import Course
 from farcall.delivered import Delivered, Usage
 from farcall.delivery import Output
@@ -19,6 +18,7 @@ from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult
 from farcall.reading import Reading
 from farcall.session import Session
+from farcall.storage import chunks as logs
 from farcall.transcript import LOG, Line, Transcript
 from farcall.watching import Arrival
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS

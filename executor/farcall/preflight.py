@@ -12,7 +12,7 @@ from farcall.aws.clients import Aws
 from farcall.batch import Batch
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
-from farcall.store import Store
+from farcall.storage.store import Store
 
 _log = logging.getLogger("farcall")
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from farcall import calls
 from farcall.aws.refusals import may_pass
 from farcall.job import Job
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
@@ -25,7 +24,8 @@ from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.sending import has_begun
 from farcall.session import Session
-from farcall.store import Arrived, Store
+from farcall.storage import bundles as calls
+from farcall.storage.store import Arrived, Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key, run_root
 

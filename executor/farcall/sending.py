@@ -29,7 +29,7 @@ from farcall.batch import LOOK_FOR_S, Batch
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Bundle
 from farcall.states import WITHDRAWN
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")

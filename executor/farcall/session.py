@@ -18,13 +18,10 @@ from typing import Any, TypeVar
 from farcall import preflight
 from farcall.aws.clients import Aws
 from farcall.batch import Batch
-from farcall.calls import Calls
 from farcall.delivered import Delivered
 from farcall.delivery import Courier, Output, Reader, Room, no_bound
 from farcall.documents import Documents
 from farcall.events import EventQueues
-from farcall.held import Held
-from farcall.logs import Written
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
@@ -32,7 +29,10 @@ from farcall.model.submission import Submission
 from farcall.model.timeouts import within
 from farcall.packing import Packer
 from farcall.payload.spill import where_needed
-from farcall.store import Store
+from farcall.storage.bundles import Calls
+from farcall.storage.chunks import Written
+from farcall.storage.held import Held
+from farcall.storage.store import Store
 from farcall.submitter import Submitter
 from farcall.terminations import Terminations
 from farcall.tracker import Tracker

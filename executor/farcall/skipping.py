@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from farcall.course import Course
-from farcall.logs import Chunks, Place
+from farcall.storage.chunks import Chunks, Place
 from farcall.transcript import LOG, Ending, Line, Transcript
 from farcall_runtime.contract import STREAMS
 

@@ -18,7 +18,7 @@ from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall.payload.pickling import Origin, Packed
 from farcall.sending import Sender
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall.terminations import Terminations
 from farcall_runtime.contract import Location
 

@@ -21,7 +21,7 @@ from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult, Result
 from farcall.progress import Progress
 from farcall.session import Session, session_for
-from farcall.store import Arrived
+from farcall.storage.store import Arrived
 from farcall.terminations import named
 from farcall.wait import Array, Fetched, Ready, Wait
 from farcall.watching import Arrival, Ended, is_unseen

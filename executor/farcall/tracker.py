@@ -17,7 +17,7 @@ from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.questions import Questions
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall.watching import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 
 _COALESCE_S = 0.01

@@ -17,10 +17,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from farcall.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
-from farcall.logs import Chunks, Place
 from farcall.model import output
 from farcall.model.lines import Lines
 from farcall.model.output import Bytes
+from farcall.storage.chunks import Chunks, Place
 from farcall_runtime.contract import STREAMS
 
 LOG = "log"

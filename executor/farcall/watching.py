@@ -16,7 +16,7 @@ from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.store import Arrived
+from farcall.storage.store import Arrived
 
 _log = logging.getLogger("farcall")
 

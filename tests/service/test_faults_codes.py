@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, ServiceError, bucket, wait
+from farcall import BatchExecutor, ServiceError, wait
+from farcall.storage import bucket
 from farcall_runtime.contract import ExitCode
 from patience import until_async
 from proxy import Fault, Proxy, Request

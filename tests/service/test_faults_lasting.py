@@ -13,8 +13,9 @@ import pytest
 
 import farcall.aws.clients
 import farcall.local
-from farcall import BatchExecutor, FarcallError, ServiceError, batch, bucket, sending, watching
+from farcall import BatchExecutor, FarcallError, ServiceError, batch, sending, watching
 from farcall.aws import paced_client
+from farcall.storage import bucket
 from proxy import FAULTS, Fault, Proxy
 from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
 from signing import session

@@ -14,7 +14,7 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor
 from farcall.session import session_for
-from farcall.store import Store
+from farcall.storage.store import Store
 
 MEGABYTE = 1 << 20
 

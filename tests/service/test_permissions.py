@@ -18,7 +18,7 @@ from farcall import BatchExecutor, JobCancelledError, JobError, ServiceError, Se
 from farcall.aws.clients import Aws
 from farcall.model.settings import Settings
 from farcall.session import session_for
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall_runtime.storage import Created, DeniedError, NotFoundError, Storage
 from iam import JOB_ROLE, VALUES, Enforced, actions, policy, without
 from patience import PATIENCE_S

@@ -20,7 +20,7 @@ import farcall_runtime
 from farcall.aws.s3 import Listed, Page
 from farcall.model.endings import About
 from farcall.payload import pickling, results, unpickling
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall_runtime import envelope
 
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]

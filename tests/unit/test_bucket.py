@@ -8,8 +8,8 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 from farcall.aws import refusals
-from farcall.bucket import Bucket
 from farcall.model.errors import ServiceError
+from farcall.storage.bucket import Bucket
 
 
 def refusal(status, code):

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from obstore.store import MemoryStore
 
-from farcall import deletions as module
 from farcall.model.submission import Submission
-from farcall.store import Store
+from farcall.storage import deletions as module
+from farcall.storage.store import Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location
 from unit.fakes import MemoryOperations

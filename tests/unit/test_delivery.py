@@ -10,7 +10,7 @@ from contract import make_golden as golden
 from farcall.delivered import spent_keys
 from farcall.delivery import Courier
 from farcall.model.submission import Submission
-from farcall.store import Arrived
+from farcall.storage.store import Arrived
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from unit.fakes import store_in_memory
 

@@ -14,7 +14,7 @@ from farcall.model.errors import ServiceError, SubmissionError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.preflight import Resources
 from farcall.session import Session
-from farcall.store import Arrived
+from farcall.storage.store import Arrived
 from patience import PATIENCE_S
 from unit.fakes import Client, refusal
 

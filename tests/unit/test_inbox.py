@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from farcall.store import Arrived
+from farcall.storage.store import Arrived
 from unit.tracking import arrived
 
 

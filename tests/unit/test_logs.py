@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from farcall import logs
-from farcall.logs import Piece, Written
 from farcall.model.errors import IntegrityError
+from farcall.storage import chunks as logs
+from farcall.storage.chunks import Piece, Written
 from farcall_runtime.contract import STREAMS
 from unit.fakes import store_in_memory
 from unit.transcripts import SUBMISSION, WHERE, put

@@ -17,7 +17,7 @@ from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.sending import Sender
-from farcall.store import Store
+from farcall.storage.store import Store
 from unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal
 
 ACCEPTED = {"jobId": "job-1"}

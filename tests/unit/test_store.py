@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from farcall import store as module
 from farcall.model.errors import ServiceError, SettingsError
-from farcall.store import Arrived
-from farcall.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
+from farcall.storage import store as module
+from farcall.storage.store import Arrived
+from farcall.storage.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
 from farcall_runtime import envelope
 from farcall_runtime.contract import VALUE_PART_BYTES
 from unit.fakes import store_in_memory

@@ -9,8 +9,8 @@ import pytest
 
 from farcall import transcript
 from farcall.cloudwatch import LARGEST_EVENT_BYTES, Log
-from farcall.logs import Chunks
 from farcall.skipping import Part, prepare
+from farcall.storage.chunks import Chunks
 from farcall.transcript import Ending, Transcript
 from unit.fakes import Clock, store_in_memory
 from unit.transcripts import NOW, SUBMISSION, access, page, put, texts

@@ -13,7 +13,7 @@ from farcall import Settings
 from farcall.batch import Batch
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
-from farcall.store import Arrived, number_in
+from farcall.storage.store import Arrived, number_in
 from farcall.tracker import Tracker
 from farcall_runtime.contract import Location
 from unit.fakes import Client

@@ -92,7 +92,7 @@ class Operations(Protocol):
 
 
 class S3Operations:
-    """Asks S3 by signed requests. Nothing is tried again; see `farcall.bucket`.
+    """Asks S3 by signed requests. Nothing is tried again; see `farcall.storage.bucket`.
 
     All of them raise obstore's errors where S3 refused, or where the answer is not one of S3's,
     and botocore's where it could not be reached.

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
 from farcall.batch import Batch
-from farcall.checkup import account, bucket, jobs
+from farcall.checkup import account, jobs
 from farcall.events import EventQueues
 from farcall.model.errors import FarcallError
 from farcall.model.origins import summary
 from farcall.model.settings import Settings
+from farcall.storage import doctor
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]
 
@@ -80,7 +81,7 @@ async def _examine(access: Aws, settings: Settings, time_limit_s: float) -> list
     if settings.event_queue:
         checks["event queue"] = _events(access, settings)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
-    of_bucket = bucket.examine(access, settings, time_limit_s)  # which has limits of its own
+    of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own
     found = await asyncio.gather(guarded("bucket", of_bucket, 3 * time_limit_s), *limited)
     return [*identity.findings, *region, *itertools.chain.from_iterable(found)]
 

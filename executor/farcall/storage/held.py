@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import weakref
 
-from farcall.store import Store
+from farcall.storage.store import Store
 
 
 class Held:

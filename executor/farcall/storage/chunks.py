@@ -20,7 +20,7 @@ from farcall.model import output
 from farcall.model.errors import IntegrityError
 from farcall.model.output import Bytes
 from farcall.model.submission import Submission
-from farcall.store import Store, is_chunk, number_in
+from farcall.storage.store import Store, is_chunk, number_in
 from farcall_runtime import envelope
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 from farcall_runtime.envelope import Outcome

@@ -23,9 +23,9 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
-from farcall.bucket import Bucket, reason
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.submission import Submission
+from farcall.storage.bucket import Bucket, reason
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 

@@ -16,12 +16,12 @@ import obstore
 from obstore.store import S3Store
 
 from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page, moment_of
-from farcall.bucket import RANGE_IGNORED, Bucket
-from farcall.deletions import Deletions
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
 from farcall.payload.spill import NoRoomError, open_file
-from farcall.transfers import (
+from farcall.storage.bucket import RANGE_IGNORED, Bucket
+from farcall.storage.deletions import Deletions
+from farcall.storage.transfers import (
     PART_BYTES,
     SINGLE_PUT_BYTES,
     Filling,

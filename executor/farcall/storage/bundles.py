@@ -23,7 +23,7 @@ from farcall.model.errors import (
 from farcall.model.submission import Submission
 from farcall.payload import unpickling
 from farcall.payload.pickling import Call
-from farcall.store import Store
+from farcall.storage.store import Store
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part

@@ -13,9 +13,9 @@ from obstore.exceptions import AlreadyExistsError
 from farcall.aws import clients, refusals
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, guarded
-from farcall.bucket import RANGE_IGNORED, Bucket
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
+from farcall.storage.bucket import RANGE_IGNORED, Bucket
 from farcall_runtime.contract import Location, run_root
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
