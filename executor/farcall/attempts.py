@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
 from farcall.model import endings
 from farcall.model.jobs import Attempt, JobDetail
 from farcall.model.submission import Submission

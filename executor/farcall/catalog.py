@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.endings import is_explained
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
-from farcall.states import is_explained
 from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
 
 
@@ -126,7 +126,7 @@ class Catalog:
         """Return those of some listed jobs that farcall submitted, with all that is known of them.
 
         Args:
-            listed: Jobs as `farcall.listing` gives them.
+            listed: Jobs as `farcall.backends.batch.listing` gives them.
 
         Raises:
             ServiceError: Batch refused a call.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta, timezone
 
-from farcall.cloudwatch import Log
+from farcall.backends.batch.cloudwatch import Log
 from farcall.delivered import Delivered
 from farcall.model import endings
 from farcall.model.endings import About

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from farcall import attempts, cloudwatch, consoles
+from farcall import attempts
 from farcall.aws.clients import Aws
+from farcall.backends.batch import cloudwatch, console_urls
 from farcall.delivered import Delivered, Usage, spent_keys
 from farcall.model import endings
 from farcall.model.endings import About
@@ -311,7 +312,7 @@ class Courier:
             # Of one that goes on by Batch's account they are no words on its end.
             reason = detail.reason if detail.status.is_final else ""
             if self._aws.has_console:
-                log_url = consoles.log_url(self._aws.region, detail) or None
+                log_url = console_urls.log_url(self._aws.region, detail) or None
         about = About(job.job_id, job.name, reason, attempts, log_url=log_url)
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from farcall import attempts, queued
+from farcall import attempts
+from farcall.backends.batch import waiting
+from farcall.backends.batch.endings import is_blocked
 from farcall.delivered import Usage
 from farcall.model import endings
 from farcall.model.endings import About, Verdict
@@ -22,7 +24,6 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload import results
 from farcall.session import Session
-from farcall.states import is_blocked
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
@@ -228,7 +229,7 @@ def _of(verdict: Verdict, detail: JobDetail) -> Explanation:
 
 def _of_waiting(detail: JobDetail) -> Explanation:
     kind = RUNNING if detail.status is JobStatus.RUNNING else WAITING
-    return Explanation(kind, *queued.tell(detail))
+    return Explanation(kind, *waiting.tell(detail))
 
 
 def _unread(detail: JobDetail, error: FarcallError) -> Explanation:

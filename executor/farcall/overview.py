@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall import consoles, records
+from farcall import records
+from farcall.backends.batch import console_urls
 from farcall.catalog import Entry
 from farcall.explain import explain, record
 from farcall.model.errors import ServiceError
@@ -61,9 +62,9 @@ def _links(session: Session, detail: JobDetail, bundle: str) -> dict[str, str]:
     region = session.aws.region
     bucket, _, key = bundle.removeprefix("s3://").partition("/")
     links = {
-        "job": consoles.job_url(region, detail),
-        "queue": consoles.queue_url(region, detail),
-        "log": consoles.log_url(region, detail),
-        "bucket": consoles.bucket_url(region, bucket, f"{key.partition('/bundles/')[0]}/"),
+        "job": console_urls.job_url(region, detail),
+        "queue": console_urls.queue_url(region, detail),
+        "log": console_urls.log_url(region, detail),
+        "bucket": console_urls.bucket_url(region, bucket, f"{key.partition('/bundles/')[0]}/"),
     }
     return {name: url for name, url in links.items() if url}

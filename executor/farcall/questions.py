@@ -3,7 +3,7 @@
 Outcomes show in the bucket. Batch is asked about what died without one: of every plain job and
 array its status, of an array those children that failed where there are more than before, and of
 tasks whose outcome is missing how they ended. One call follows the other, at the pace of the lane
-that `farcall.batch` keeps for such calls, however many jobs wait.
+that `farcall.backends.batch.client` keeps for such calls, however many jobs wait.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from itertools import islice
 
 from farcall.attempts import Attempts
-from farcall.batch import DESCRIBE_IDS, Batch
+from farcall.backends.batch.client import DESCRIBE_IDS, Batch
+from farcall.backends.batch.endings import STUCK, blocked, is_blocked
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.timeouts import within
-from farcall.states import STUCK, blocked, is_blocked
 from farcall.watching import Ended, Patience, Trouble, Watch, moment
 
 _log = logging.getLogger("farcall")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from farcall.backends.batch.endings import blocked, ending, is_blocked
 from farcall.catalog import Entry
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
-from farcall.states import blocked, ending, is_blocked
 
 CANCELLED = "CANCELLED"
 """The state of a job that somebody ended. Batch calls it FAILED."""

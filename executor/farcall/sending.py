@@ -25,10 +25,10 @@ from typing import Any
 
 from farcall.aws import refusals
 from farcall.aws.paced_client import Ticket, Tries
-from farcall.batch import LOOK_FOR_S, Batch
+from farcall.backends.batch.client import LOOK_FOR_S, Batch
+from farcall.backends.batch.endings import WITHDRAWN
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Bundle
-from farcall.states import WITHDRAWN
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
 

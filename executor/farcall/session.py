@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from farcall import preflight
 from farcall.aws.clients import Aws
-from farcall.batch import Batch
+from farcall.backends.batch import preflight
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.events import EventQueues
+from farcall.backends.batch.plan import Documents
 from farcall.delivered import Delivered
 from farcall.delivery import Courier, Output, Reader, Room, no_bound
-from farcall.documents import Documents
-from farcall.events import EventQueues
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings

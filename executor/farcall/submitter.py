@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from farcall.aws.paced_client import Ticket
-from farcall.batch import Batch
-from farcall.definitions import LARGEST_ARRAY
-from farcall.documents import Documents
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.documents import LARGEST_ARRAY
+from farcall.backends.batch.plan import Documents
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from farcall.batch import TERMINATE_IDS, Batch
+from farcall.backends.batch.client import TERMINATE_IDS, Batch
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.interrupts import Interrupts
 from farcall.model.submission import Submission

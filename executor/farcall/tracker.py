@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from farcall.attempts import Attempts
-from farcall.batch import DESCRIBE_IDS, Batch
+from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.inbox import Inbox
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings

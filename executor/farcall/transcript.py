@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from farcall.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
+from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
 from farcall.model import output
 from farcall.model.lines import Lines
 from farcall.model.output import Bytes

@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timedelta, timezone
 
 from farcall import BatchExecutor, records
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
 from farcall.catalog import Catalog, Query
 from farcall.model.jobs import JobStatus
 from farcall.session import session_for

@@ -13,8 +13,9 @@ import pytest
 
 import farcall.aws.clients
 import farcall.local
-from farcall import BatchExecutor, FarcallError, ServiceError, batch, sending, watching
+from farcall import BatchExecutor, FarcallError, ServiceError, sending, watching
 from farcall.aws import paced_client
+from farcall.backends.batch import client
 from farcall.storage import bucket
 from proxy import FAULTS, Fault, Proxy
 from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
@@ -34,9 +35,9 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(farcall.aws.clients, "_ATTEMPTS", 2)
     monkeypatch.setattr(bucket, "_TRY_FOR_S", 1.0)
     monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 1.0)
-    monkeypatch.setattr(batch, "_REGISTER_FOR_S", 1.0)
-    monkeypatch.setattr(batch, "_TERMINATE_FOR_S", 1.0)
-    monkeypatch.setattr(batch, "LOOK_FOR_S", 1.0)
+    monkeypatch.setattr(client, "_REGISTER_FOR_S", 1.0)
+    monkeypatch.setattr(client, "_TERMINATE_FOR_S", 1.0)
+    monkeypatch.setattr(client, "LOOK_FOR_S", 1.0)
     monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.1, 0.3))
     monkeypatch.setitem(paced_client.Lane.call.__kwdefaults__, "patience_s", 1.0)
     monkeypatch.setattr(paced_client, "_REFUSED_FOR_S", 2.0)

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from farcall.aws.paced_client import Lane, Ticket, Tries
-from farcall.batch import Batch
-from farcall.definitions import Definition
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.documents import Definition
+from farcall.backends.batch.endings import ending
 from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
-from farcall.states import ending
 from unit.fakes import Client, broken, no_answer, not_sent, refusal
 
 REQUEST = {"jobName": "simulate-0a1b", "jobQueue": "queue", "jobDefinition": "arn:1"}
@@ -564,7 +564,7 @@ async def test_an_end_is_known_before_the_answer_and_a_refused_one_is_none(clock
 
 
 async def test_the_oldest_of_many_ends_are_forgotten(clock, monkeypatch):
-    monkeypatch.setattr("farcall.batch._MOST_STOPPED", 2)
+    monkeypatch.setattr("farcall.backends.batch.client._MOST_STOPPED", 2)
     batch = lossy()
     for job_id in "abc":
         await batch.terminate([job_id], "enough")

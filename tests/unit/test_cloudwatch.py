@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from farcall import cloudwatch
-from farcall.cloudwatch import Log
+from farcall.backends.batch import cloudwatch
+from farcall.backends.batch.cloudwatch import Log
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from unit.fakes import refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall import consoles
+from farcall.backends.batch import console_urls
 from farcall.model.jobs import JobDetail, JobStatus
 
 QUEUE = "arn:aws:batch:eu-west-1:123456789012:job-queue/q"
@@ -26,32 +26,32 @@ HOSTS = [
 @pytest.mark.parametrize(("host", "region"), HOSTS)
 def test_pages_are_on_the_host_of_the_partition(host, region):
     batch = f"https://{host}/batch/home?region={region}"
-    assert consoles.job_url(region, PLAIN) == f"{batch}#jobs/detail/6f1c"
-    assert consoles.queue_url(region, PLAIN) == f"{batch}#queues/detail/{QUEUE}"
-    assert consoles.log_url(region, PLAIN) == (
+    assert console_urls.job_url(region, PLAIN) == f"{batch}#jobs/detail/6f1c"
+    assert console_urls.queue_url(region, PLAIN) == f"{batch}#queues/detail/{QUEUE}"
+    assert console_urls.log_url(region, PLAIN) == (
         f"https://{host}/cloudwatch/home?region={region}"
         "#logsV2:log-groups/log-group/$252Faws$252Fbatch$252Fjob/log-events/d$252Fdefault$252Fa1"
     )
-    assert consoles.bucket_url(region, "bucket", "farcall/v1/mary jane/") == (
+    assert console_urls.bucket_url(region, "bucket", "farcall/v1/mary jane/") == (
         f"https://{host}/s3/buckets/bucket?region={region}&prefix=farcall%2Fv1%2Fmary%20jane%2F"
     )
 
 
 def test_an_array_has_a_page_for_its_children_and_a_child_its_own():
     array = JobDetail("6f1c", "n", JobStatus.PENDING, array_size=2)
-    assert consoles.job_url("eu-west-1", array).endswith("#jobs/array-job/6f1c")
+    assert console_urls.job_url("eu-west-1", array).endswith("#jobs/array-job/6f1c")
     child = JobDetail("6f1c:1", "n", JobStatus.RUNNING)
-    assert consoles.job_url("eu-west-1", child).endswith("#jobs/detail/6f1c:1")
+    assert console_urls.job_url("eu-west-1", child).endswith("#jobs/detail/6f1c:1")
 
 
 def test_what_there_is_not_has_no_page():
     never = JobDetail("6f1c", "n", JobStatus.FAILED)
-    assert consoles.log_url("eu-west-1", never) == ""
-    assert consoles.queue_url("eu-west-1", never).endswith("#queues")
+    assert console_urls.log_url("eu-west-1", never) == ""
+    assert console_urls.queue_url("eu-west-1", never).endswith("#queues")
 
 
 def test_no_name_leaves_its_place_in_an_address():
     hostile = JobDetail('a?b#c/../"><script>', "n", JobStatus.FAILED)
-    assert consoles.job_url("eu-west-1", hostile).endswith(
+    assert console_urls.job_url("eu-west-1", hostile).endswith(
         "#jobs/detail/a%3Fb%23c%2F..%2F%22%3E%3Cscript%3E"
     )

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from farcall import Settings
-from farcall.definitions import (
+from farcall.backends.batch.documents import (
     OVERRIDE_CHARACTERS,
     REQUEST_BYTES,
     definition,
@@ -72,7 +72,7 @@ def test_equal_content_has_an_equal_name_in_every_order():
 def test_the_name_is_the_same_in_every_process():
     code = (
         "from farcall import Settings\n"
-        "from farcall.definitions import definition\n"
+        "from farcall.backends.batch.documents import definition\n"
         "print(definition(Settings(), image='i', region='r', job_role='', execution_role='').name)"
     )
     run = [sys.executable, "-W", "ignore", "-c", code]

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall import Settings, electrons, groups, preflight, session
+from farcall import Settings, electrons, groups, session
+from farcall.backends.batch import preflight
+from farcall.backends.batch.preflight import Resources
 from farcall.electrons import Desk
 from farcall.groups import CancelledGroupError, Run
 from farcall.model.errors import ServiceError, SubmissionError
 from farcall.payload.pickling import pack_calls, pack_function
-from farcall.preflight import Resources
 from farcall.session import Session
 from farcall.storage.store import Arrived
 from patience import PATIENCE_S

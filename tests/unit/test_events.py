@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall import events
 from farcall.aws import clients
-from farcall.events import EventQueues, read_event
+from farcall.backends.batch import events
+from farcall.backends.batch.endings import ending
+from farcall.backends.batch.events import EventQueues, read_event
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.states import ending
 from unit.fakes import Client, refusal
 
 URL = "https://sqs.eu-west-1.amazonaws.com/111122223333/q"

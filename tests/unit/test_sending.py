@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 
 from farcall import Settings, sending
 from farcall.aws.paced_client import Ticket
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow

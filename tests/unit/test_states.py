@@ -10,9 +10,17 @@ from typing import Any, NamedTuple
 import botocore.session
 import pytest
 
+from farcall.backends.batch.endings import (
+    BLOCKED,
+    ENDINGS,
+    WITHDRAWN,
+    blocked,
+    ending,
+    is_blocked,
+    is_explained,
+)
 from farcall.model import errors
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.states import BLOCKED, ENDINGS, WITHDRAWN, blocked, ending, is_blocked, is_explained
 from farcall_runtime.contract import ExitCode
 
 EXITED = "Essential container in task exited"
@@ -635,7 +643,7 @@ def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
 
 
 def test_batch_s_words_are_not_taken_for_a_person_s():
-    """An event lacks the flags that tell of a cancel; see `farcall.events`."""
+    """An event lacks the flags that tell of a cancel; see `farcall.backends.batch.events`."""
     for row in RECORDED:
         detail = JobDetail.from_describe({**plain(row), "isTerminated": False})
         by_batch = bool(row.status_reason) and not row.flag and "new text" not in row.status_reason

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from farcall import Settings
-from farcall.documents import Documents
+from farcall.backends.batch.plan import Documents
+from farcall.backends.batch.preflight import Resources
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
-from farcall.preflight import Resources
 from farcall.submitter import Submitter
 from farcall_runtime import contract
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
 from farcall.model.errors import ServiceError
 from farcall.model.submission import Submission
 from farcall.terminations import Terminations

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farcall import Settings
+from farcall.backends.batch.endings import ending
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
-from farcall.states import ending
 from farcall.watching import ClosedError, Ended, Watch, is_unseen
 from farcall_runtime.contract import Location
 from unit.fakes import no_answer, refusal

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from farcall import transcript
-from farcall.cloudwatch import LARGEST_EVENT_BYTES, Log
+from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, Log
 from farcall.skipping import Part, prepare
 from farcall.storage.chunks import Chunks
 from farcall.transcript import Ending, Transcript

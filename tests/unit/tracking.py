@@ -10,7 +10,7 @@ import itertools
 from types import SimpleNamespace
 
 from farcall import Settings
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived, number_in

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
-from farcall.batch import Batch
-from farcall.checkup import account, jobs
-from farcall.events import EventQueues
+from farcall.backends.batch import doctor as jobs
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.events import EventQueues
+from farcall.checkup import account
 from farcall.model.errors import FarcallError
 from farcall.model.origins import summary
 from farcall.model.settings import Settings

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 import click
 
 from farcall import overview, records
+from farcall.backends.batch.endings import is_explained
 from farcall.catalog import Catalog, Entry, Query
 from farcall.commands import codes, sheets, tables
 from farcall.commands.common import moment, opened, print_json
@@ -18,7 +19,6 @@ from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.printing import say
 from farcall.session import Session, this_user
-from farcall.states import is_explained
 
 _ACTIVE = "active"
 _STATES = (*(state.lower() for state in records.STATES), _ACTIVE)

@@ -12,14 +12,14 @@ from typing import Any
 import click
 
 from farcall.aws.clients import Aws
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.documents import LARGEST_ARRAY
+from farcall.backends.batch.plan import Documents
+from farcall.backends.batch.preflight import Resources, role_arn
 from farcall.commands.options import called, given, job_options
 from farcall.commands.running import prepare
-from farcall.definitions import LARGEST_ARRAY
-from farcall.documents import Documents
 from farcall.model.settings import Settings
 from farcall.payload import pickling
-from farcall.preflight import Resources, role_arn
 from farcall.printing import Console, say
 from farcall.session import session_for
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root

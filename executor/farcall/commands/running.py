@@ -16,6 +16,7 @@ from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
 from farcall import reattach
+from farcall.backends.batch.endings import blocked
 from farcall.commands.options import called, given, job_options, value_file
 from farcall.commands.signatures import Call
 from farcall.commands.targets import Target, find
@@ -25,7 +26,6 @@ from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.terminal import in_a_line
 from farcall.printing import Console, say
-from farcall.states import blocked
 from farcall.task import Task
 
 _LOOK_S = (0.5, 5.0)

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from farcall import records
+from farcall.backends.batch.endings import OWN_REASON, is_blocked, telling
 from farcall.catalog import Entry
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.terminal import in_a_line
 from farcall.printing import Console
-from farcall.states import OWN_REASON, is_blocked, telling
 
 COLOURS = {
     "RUNNING": "cyan",

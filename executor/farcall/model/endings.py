@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from farcall.backends.batch.endings import ending, telling
 from farcall.model import errors, output, terminal
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.output import Bytes
-from farcall.states import ending, telling
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 

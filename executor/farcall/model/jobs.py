@@ -1,7 +1,7 @@
 """What Batch says of a job: its status, its attempts, where its log is. No I/O.
 
 Batch's documents are read here, and become values of ours. What its texts mean is for
-`farcall.states` to say.
+`farcall.backends.batch.endings` to say.
 """
 
 from __future__ import annotations

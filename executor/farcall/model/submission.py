@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farcall.definitions import LARGEST_ARRAY
+from farcall.backends.batch.documents import LARGEST_ARRAY
 from farcall.model.errors import FarcallError, TaskTooLargeError, UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings

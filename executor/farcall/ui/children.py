@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from farcall import records
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.ui.account import Account
 from farcall.ui.jobs import counts

@@ -1,8 +1,9 @@
 """Why a job ended, or cannot begin.
 
-The only place, with its tables in `farcall.starts` and `farcall.model.exit_codes`, that reads
-Batch's texts (``statusReason``, a container's ``reason``) and exit codes. No I/O. It is asked only
-about jobs that left no outcome in the bucket: where there is one, the outcome wins.
+The only place, with its tables in `farcall.backends.batch.start_failures` and
+`farcall.model.exit_codes`, that reads Batch's texts (``statusReason``, a container's ``reason``)
+and exit codes. No I/O. It is asked only about jobs that left no outcome in the bucket: where there
+is one, the outcome wins.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
@@ -16,11 +17,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from farcall.backends.batch.start_failures import STARTS
 from farcall.model import errors
 from farcall.model.exit_codes import EXITS
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.rows import LOST, MEMORY, Ending, Row, all_of, container, status
-from farcall.starts import STARTS
 from farcall_runtime.contract import ExitCode
 
 OWN_REASON = "farcall: "

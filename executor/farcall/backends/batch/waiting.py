@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from farcall.backends.batch.endings import blocked, is_blocked
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.states import blocked, is_blocked
 
 _STATES = {
     JobStatus.SUBMITTED: (

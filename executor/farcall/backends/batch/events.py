@@ -21,9 +21,9 @@ from typing import Any
 
 from farcall.aws import clients
 from farcall.aws.clients import Aws
+from farcall.backends.batch.endings import is_explained
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.states import is_explained
 
 _log = logging.getLogger("farcall")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from farcall.batch import Batch
-from farcall.definitions import Definition, definition, job_request
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.documents import Definition, definition, job_request
+from farcall.backends.batch.preflight import Resources, find_image
 from farcall.model.settings import Settings
 from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
 from farcall.payload.pickling import Packed
-from farcall.preflight import Resources, find_image
 
 
 class Documents:

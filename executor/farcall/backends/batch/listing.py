@@ -10,7 +10,7 @@ from farcall.aws.paced_client import Lane
 from farcall.model.jobs import JobDetail, JobStatus
 
 _OURS = "farcall-*"
-"""The definitions that farcall submits with; see `farcall.definitions`."""
+"""The definitions that farcall submits with; see `farcall.backends.batch.documents`."""
 
 
 class Listing:

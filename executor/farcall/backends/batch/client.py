@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from farcall.aws import refusals
 from farcall.aws.clients import Aws
 from farcall.aws.paced_client import Lane, Ticket, Tries, is_throttling
-from farcall.definitions import Definition
-from farcall.listing import Listing
+from farcall.backends.batch.documents import Definition
+from farcall.backends.batch.endings import OWN_REASON, may_be_stopped
+from farcall.backends.batch.listing import Listing
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.states import OWN_REASON, may_be_stopped
 
 _log = logging.getLogger("farcall")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from farcall.aws import clients, refusals
 from farcall.aws.clients import Aws
-from farcall.batch import Batch
+from farcall.backends.batch.client import Batch
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
 from farcall.storage.store import Store
