@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.client import double
 from farcall import BatchExecutor
-from farcall.session import session_for
+from farcall.engine.session import session_for
 
 _SETTLE_S = 0.05  # see benchmarks.client
 

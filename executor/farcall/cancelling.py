@@ -10,9 +10,9 @@ from typing import NamedTuple
 from farcall import covalent_cancel, records
 from farcall.catalog import Catalog, Entry
 from farcall.covalent_api import Covalent
+from farcall.engine.session import Session
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail
-from farcall.session import Session
 
 OTHER_USER = "other user"
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from farcall.catalog import Entry
 from farcall.covalent_api import Covalent
+from farcall.engine.session import Session
 from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, node_at
-from farcall.session import Session
 from farcall.storage import bundles as calls
 from farcall_runtime.envelope import EnvelopeError
 

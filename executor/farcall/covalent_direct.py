@@ -15,11 +15,11 @@ from farcall import assets, covalent_state
 from farcall.assets import TaskGroup
 from farcall.covalent_options import ConfiguredExecutor
 from farcall.electrons import desk
+from farcall.engine.session import session_for
 from farcall.groups import CancelledGroupError, Key, Run
 from farcall.model.errors import FarcallError, JobLostError
 from farcall.model.workflows import Workflow
 from farcall.nodes import telling
-from farcall.session import session_for
 from farcall_runtime.electron import Node
 
 _prepared: dict[Key, tuple[TaskGroup, Workflow | None]] = {}

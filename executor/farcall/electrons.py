@@ -14,14 +14,14 @@ from typing import TypeAlias
 
 from farcall import recovery
 from farcall.assets import TaskGroup
+from farcall.engine.session import Session, session_for
+from farcall.engine.submitter import Planned
 from farcall.gate import Gate
 from farcall.groups import CancelledGroupError, GroupJob, Key, Run
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NodeOf, Workflow
-from farcall.session import Session, session_for
-from farcall.submitter import Planned
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")

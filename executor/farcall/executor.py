@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from farcall import recovery
-from farcall.delivery import Output
+from farcall.engine.fetcher import Output
+from farcall.engine.session import Session, session_for
+from farcall.engine.terminations import named
+from farcall.engine.watch import is_unseen
 from farcall.job import Job
 from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.model.settings import Settings
 from farcall.recovery import Recovered, Run
-from farcall.session import Session, session_for
 from farcall.task import Task
-from farcall.terminations import named
-from farcall.watching import is_unseen
 
 if TYPE_CHECKING:
     from typing_extensions import Self

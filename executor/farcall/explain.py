@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from farcall import attempts
 from farcall.backends.batch import waiting
 from farcall.backends.batch.endings import is_blocked
-from farcall.delivered import Usage
+from farcall.engine import attempt_reporter
+from farcall.engine.delivered import Usage
+from farcall.engine.session import Session
 from farcall.model import endings
 from farcall.model.endings import About, Verdict
 from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload import results
-from farcall.session import Session
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
@@ -261,7 +261,7 @@ async def _earlier(
         return ()
     store = session.store(submission.where.bucket)
     try:
-        return tuple(await attempts.explain(store, submission, index, detail, numbers))
+        return tuple(await attempt_reporter.explain(store, submission, index, detail, numbers))
     except FarcallError:  # S3 refused: Batch has words for each, too
         return tuple(map(endings.of_tried, detail.tried[: last - 1]))
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from farcall import nodes
 from farcall.aws import refusals
-from farcall.delivered import Delivered
-from farcall.delivery import Output
+from farcall.engine.delivered import Delivered
+from farcall.engine.fetcher import Output
+from farcall.engine.session import Session, session_for
+from farcall.engine.watch import Arrival, Patience, UnseenError
 from farcall.job import Job
 from farcall.model.errors import JobCancelledError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.nodes import NodeEnd
-from farcall.session import Session, session_for
-from farcall.watching import Arrival, Patience, UnseenError
 
 _log = logging.getLogger("farcall")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from farcall.engine.session import Session
+from farcall.engine.watch import Arrival, ClosedError, Ended
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.session import Session
 from farcall.storage.store import Arrived
-from farcall.watching import Arrival, ClosedError, Ended
 
 
 class Handle:

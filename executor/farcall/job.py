@@ -7,20 +7,20 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, Literal, TypeVar
 
-from farcall.course import Course
-from farcall.delivered import Delivered, Usage
-from farcall.delivery import Output
+from farcall.engine.delivered import Delivered, Usage
+from farcall.engine.fetcher import Output
+from farcall.engine.logs.attempt_history import Course
+from farcall.engine.logs.reader import Reading
+from farcall.engine.logs.transcript import LOG, Line, Transcript
+from farcall.engine.session import Session
+from farcall.engine.watch import Arrival
 from farcall.handle import Handle, was_closed
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult
-from farcall.reading import Reading
-from farcall.session import Session
 from farcall.storage import chunks as logs
-from farcall.transcript import LOG, Line, Transcript
-from farcall.watching import Arrival
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 R = TypeVar("R")

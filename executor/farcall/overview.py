@@ -7,10 +7,10 @@ from typing import Any
 from farcall import records
 from farcall.backends.batch import console_urls
 from farcall.catalog import Entry
+from farcall.engine.session import Session
 from farcall.explain import explain, record
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.session import Session
 from farcall_runtime.contract import ENV_BUNDLE
 
 

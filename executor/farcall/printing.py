@@ -16,7 +16,7 @@ from farcall.model import terminal
 from farcall_runtime.contract import STDERR
 
 if TYPE_CHECKING:
-    from farcall.transcript import Line
+    from farcall.engine.logs.transcript import Line
 
 
 def say(text: str, *, err: bool = False, fg: str | None = None) -> None:

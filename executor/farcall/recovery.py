@@ -17,13 +17,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from farcall.aws.refusals import may_pass
+from farcall.engine.sender import has_begun
+from farcall.engine.session import Session
 from farcall.job import Job
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.sending import has_begun
-from farcall.session import Session
 from farcall.storage import bundles as calls
 from farcall.storage.store import Arrived, Store
 from farcall_runtime import envelope

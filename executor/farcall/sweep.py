@@ -11,8 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from farcall.aws import refusals
-from farcall.delivered import Delivered
-from farcall.delivery import Output
+from farcall.engine.delivered import Delivered
+from farcall.engine.fetcher import Output
+from farcall.engine.session import Session, session_for
+from farcall.engine.terminations import named
+from farcall.engine.watch import Arrival, Ended, is_unseen
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
@@ -20,11 +23,8 @@ from farcall.payload import pickling
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult, Result
 from farcall.progress import Progress
-from farcall.session import Session, session_for
 from farcall.storage.store import Arrived
-from farcall.terminations import named
 from farcall.wait import Array, Fetched, Ready, Wait
-from farcall.watching import Arrival, Ended, is_unseen
 
 _log = logging.getLogger("farcall")
 

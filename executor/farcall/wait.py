@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from farcall.engine.watch import Arrival, OnArrival, moment
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload.results import Result
 from farcall.progress import Counts
-from farcall.watching import Arrival, OnArrival, moment
 from farcall.window import Place, Window
 
 _WINDOW_BYTES = 256 * 1024 * 1024

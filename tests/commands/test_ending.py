@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 import terminal
-from farcall.session import session_for, this_user
+from farcall.engine.session import session_for, this_user
 from foreign import submit
 from patience import until_async
 

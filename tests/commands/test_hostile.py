@@ -16,7 +16,7 @@ import hostile
 import terminal
 from commands.conftest import FARCALL
 from farcall import cli
-from farcall.session import this_user
+from farcall.engine.session import this_user
 from foreign import submit
 
 ARGUMENT = hostile.TEXT.encode(errors="ignore").decode()

@@ -18,8 +18,9 @@ from covalent._workflow.transportable_object import TransportableObject
 from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
-from farcall import JobLostError, Settings, SettingsError, covalent_state, questions
+from farcall import JobLostError, Settings, SettingsError, covalent_state
 from farcall.covalent_server import CovalentServer
+from farcall.engine import status_poller
 from farcall.model.errors import FarcallError
 from proxy import Proxy
 
@@ -443,7 +444,7 @@ async def test_only_covalents_wrapper_can_be_run_directly(small):
 
 
 async def test_a_job_that_batch_no_longer_knows_is_lost(direct, aws, monkeypatch):
-    monkeypatch.setattr(questions, "_LOST_AFTER_S", 0.2)
+    monkeypatch.setattr(status_poller, "_LOST_AFTER_S", 0.2)
     command = {"containerProperties": {"command": ["true"]}}
     with Proxy(aws.endpoint_url) as proxy:
         proxy.changes["describejobs"] = lambda answer: answer["jobs"].clear()

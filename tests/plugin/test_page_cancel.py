@@ -15,7 +15,7 @@ from farcall import Settings
 from farcall.cancelling import cancel, cancel_all, idle, unfinished
 from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from patience import PATIENCE_S, until
 
 QUEUE = "farcall-local"

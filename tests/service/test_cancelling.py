@@ -13,7 +13,7 @@ from farcall import BatchExecutor
 from farcall.cancelling import cancel, cancel_all, unfinished
 from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from foreign import submit
 from patience import until
 from proxy import Proxy

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta, timezone
 from farcall import BatchExecutor, records
 from farcall.backends.batch.client import Batch
 from farcall.catalog import Catalog, Query
+from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
-from farcall.session import session_for
 
 
 async def found_by(session, query=None, catalog=None):

@@ -11,9 +11,10 @@ import pytest
 
 import farcall.local
 import signing
-from farcall import BatchExecutor, ServiceError, Settings, checkup, watching
+from farcall import BatchExecutor, ServiceError, Settings, checkup
 from farcall.checkup import WARNING
-from farcall.session import session_for
+from farcall.engine import watch
+from farcall.engine.session import session_for
 from patience import until_async
 from proxy import Proxy
 
@@ -89,7 +90,7 @@ async def test_the_wait_ends_and_the_jobs_go_on(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(watching, "_GIVE_UP_S", 1.0)
+    monkeypatch.setattr(watch, "_GIVE_UP_S", 1.0)
     go = tmp_path / "go"
     with pytest.raises(ServiceError, match="renew the credentials.*goes on") as caught:
         async with make_executor(endpoint_url=proxy.url) as executor:
@@ -118,7 +119,7 @@ async def test_so_do_those_of_a_map_which_shows_why(
     tmp_path: Path,
     return_exceptions: bool,
 ) -> None:
-    monkeypatch.setattr(watching, "_GIVE_UP_S", 1.0)
+    monkeypatch.setattr(watch, "_GIVE_UP_S", 1.0)
     go = tmp_path / "go"
     async with make_executor(endpoint_url=proxy.url) as executor:
         run = await executor.run_name()

@@ -16,8 +16,8 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, HostLostError, JobCancelledError, JobStatus
+from farcall.engine.session import session_for
 from farcall.records import CANCELLED, state
-from farcall.session import session_for
 from patience import until_async
 from proxy import Proxy, lose_reasons
 

@@ -26,10 +26,10 @@ from farcall import (
     JobStatus,
     JobStuckError,
     OutcomeMissingError,
-    questions,
 )
+from farcall.engine import status_poller
+from farcall.engine.session import session_for
 from farcall.explain import explain
-from farcall.session import session_for
 from patience import PATIENCE_S, until_async
 from proxy import Proxy
 
@@ -189,7 +189,7 @@ async def test_a_job_that_batch_lists_no_more_is_lost_after_a_bound(
     go: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(questions, "_LOST_AFTER_S", 3.0)  # of 60
+    monkeypatch.setattr(status_poller, "_LOST_AFTER_S", 3.0)  # of 60
     async with make_executor(endpoint_url=proxy.url) as executor:
         jobs = await asyncio.gather(*(executor.submit(wait_for, str(go), n) for n in range(size)))
         ends = [asyncio.ensure_future(end_of(job)) for job in jobs]
@@ -378,7 +378,7 @@ async def test_a_child_that_batch_never_listed_is_told_as_what_it_is(
     go: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(questions, "_LOST_AFTER_S", 1.0)  # of 60
+    monkeypatch.setattr(status_poller, "_LOST_AFTER_S", 1.0)  # of 60
 
     def hide(answer: dict[str, Any]) -> None:
         answer["jobs"] = [job for job in answer["jobs"] if not job["jobId"].endswith(":1")]

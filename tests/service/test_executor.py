@@ -17,7 +17,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from foreign import submit
 from patience import PATIENCE_S
 

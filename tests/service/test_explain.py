@@ -16,10 +16,10 @@ import farcall.explain
 import foreign
 from farcall import overview
 from farcall.catalog import Catalog, Query
+from farcall.engine.session import session_for
 from farcall.explain import explain, record
 from farcall.model.jobs import JobStatus
 from farcall.model.submission import Submission
-from farcall.session import session_for
 from patience import PATIENCE_S, until_async
 from proxy import Proxy
 

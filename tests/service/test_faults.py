@@ -15,7 +15,8 @@ import boto3
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, sending
+from farcall import BatchExecutor
+from farcall.engine import sender
 from farcall.payload import unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
@@ -29,7 +30,7 @@ SUBMIT, LIST = "batch submitjob", "batch listjobs"
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded Batch's lists don't lag behind, but for the faults of these tests."""
-    monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))
+    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))
 
 
 @pytest.fixture

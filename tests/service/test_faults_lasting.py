@@ -13,9 +13,10 @@ import pytest
 
 import farcall.aws.clients
 import farcall.local
-from farcall import BatchExecutor, FarcallError, ServiceError, sending, watching
+from farcall import BatchExecutor, FarcallError, ServiceError
 from farcall.aws import paced_client
 from farcall.backends.batch import client
+from farcall.engine import sender, watch
 from farcall.storage import bucket
 from proxy import FAULTS, Fault, Proxy
 from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
@@ -34,14 +35,14 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(farcall.aws.clients, "_RETRY_S", 1)
     monkeypatch.setattr(farcall.aws.clients, "_ATTEMPTS", 2)
     monkeypatch.setattr(bucket, "_TRY_FOR_S", 1.0)
-    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 1.0)
+    monkeypatch.setattr(sender, "_SUBMIT_FOR_S", 1.0)
     monkeypatch.setattr(client, "_REGISTER_FOR_S", 1.0)
     monkeypatch.setattr(client, "_TERMINATE_FOR_S", 1.0)
     monkeypatch.setattr(client, "LOOK_FOR_S", 1.0)
-    monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.1, 0.3))
+    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.1, 0.3))
     monkeypatch.setitem(paced_client.Lane.call.__kwdefaults__, "patience_s", 1.0)
     monkeypatch.setattr(paced_client, "_REFUSED_FOR_S", 2.0)
-    monkeypatch.setattr(watching, "_GIVE_UP_S", 3.0)
+    monkeypatch.setattr(watch, "_GIVE_UP_S", 3.0)
 
 
 @pytest.fixture

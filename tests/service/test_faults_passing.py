@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, JobError, sending
+from farcall import BatchExecutor, JobError
+from farcall.engine import sender
 from proxy import FAULTS
 from service.operations import Meeting, Way, each_operation, end_without_outcome
 
@@ -17,7 +18,7 @@ from service.operations import Meeting, Way, each_operation, end_without_outcome
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded Batch's lists don't lag behind."""
-    monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.2, 0.5, 1.0))
+    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.2, 0.5, 1.0))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farcall import BatchExecutor
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from farcall_runtime.contract import run_root
 from patience import until_async
 

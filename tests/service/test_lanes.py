@@ -15,7 +15,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, Job, JobCancelledError, JobStatus
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from patience import PATIENCE_S, until_async
 from proxy import Proxy
 

@@ -20,7 +20,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
-from farcall.session import _sessions, session_for
+from farcall.engine.session import _sessions, session_for
 from leaks import Held
 from patience import PATIENCE_S, until_async
 from proxy import Proxy

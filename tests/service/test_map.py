@@ -23,7 +23,7 @@ from farcall import (
     SettingsError,
     TaskNotPicklableError,
 )
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from patience import PATIENCE_S, until
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from farcall.storage.store import Store
 
 MEGABYTE = 1 << 20

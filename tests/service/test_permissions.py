@@ -16,8 +16,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, JobCancelledError, JobError, ServiceError, SettingsError
 from farcall.aws.clients import Aws
+from farcall.engine.session import session_for
 from farcall.model.settings import Settings
-from farcall.session import session_for
 from farcall.storage.store import Store
 from farcall_runtime.storage import Created, DeniedError, NotFoundError, Storage
 from iam import JOB_ROLE, VALUES, Enforced, actions, policy, without

@@ -12,9 +12,10 @@ from pathlib import Path
 import boto3
 import pytest
 
-from farcall import JobCancelledError, JobLostError, reading
+from farcall import JobCancelledError, JobLostError
+from farcall.engine.logs import reader
+from farcall.engine.session import session_for
 from farcall.model.errors import FarcallError, UnknownError
-from farcall.session import session_for
 
 MANY = 3000
 
@@ -22,7 +23,7 @@ MANY = 3000
 async def read(executor, job_id, **options):
     """Return the lines of a job."""
     session = await session_for(executor.settings)
-    return [line async for batch in reading.lines(session, job_id, **options) for line in batch]
+    return [line async for batch in reader.lines(session, job_id, **options) for line in batch]
 
 
 def texts(lines, *streams):
@@ -79,7 +80,7 @@ async def test_what_is_written_right_before_the_end_is_not_lost(executor, tmp_pa
     job = await executor.submit(talk, str(tmp_path / "go"))
     session = await session_for(executor.settings)
     found = []
-    async for batch in reading.lines(session, job.id, follow=True):
+    async for batch in reader.lines(session, job.id, follow=True):
         found += batch
         (tmp_path / "go").touch()  # once the first line was seen
 
@@ -110,7 +111,7 @@ async def test_a_job_that_is_cancelled_while_it_is_followed(executor, tmp_path):
     job = await executor.submit(talk, str(tmp_path / "never"))
     session = await session_for(executor.settings)
     found = []
-    async for batch in reading.lines(session, job.id, follow=True):
+    async for batch in reader.lines(session, job.id, follow=True):
         found += batch
         if len(found) == 1:
             await job.cancel()
@@ -127,7 +128,7 @@ async def test_a_job_whose_result_another_client_takes_is_followed_in_cloudwatch
     job = await executor.submit(count, str(tmp_path / "go"))
     session = await session_for(executor.settings)
     found = []
-    async for batch in reading.lines(session, job.id, follow=True):
+    async for batch in reader.lines(session, job.id, follow=True):
         found += batch
         if not (tmp_path / "go").exists():
             (tmp_path / "go").touch()
@@ -157,7 +158,7 @@ async def test_cloudwatch_has_what_a_killed_container_did_not_store(executor, tm
     job = await executor.submit(die_with_the_container, str(tmp_path / "go"))
     session = await session_for(executor.settings)
     followed = []
-    async for batch in reading.lines(session, job.id, follow=True):
+    async for batch in reader.lines(session, job.id, follow=True):
         followed += batch
         (tmp_path / "go").touch()
 

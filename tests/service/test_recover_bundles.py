@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from proxy import Proxy

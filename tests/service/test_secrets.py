@@ -28,7 +28,7 @@ from farcall import (
     SettingsError,
     TaskNotPicklableError,
 )
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from farcall_runtime.contract import ENV_BUNDLE, ENV_OUTCOME_KEY, ExitCode, Location
 from patience import PATIENCE_S
 from service.attacker import Attacker

@@ -16,7 +16,7 @@ from obstore.store import S3Store
 
 import farcall.local
 from farcall import BatchExecutor, Job, JobError
-from farcall.session import session_for
+from farcall.engine.session import session_for
 from farcall_runtime.contract import Location, outcomes_prefix
 from patience import PATIENCE_S
 from proxy import Proxy, Request

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall import attempts
+from farcall.engine import attempt_reporter
 from farcall.model import endings, errors
 from farcall.model.endings import About
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
@@ -221,7 +221,7 @@ async def test_earlier_attempts_are_explained_by_what_they_stored_or_by_batch(cl
     bucket = Inbox()
     bucket.objects = dict([stored("j", 0, 1), stored("j", 0, 3, key=b"another")])
     detail = JobDetail("j", "n", JobStatus.FAILED, tried=(Attempt(), Attempt(HOST_LOST)))
-    first, second, third, fourth = await attempts.explain(
+    first, second, third, fourth = await attempt_reporter.explain(
         bucket, submission(), 0, detail, [1, 2, 3, 4]
     )
     assert first == "ValueError: no such file"
@@ -235,7 +235,7 @@ async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(
     name, data = stored("j", 0, 1)
     bucket.objects = {name: data.ljust(1024 * 1024 + 1)}
     detail = JobDetail("j", "n", JobStatus.FAILED, tried=(Attempt(EXITED, exit_code=71),))
-    (line,) = await attempts.explain(bucket, submission(), 0, detail, [1])
+    (line,) = await attempt_reporter.explain(bucket, submission(), 0, detail, [1])
     assert line.startswith("ChildKilledError: ")
 
 

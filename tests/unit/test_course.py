@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from farcall import course as course_module
-from farcall import reading
-from farcall.course import Course
+from farcall.engine.logs import attempt_history as course_module
+from farcall.engine.logs import reader
+from farcall.engine.logs.attempt_history import Course
+from farcall.engine.logs.reader import Reading
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
-from farcall.reading import Reading
 from unit.fakes import Clock, store_in_memory
 from unit.transcripts import SUBMISSION, access, page, put
 
@@ -65,7 +65,9 @@ async def follow(detail, session):
 
 async def test_each_attempt_has_a_log_of_its_own_in_the_jobs_group(monkeypatch):
     made = []
-    monkeypatch.setattr("farcall.course.Log", lambda _aws, *place: made.append(place))
+    monkeypatch.setattr(
+        "farcall.engine.logs.attempt_history.Log", lambda _aws, *place: made.append(place)
+    )
     running = course(job("RUNNING", TRIED, log_stream="third"))
     between = course(job("RUNNABLE", TRIED, log_stream="second"))
     starting = course(job("RUNNING", TRIED, log_stream="second"))  # Batch tells of the last one
@@ -124,4 +126,4 @@ async def test_a_look_costs_four_small_requests(monkeypatch):
     monkeypatch.setattr(session.store("bucket"), "get_dated", counted)
     await follow(job("RUNNING"), session)
     seconds = course_module._ASK_S * session.asked
-    assert len(asked) <= 4 * (seconds / reading._LOOK_S) + 8
+    assert len(asked) <= 4 * (seconds / reader._LOOK_S) + 8

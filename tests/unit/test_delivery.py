@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from contract import make_golden as golden
-from farcall.delivered import spent_keys
-from farcall.delivery import Courier
+from farcall.engine.delivered import spent_keys
+from farcall.engine.fetcher import Courier
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall import Settings, electrons, groups, session
+from farcall import Settings, electrons, groups
 from farcall.backends.batch import preflight
 from farcall.backends.batch.preflight import Resources
 from farcall.electrons import Desk
+from farcall.engine import session
+from farcall.engine.session import Session
 from farcall.groups import CancelledGroupError, Run
 from farcall.model.errors import ServiceError, SubmissionError
 from farcall.payload.pickling import pack_calls, pack_function
-from farcall.session import Session
 from farcall.storage.store import Arrived
 from patience import PATIENCE_S
 from unit.fakes import Client, refusal

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from farcall.engine.packer import Packer
 from farcall.model.errors import TaskNotPicklableError
-from farcall.packing import Packer
 from farcall_runtime import envelope, pickles
 from unit.fakes import joined
 

@@ -9,14 +9,15 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from farcall import Settings, sending
+from farcall import Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.batch.client import Batch
+from farcall.engine import sender as sending
+from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
 from farcall.payload.pickling import pack_calls, pack_function
-from farcall.sending import Sender
 from farcall.storage.store import Store
 from unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal
 

@@ -9,9 +9,9 @@ import pytest
 from obstore.store import MemoryStore
 
 from farcall import Settings
-from farcall import session as module
+from farcall.engine import session as module
+from farcall.engine.session import Session
 from farcall.model.submission import Submission
-from farcall.session import Session
 from farcall_runtime.contract import Location
 from unit.fakes import MemoryOperations
 

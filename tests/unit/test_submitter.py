@@ -8,9 +8,9 @@ import pytest
 from farcall import Settings
 from farcall.backends.batch.plan import Documents
 from farcall.backends.batch.preflight import Resources
+from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
-from farcall.submitter import Submitter
 from farcall_runtime import contract
 
 OPTIONS = {"container_image_uri": "repo/image:1"}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import hostile
 from farcall import FarcallError, TaskError, printing
+from farcall.engine.logs.transcript import Line
 from farcall.model import terminal
-from farcall.transcript import Line
 
 _ANY = st.text(
     st.characters(exclude_categories=()) | st.sampled_from("\x1b\r\n\t[];m0 \x9b\u202e")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from farcall.backends.batch.client import Batch
+from farcall.engine.terminations import Terminations
 from farcall.model.errors import ServiceError
 from farcall.model.submission import Submission
-from farcall.terminations import Terminations
 from farcall_runtime.contract import Location
 from patience import PATIENCE_S
 from unit.fakes import Client, refusal

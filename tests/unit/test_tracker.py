@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from farcall import Settings
 from farcall.backends.batch.endings import ending
+from farcall.engine.watch import ClosedError, Ended, Watch, is_unseen
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
-from farcall.watching import ClosedError, Ended, Watch, is_unseen
 from farcall_runtime.contract import Location
 from unit.fakes import no_answer, refusal
 from unit.tracking import HOST_LOST, ROOT, arrived

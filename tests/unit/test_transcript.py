@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from farcall import transcript
 from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, Log
-from farcall.skipping import Part, prepare
+from farcall.engine.logs import transcript
+from farcall.engine.logs.tail import Part, prepare
+from farcall.engine.logs.transcript import Ending, Transcript
 from farcall.storage.chunks import Chunks
-from farcall.transcript import Ending, Transcript
 from unit.fakes import Clock, store_in_memory
 from unit.transcripts import NOW, SUBMISSION, access, page, put, texts
 

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 from farcall import Settings
 from farcall.backends.batch.client import Batch
+from farcall.engine.tracker import Tracker
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived, number_in
-from farcall.tracker import Tracker
 from farcall_runtime.contract import Location
 from unit.fakes import Client
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from farcall.engine.session import Session, session_for
 from farcall.model.settings import Settings
 from farcall.printing import say
-from farcall.session import Session, session_for
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

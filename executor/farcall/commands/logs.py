@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 
 import click
 
-from farcall import reading
 from farcall.commands.common import moment, opened
+from farcall.engine.logs import reader
+from farcall.engine.logs.reader import Line
 from farcall.printing import Printer, give_up_stdout
-from farcall.reading import Line
 from farcall.records import moment as iso
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
@@ -84,7 +84,7 @@ def show_logs(
 
     async def show() -> None:
         _, session = await opened()
-        batches = reading.lines(
+        batches = reader.lines(
             session,
             job_id,
             follow=follow,

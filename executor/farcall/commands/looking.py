@@ -15,10 +15,10 @@ from farcall.backends.batch.endings import is_explained
 from farcall.catalog import Catalog, Entry, Query
 from farcall.commands import codes, sheets, tables
 from farcall.commands.common import moment, opened, print_json
+from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.printing import say
-from farcall.session import Session, this_user
 
 _ACTIVE = "active"
 _STATES = (*(state.lower() for state in records.STATES), _ACTIVE)

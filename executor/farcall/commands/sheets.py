@@ -10,10 +10,10 @@ from rich.text import Text
 
 from farcall.catalog import Entry
 from farcall.commands import tables
+from farcall.engine.session import this_user
 from farcall.model.terminal import in_a_line, shown
 from farcall.payload.tracebacks import with_source
 from farcall.printing import Console
-from farcall.session import this_user
 
 _LABEL = 12
 _MIB = 2**20

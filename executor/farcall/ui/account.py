@@ -9,9 +9,9 @@ from typing import Any
 from farcall.aws import refusals
 from farcall.aws.clients import Aws
 from farcall.aws.paced_client import is_throttling
+from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
-from farcall.session import Session
 
 _MINUTE_S = 60.0
 _REFUSED_FOR_S = 10.0

@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import farcall
-from farcall import cancelling, overview, reading, records
+from farcall import cancelling, overview, records
 from farcall.cancelling import Cancelled
 from farcall.catalog import Catalog, Entry, Query
 from farcall.covalent_api import Covalent
+from farcall.engine.logs import reader
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.ui.account import Account
@@ -138,7 +139,7 @@ class Site:
         end = {}
         try:
             session = await self._account.session()
-            lines: Any = reading.lines(
+            lines: Any = reader.lines(
                 session, job_id, follow=True, streams=streams, attempt=attempt, tail=tail
             )
             async with contextlib.aclosing(lines) as batches:
@@ -221,7 +222,7 @@ async def _events(
             yield event("state", watcher.state())
 
 
-def _line(line: reading.Line) -> dict[str, Any]:
+def _line(line: reader.Line) -> dict[str, Any]:
     return {
         "text": line.text,
         "stream": line.stream,

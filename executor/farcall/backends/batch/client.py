@@ -169,7 +169,7 @@ class Batch:
     async def submit(self, request: Mapping[str, Any], ticket: Ticket) -> str:
         """Send a SubmitJob request once, and return the job's ID.
 
-        It takes no token, so only `farcall.sending` knows when it may be sent again.
+        It takes no token, so only `farcall.engine.sender` knows when it may be sent again.
 
         Args:
             request: The request.

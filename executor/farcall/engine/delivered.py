@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from farcall.engine.logs.transcript import Ending
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError
 from farcall.model.output import Bytes
@@ -13,7 +14,6 @@ from farcall.payload import results
 from farcall.payload.results import Result
 from farcall.storage.chunks import Written
 from farcall.storage.store import Store, is_chunk
-from farcall.transcript import Ending
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES, Location
 
 

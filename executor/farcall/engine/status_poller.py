@@ -16,12 +16,12 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
-from farcall.attempts import Attempts
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.backends.batch.endings import STUCK, blocked, is_blocked
+from farcall.engine.attempt_reporter import Attempts
+from farcall.engine.watch import Ended, Patience, Trouble, Watch, moment
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.timeouts import within
-from farcall.watching import Ended, Patience, Trouble, Watch, moment
 
 _log = logging.getLogger("farcall")
 

@@ -20,23 +20,23 @@ from farcall.backends.batch import preflight
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.events import EventQueues
 from farcall.backends.batch.plan import Documents
-from farcall.delivered import Delivered
-from farcall.delivery import Courier, Output, Reader, Room, no_bound
+from farcall.engine.delivered import Delivered
+from farcall.engine.fetcher import Courier, Output, Reader, Room, no_bound
+from farcall.engine.packer import Packer
+from farcall.engine.submitter import Submitter
+from farcall.engine.terminations import Terminations
+from farcall.engine.tracker import Tracker
+from farcall.engine.watch import Arrival
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.timeouts import within
-from farcall.packing import Packer
 from farcall.payload.spill import where_needed
 from farcall.storage.bundles import Calls
 from farcall.storage.chunks import Written
 from farcall.storage.held import Held
 from farcall.storage.store import Store
-from farcall.submitter import Submitter
-from farcall.terminations import Terminations
-from farcall.tracker import Tracker
-from farcall.watching import Arrival
 from farcall_runtime.contract import run_root
 
 _log = logging.getLogger("farcall")
@@ -220,7 +220,7 @@ class Session:
             settings: The options it was made with.
             submission: Its job.
             index: Its number there.
-            spent: Keys of what is of no more use; see `farcall.delivery.Delivered`.
+            spent: Keys of what is of no more use; see `farcall.engine.fetcher.Delivered`.
             output: Keys of output that may still be asked for.
             holder: By whom: it stays as long as this lives and the session is open.
         """

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta, timezone
 
 from farcall.backends.batch.cloudwatch import Log
-from farcall.delivered import Delivered
+from farcall.engine.delivered import Delivered
+from farcall.engine.logs.transcript import Ending
+from farcall.engine.session import Session
 from farcall.model import endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
-from farcall.session import Session
 from farcall.storage.chunks import Chunks
-from farcall.transcript import Ending
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS
 

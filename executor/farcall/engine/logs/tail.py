@@ -9,9 +9,9 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
 
-from farcall.course import Course
+from farcall.engine.logs.attempt_history import Course
+from farcall.engine.logs.transcript import LOG, Ending, Line, Transcript
 from farcall.storage.chunks import Chunks, Place
-from farcall.transcript import LOG, Ending, Line, Transcript
 from farcall_runtime.contract import STREAMS
 
 

@@ -16,10 +16,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
+from farcall.engine.watch import Ended, Patience, Trouble, Watch, moment
 from farcall.model.jobs import JobDetail
 from farcall.model.timeouts import within
 from farcall.storage.store import Store
-from farcall.watching import Ended, Patience, Trouble, Watch, moment
 from farcall_runtime.contract import outcomes_prefix
 
 _log = logging.getLogger("farcall")

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from farcall.attempts import Attempts
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
-from farcall.inbox import Inbox
+from farcall.engine.attempt_reporter import Attempts
+from farcall.engine.outcome_poller import Inbox
+from farcall.engine.status_poller import Questions
+from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.questions import Questions
 from farcall.storage.store import Store
-from farcall.watching import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 
 _COALESCE_S = 0.01
 

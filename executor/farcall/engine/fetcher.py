@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from farcall import attempts
 from farcall.aws.clients import Aws
 from farcall.backends.batch import cloudwatch, console_urls
-from farcall.delivered import Delivered, Usage, spent_keys
+from farcall.engine import attempt_reporter as attempts
+from farcall.engine.delivered import Delivered, Usage, spent_keys
+from farcall.engine.watch import Arrival, Ended
 from farcall.model import endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError, IntegrityError
@@ -26,7 +27,6 @@ from farcall.payload.spill import FolderFor, NoRoomError, in_memory
 from farcall.storage import chunks as logs
 from farcall.storage.chunks import Piece, Written
 from farcall.storage.store import Arrived, Store
-from farcall.watching import Arrival, Ended
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome

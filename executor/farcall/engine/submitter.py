@@ -12,14 +12,14 @@ from farcall.aws.paced_client import Ticket
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import LARGEST_ARRAY
 from farcall.backends.batch.plan import Documents
+from farcall.engine.sender import Sender
+from farcall.engine.terminations import Terminations
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall.payload.pickling import Origin, Packed
-from farcall.sending import Sender
 from farcall.storage.store import Store
-from farcall.terminations import Terminations
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from farcall.backends.batch.client import TERMINATE_IDS, Batch
+from farcall.engine.tracker import Tracker
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.interrupts import Interrupts
 from farcall.model.submission import Submission
-from farcall.tracker import Tracker
 
 _log = logging.getLogger("farcall")
 

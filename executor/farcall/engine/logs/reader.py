@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from datetime import datetime, timedelta, timezone
 
-from farcall.course import Course
-from farcall.following import Mark
+from farcall.engine.logs.attempt_history import Course
+from farcall.engine.logs.following import Mark
+from farcall.engine.logs.tail import EVERYTHING, Part, Prepared, prepare
+from farcall.engine.logs.transcript import LOG, Line, Transcript
+from farcall.engine.session import Session
 from farcall.model.submission import Submission
-from farcall.session import Session
-from farcall.skipping import EVERYTHING, Part, Prepared, prepare
-from farcall.transcript import LOG, Line, Transcript
 from farcall_runtime.contract import STREAMS
 
 __all__ = ["Line", "lines"]

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable
 
 from farcall.backends.batch.client import Batch
+from farcall.engine.watch import Watch, moment
 from farcall.model import endings
 from farcall.model.jobs import Attempt, JobDetail
 from farcall.model.submission import Submission
 from farcall.storage.store import Store, number_in
-from farcall.watching import Watch, moment
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 
