@@ -32,13 +32,13 @@ from farcall.model.errors import (
 from farcall.model.jobs import JobDetail, JobStatus
 
 if TYPE_CHECKING:
-    from farcall.executor import BatchExecutor
-    from farcall.job import Job
+    from farcall.client.executor import BatchExecutor
+    from farcall.client.job import Job
+    from farcall.client.recovery import Recovered, Run
+    from farcall.client.sweep import Sweep
+    from farcall.client.task import Task
     from farcall.model.settings import Settings
     from farcall.payload.results import CallResult
-    from farcall.recovery import Recovered, Run
-    from farcall.sweep import Sweep
-    from farcall.task import Task
 
 __version__ = "0.1.0"
 
@@ -78,14 +78,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchExecutor": "executor",
-    "Job": "job",
-    "Recovered": "recovery",
-    "Run": "recovery",
+    "BatchExecutor": "client.executor",
+    "Job": "client.job",
+    "Recovered": "client.recovery",
+    "Run": "client.recovery",
     "CallResult": "payload.results",
     "Settings": "model.settings",
-    "Sweep": "sweep",
-    "Task": "task",
+    "Sweep": "client.sweep",
+    "Task": "client.task",
 }
 """The modules that are imported when a name of theirs is asked for: the libraries they need take
 a second, and a command line that shows its help needs none of them."""

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from farcall import local, showing
-from farcall.executor import BatchExecutor
-from farcall.job import Job
+from farcall.client.executor import BatchExecutor
+from farcall.client.job import Job
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.printing import Console
 

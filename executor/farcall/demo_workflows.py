@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from farcall.executor import BatchExecutor
-from farcall.job import Job
+from farcall.client.executor import BatchExecutor
+from farcall.client.job import Job
 from farcall.local import LocalAWS
 from farcall.model.jobs import JobStatus
 

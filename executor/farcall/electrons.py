@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from farcall import recovery
 from farcall.assets import TaskGroup
+from farcall.client import recovery
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
 from farcall.gate import Gate

@@ -9,11 +9,11 @@ from typing import Any
 
 from farcall import nodes
 from farcall.aws import refusals
+from farcall.client.job import Job
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
 from farcall.engine.watch import Arrival, Patience, UnseenError
-from farcall.job import Job
 from farcall.model.errors import JobCancelledError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farcall.executor import BatchExecutor
-from farcall.job import Job
+from farcall.client.executor import BatchExecutor
+from farcall.client.job import Job
+from farcall.client.recovery import Recovered, Run
 from farcall.model import endings
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall.printing import Printer, say
-from farcall.recovery import Recovered, Run
 from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, ServiceError, wait
+from farcall import BatchExecutor, ServiceError
+from farcall.client import sweep_state
 from farcall.storage import bucket
 from farcall_runtime.contract import ExitCode
 from patience import until_async
@@ -195,8 +196,8 @@ async def test_an_outcome_that_cannot_be_had_leaves_its_siblings_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bucket, "_TRY_FOR_S", 0.5)
-    monkeypatch.setattr(wait, "_GIVE_UP_S", 0.5)
-    monkeypatch.setattr(wait, "_POSTPONED_S", 0.1)
+    monkeypatch.setattr(sweep_state, "_GIVE_UP_S", 0.5)
+    monkeypatch.setattr(sweep_state, "_POSTPONED_S", 0.1)
 
     def spoil(request: Request) -> Fault:
         return fault if request.operation == "s3 GET outcomes" and broken(request) else ""
@@ -221,7 +222,7 @@ async def test_an_outcome_that_cannot_be_had_for_a_while_is_fetched_later(
 ) -> None:
     """Longer than one request is repeated."""
     monkeypatch.setattr(bucket, "_TRY_FOR_S", 0.1)
-    monkeypatch.setattr(wait, "_POSTPONED_S", 0.1)
+    monkeypatch.setattr(sweep_state, "_POSTPONED_S", 0.1)
     left = 20
 
     def spoil(request: Request) -> Fault:

@@ -62,8 +62,8 @@ async def all_stored(executor: BatchExecutor, sweep: farcall.Sweep[Any]) -> None
 async def test_what_a_slow_loop_has_not_taken_stays_on_s3(
     executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch, size: int, most: int, expected: int
 ) -> None:
-    monkeypatch.setattr("farcall.wait._WINDOW_BYTES", 3.5 * MEGABYTE)
-    monkeypatch.setattr("farcall.wait._WINDOW_TASKS", most)
+    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_BYTES", 3.5 * MEGABYTE)
+    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_TASKS", most)
     fetches = await fetches_of(executor)
     sweep = executor.task(bytes).map([size] * 10)
 
@@ -105,8 +105,8 @@ async def test_a_loop_that_was_left_holds_nothing(executor: BatchExecutor) -> No
 async def test_of_many_outcomes_no_more_are_looked_for_than_can_be_fetched(
     executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farcall.wait._WINDOW_TASKS", 1)
-    monkeypatch.setattr("farcall.wait._MOST_UNFETCHED", 2)
+    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_TASKS", 1)
+    monkeypatch.setattr("farcall.client.sweep_state._MOST_UNFETCHED", 2)
     sweep = executor.task(lambda x: x).map(range(40))
 
     values = []
@@ -120,7 +120,7 @@ async def test_of_many_outcomes_no_more_are_looked_for_than_can_be_fetched(
 async def test_a_value_of_its_own_waits_for_room_before_it_is_fetched(
     executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farcall.wait._WINDOW_BYTES", 100 * MEGABYTE)
+    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_BYTES", 100 * MEGABYTE)
     fetches = await fetches_of(executor)
     sweep = executor.task(bytes).map([66 * MEGABYTE] * 3)  # 64 are the most within an outcome
 
@@ -139,7 +139,7 @@ async def test_output_waits_for_room_too(
     make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a task has written lies in objects of its own, and may be more than its value."""
-    monkeypatch.setattr("farcall.wait._WINDOW_BYTES", 10 * MEGABYTE)
+    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_BYTES", 10 * MEGABYTE)
 
     def work(x: int) -> int:
         print("x" * (9 << 20))

@@ -13,7 +13,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery
+from farcall import FarcallError, IntegrityError, TaskNotPicklableError
+from farcall.client import recovery
 from farcall.engine.session import session_for
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location

@@ -11,11 +11,11 @@ import types
 import pytest
 from rich.console import Console
 
-from farcall import progress, wait
+from farcall.client import progress, sweep_state
+from farcall.client.progress import Bar, Counts, Lines, Progress, Report
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload.results import Result
-from farcall.progress import Bar, Counts, Lines, Progress, Report
 from farcall_runtime.contract import Location
 
 
@@ -48,16 +48,16 @@ def array(job_id, **summary):
 
 
 def fetched(*errors):
-    results = wait.deque(Result(error=error) for error in errors)
-    return wait.Fetched(0, "job", results, types.SimpleNamespace(leave=lambda: None), print)
+    results = sweep_state.deque(Result(error=error) for error in errors)
+    return sweep_state.Fetched(0, "job", results, types.SimpleNamespace(leave=lambda: None), print)
 
 
 @pytest.fixture
 def waiting():
     """A wait for 25 calls, two in a task, in an array of 10, one of 2, and a plain job."""
-    made = wait.Wait(25, 2)
+    made = sweep_state.Wait(25, 2)
     for first, submission in ((0, job("a", 10)), (10, job("b", 2)), (12, job("c", 1))):
-        made.arrays[submission.job_id] = wait.Array(submission, first, submission.size)
+        made.arrays[submission.job_id] = sweep_state.Array(submission, first, submission.size)
     return made
 
 
@@ -70,7 +70,7 @@ def test_calls_of_tasks_are_numbered_through(waiting):
 
 def test_what_batch_said_nothing_of_is_queued(waiting):
     assert waiting.count(lambda _: None) == Counts(0, 0, 0)
-    assert wait.Wait(25, 2).count(lambda _: None) == Counts(0, 0, 0)
+    assert sweep_state.Wait(25, 2).count(lambda _: None) == Counts(0, 0, 0)
 
 
 def test_calls_are_counted_over_all_jobs(waiting):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall.window import Window
+from farcall.client.byte_budget import Window
 
 
 async def inside(window, *sizes):

@@ -17,16 +17,16 @@ from rich.markup import escape
 
 from farcall import reattach
 from farcall.backends.batch.endings import blocked
+from farcall.client.executor import BatchExecutor
+from farcall.client.job import Job
+from farcall.client.task import Task
 from farcall.commands.options import called, given, job_options, value_file
 from farcall.commands.signatures import Call
 from farcall.commands.targets import Target, find
-from farcall.executor import BatchExecutor
-from farcall.job import Job
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.terminal import in_a_line
 from farcall.printing import Console, say
-from farcall.task import Task
 
 _LOOK_S = (0.5, 5.0)
 """The shortest and the longest time between two looks at the job's state."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from farcall.client.task import Task
 from farcall.model import config_trust
 from farcall.model.errors import FarcallError
-from farcall.task import Task
 from farcall_runtime import failures
 
 _MOST_NAMES = 20

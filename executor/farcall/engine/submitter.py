@@ -36,7 +36,7 @@ _CANCELLED = "cancelled while it was submitted"
 Planned: TypeAlias = Callable[[Location, int], Awaitable[None]]
 """Is told the bundle of a task and its number there, before its job is submitted; again where the
 bundle gets another name. Whoever notes it where it outlives this process finds the job again; see
-`farcall.recovery`."""
+`farcall.client.recovery`."""
 
 _Key: TypeAlias = "tuple[str, Origin, str, Workflow]"
 """What tasks of one job have in common: the options, the Python that pickled them, the function's

@@ -27,7 +27,7 @@ from farcall.local.credentials import RoleCredentials
 from farcall.local.runner import AttemptSpec, Exit, Running, StartError
 
 #: On every container: which embedded AWS has started it (`leftovers.identity`), and for which job.
-SERVER_LABEL, JOB_LABEL = "farcall.server", "farcall.job"
+SERVER_LABEL, JOB_LABEL = "farcall.server", "farcall.client.job"
 #: Where a container finds what it shows the credential endpoint.
 TOKEN_FILE = "/run/farcall/authorization-token"  # noqa: S105 - a path
 

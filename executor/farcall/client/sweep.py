@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from farcall.aws import refusals
+from farcall.client.progress import Progress
+from farcall.client.sweep_state import Array, Fetched, Ready, Wait
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
@@ -22,9 +24,7 @@ from farcall.model.submission import Submission
 from farcall.payload import pickling
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult, Result
-from farcall.progress import Progress
 from farcall.storage.store import Arrived
-from farcall.wait import Array, Fetched, Ready, Wait
 
 _log = logging.getLogger("farcall")
 

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from farcall import recovery
+from farcall.client import recovery
+from farcall.client.job import Job
+from farcall.client.recovery import Recovered, Run
+from farcall.client.task import Task
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
 from farcall.engine.terminations import named
 from farcall.engine.watch import is_unseen
-from farcall.job import Job
 from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.model.settings import Settings
-from farcall.recovery import Recovered, Run
-from farcall.task import Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from farcall.job import Job
+from farcall.client.job import Job
+from farcall.client.sweep import Sweep
 from farcall.model.errors import SettingsError
 from farcall.payload import pickling
-from farcall.sweep import Sweep
 from farcall_runtime import pickles
 
 if TYPE_CHECKING:
-    from farcall.executor import BatchExecutor
+    from farcall.client.executor import BatchExecutor
 
 P = ParamSpec("P")
 R = TypeVar("R")

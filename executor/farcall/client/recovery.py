@@ -17,9 +17,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from farcall.aws.refusals import may_pass
+from farcall.client.job import Job
 from farcall.engine.sender import has_begun
 from farcall.engine.session import Session
-from farcall.job import Job
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, Literal, TypeVar
 
+from farcall.client.handle import Handle, was_closed
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.fetcher import Output
 from farcall.engine.logs.attempt_history import Course
@@ -14,7 +15,6 @@ from farcall.engine.logs.reader import Reading
 from farcall.engine.logs.transcript import LOG, Line, Transcript
 from farcall.engine.session import Session
 from farcall.engine.watch import Arrival
-from farcall.handle import Handle, was_closed
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from farcall.client.byte_budget import Place, Window
+from farcall.client.progress import Counts
 from farcall.engine.watch import Arrival, OnArrival, moment
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload.results import Result
-from farcall.progress import Counts
-from farcall.window import Place, Window
 
 _WINDOW_BYTES = 256 * 1024 * 1024
 _WINDOW_TASKS = 256
