@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farcall.catalog import Entry
 from farcall.covalent_api import Covalent
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, node_at
+from farcall.operations.catalog import Entry
 from farcall.storage import bundles as calls
 from farcall_runtime.envelope import EnvelopeError
 

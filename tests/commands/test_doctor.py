@@ -10,8 +10,8 @@ import pytest
 
 import farcall.local
 import iam
-from farcall import checkup
-from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from farcall.operations import doctor
+from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from proxy import Proxy
 
 BUCKET = "doctors-own"
@@ -31,7 +31,7 @@ PUBLIC = json.dumps(
 
 
 async def examine() -> dict[str, Finding]:
-    return {finding.check: finding for finding in await checkup.examine()}
+    return {finding.check: finding for finding in await doctor.examine()}
 
 
 def bad(found: dict[str, Finding]) -> dict[str, str]:
@@ -245,7 +245,7 @@ async def test_a_service_that_does_not_answer_holds_up_nothing_else(
     with Proxy(aws.endpoint_url) as proxy:
         proxy.lasting["s3 *"] = "hang"
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
-        found = {finding.check: finding for finding in await checkup.examine(time_limit_s=5)}
+        found = {finding.check: finding for finding in await doctor.examine(time_limit_s=5)}
 
     assert {"bucket": FAILED} == bad(found)
     assert "no answer within 5 s" in found["bucket"].found

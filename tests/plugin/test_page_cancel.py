@@ -12,10 +12,10 @@ import covalent as ct
 import pytest
 
 from farcall import Settings
-from farcall.cancelling import cancel, cancel_all, idle, unfinished
-from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
 from farcall.engine.session import session_for
+from farcall.operations.cancel import cancel, cancel_all, idle, unfinished
+from farcall.operations.catalog import Catalog, Query
 from patience import PATIENCE_S, until
 
 QUEUE = "farcall-local"

@@ -10,10 +10,10 @@ import boto3
 import pytest
 
 from farcall import BatchExecutor
-from farcall.cancelling import cancel, cancel_all, unfinished
-from farcall.catalog import Catalog, Query
 from farcall.covalent_api import Covalent
 from farcall.engine.session import session_for
+from farcall.operations.cancel import cancel, cancel_all, unfinished
+from farcall.operations.catalog import Catalog, Query
 from foreign import submit
 from patience import until
 from proxy import Proxy

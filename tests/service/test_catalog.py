@@ -6,11 +6,12 @@ import asyncio
 import time
 from datetime import datetime, timedelta, timezone
 
-from farcall import BatchExecutor, records
+from farcall import BatchExecutor
 from farcall.backends.batch.client import Batch
-from farcall.catalog import Catalog, Query
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
+from farcall.operations import json_view
+from farcall.operations.catalog import Catalog, Query
 
 
 async def found_by(session, query=None, catalog=None):
@@ -114,4 +115,4 @@ async def test_a_job_that_a_person_ended_is_known_by_a_description_of_its_end(aw
             if after.detail.status.is_final:
                 break
             await asyncio.sleep(0.1)
-        assert records.state(after.detail) == records.CANCELLED
+        assert json_view.state(after.detail) == json_view.CANCELLED

@@ -11,10 +11,11 @@ import pytest
 
 import farcall.local
 import signing
-from farcall import BatchExecutor, ServiceError, Settings, checkup
-from farcall.checkup import WARNING
+from farcall import BatchExecutor, ServiceError, Settings
 from farcall.engine import watch
 from farcall.engine.session import session_for
+from farcall.operations import doctor
+from farcall.operations.doctor import WARNING
 from patience import until_async
 from proxy import Proxy
 
@@ -157,7 +158,7 @@ async def test_a_file_that_loses_against_the_environment_is_warned_of(
     session = await session_for(Settings())
     await session.close()
     assert "AWS_ACCESS_KEY_ID in the environment are used all the same" in caplog.text
-    found = {each.check: each for each in await checkup.examine()}
+    found = {each.check: each for each in await doctor.examine()}
     assert WARNING == found["credentials file"].verdict
     assert "unset them, or set profile" in found["credentials file"].remedy
 
@@ -166,4 +167,4 @@ async def test_a_file_that_loses_against_the_environment_is_warned_of(
     session = await session_for(Settings())
     await session.close()
     assert "all the same" not in caplog.text
-    assert "credentials file" not in {each.check for each in await checkup.examine()}
+    assert "credentials file" not in {each.check for each in await doctor.examine()}

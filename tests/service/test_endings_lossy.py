@@ -17,7 +17,7 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, HostLostError, JobCancelledError, JobStatus
 from farcall.engine.session import session_for
-from farcall.records import CANCELLED, state
+from farcall.operations.json_view import CANCELLED, state
 from patience import until_async
 from proxy import Proxy, lose_reasons
 

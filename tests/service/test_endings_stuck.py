@@ -29,7 +29,7 @@ from farcall import (
 )
 from farcall.engine import status_poller
 from farcall.engine.session import session_for
-from farcall.explain import explain
+from farcall.operations.explain import explain
 from patience import PATIENCE_S, until_async
 from proxy import Proxy
 

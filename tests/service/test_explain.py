@@ -12,14 +12,14 @@ from pathlib import Path
 import boto3
 import pytest
 
-import farcall.explain
+import farcall.operations.explain
 import foreign
-from farcall import overview
-from farcall.catalog import Catalog, Query
 from farcall.engine.session import session_for
-from farcall.explain import explain, record
 from farcall.model.jobs import JobStatus
 from farcall.model.submission import Submission
+from farcall.operations import describe
+from farcall.operations.catalog import Catalog, Query
+from farcall.operations.explain import explain, record
 from patience import PATIENCE_S, until_async
 from proxy import Proxy
 
@@ -239,7 +239,7 @@ async def test_jobs_that_wait_with_their_place_in_the_queue(make_executor, tmp_p
         for job in jobs[1:]:
             await described(session, job.id, JobStatus.RUNNABLE)
         known = await Catalog(session.batch).describe([job.id for job in jobs])
-        running, *said = [await overview.of(session, known[job.id]) for job in jobs]
+        running, *said = [await describe.of(session, known[job.id]) for job in jobs]
         for job in reversed(jobs):
             await job.cancel()
     assert running["position"] is None
@@ -282,7 +282,7 @@ async def test_a_job_that_cannot_be_placed(make_executor, aws, size):
 
 
 async def test_an_array_with_failed_children(make_executor, monkeypatch):
-    monkeypatch.setattr(farcall.explain, "_FEW", 2)
+    monkeypatch.setattr(farcall.operations.explain, "_FEW", 2)
     async with make_executor(linger_s=0.5) as executor:
         session = await session_for(executor.settings)
         jobs = await asyncio.gather(*(executor.submit(fails, n) for n in range(6)))

@@ -10,8 +10,9 @@ import pytest
 
 import farcall.aws.clients
 import farcall.local
-from farcall import BatchExecutor, OutcomeMissingError, ServiceError, checkup
-from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from farcall import BatchExecutor, OutcomeMissingError, ServiceError
+from farcall.operations import doctor
+from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from faults import ELSEWHERE, Fault, Request
 from proxy import Proxy
 
@@ -30,7 +31,7 @@ def examined(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def examine(time_limit_s: float = 60) -> dict[str, Finding]:
-    return {each.check: each for each in await checkup.examine(time_limit_s)}
+    return {each.check: each for each in await doctor.examine(time_limit_s)}
 
 
 def bad(found: dict[str, Finding]) -> dict[str, str]:
@@ -161,7 +162,7 @@ async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(
     monkeypatch.setattr(farcall.aws.clients, "_QUICK_RETRY_S", 0.2)
     proxy.lasting["s3 PUT *"] = (503, "SlowDown")
     told: list[str] = []
-    findings = await checkup.examine(15.0, told.extend, every_s=0.5)
+    findings = await doctor.examine(15.0, told.extend, every_s=0.5)
     found = {each.check: each for each in findings}["bucket access"]
     assert FAILED == found.verdict
     assert "no success within 15 s; the last answer: PutObject of s3://" in found.found

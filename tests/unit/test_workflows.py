@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from farcall.catalog import Entry, Query
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
+from farcall.operations.catalog import Entry, Query
 
 BUNDLE = "s3://bucket/farcall/v1/mary-jane-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
 TELL = (

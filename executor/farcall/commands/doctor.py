@@ -13,10 +13,10 @@ import click
 from rich.status import Status
 from rich.text import Text
 
-from farcall import checkup
-from farcall.checkup import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.commands.common import print_json
 from farcall.model.terminal import in_a_line
+from farcall.operations import doctor as checkup
+from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.printing import Console, say
 
 _SAY_S = 10.0

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 import click
 
-from farcall import cancelling
-from farcall.cancelling import Cancelled
-from farcall.catalog import Catalog, Entry, Query
 from farcall.commands import codes, tables
 from farcall.commands.common import opened, print_json
 from farcall.commands.looking import chosen_user
 from farcall.covalent_api import Covalent
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.terminal import in_a_line
+from farcall.operations import cancel
+from farcall.operations.cancel import Cancelled
+from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.printing import say
 
 _CODES = {
@@ -25,7 +25,7 @@ _CODES = {
     "unknown": codes.UNKNOWN,
     "foreign": codes.UNKNOWN,
     "refused": codes.REFUSED,
-    cancelling.OTHER_USER: codes.FAILED,
+    cancel.OTHER_USER: codes.FAILED,
 }
 
 
@@ -78,7 +78,7 @@ def cancel_jobs(
     server = _server(address)
     if whole:
         entries, idle = asyncio.run(_find(queues, Query(whose, workflow, run), server))
-        if not yes and (idle or cancelling.unfinished(entries)):
+        if not yes and (idle or cancel.unfinished(entries)):
             _ask(entries, idle)  # with no event loop around it, which would take Ctrl-C for itself
         found = asyncio.run(_cancel_all(entries, reason, server))
     else:
@@ -106,7 +106,7 @@ async def _cancel(
     job_ids: Sequence[str], user: str | None, reason: str, covalent: Covalent | None
 ) -> list[Cancelled]:
     _, session = await opened()
-    return await cancelling.cancel(session, job_ids, reason, covalent, user)
+    return await cancel.cancel(session, job_ids, reason, covalent, user)
 
 
 async def _find(
@@ -118,8 +118,8 @@ async def _find(
     entries = [entry async for entry in Catalog(session.batch).find(where, query)]
     if not entries:
         raise _unknown(query, where)
-    idle = await cancelling.idle(entries, covalent)
-    if not idle and not cancelling.unfinished(entries):
+    idle = await cancel.idle(entries, covalent)
+    if not idle and not cancel.unfinished(entries):
         say(f"nothing to end: each of its {len(entries)} jobs has ended", err=True)
     return entries, idle
 
@@ -128,12 +128,12 @@ async def _cancel_all(
     entries: Sequence[Entry], reason: str, covalent: Covalent | None
 ) -> list[Cancelled]:
     _, session = await opened()
-    return await cancelling.cancel_all(session, entries, reason, covalent)
+    return await cancel.cancel_all(session, entries, reason, covalent)
 
 
 def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
     """Show what will be ended, and go on only if that is wanted."""
-    left = cancelling.unfinished(entries)
+    left = cancel.unfinished(entries)
     if left:
         tables.show(left, err=True)
     for dispatch in idle:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from farcall import reattach, records
+from farcall import reattach
 from farcall.commands.common import print_json
 from farcall.commands.options import value_file
 from farcall.model.terminal import in_a_line
+from farcall.operations import json_view
 from farcall.printing import say
 
 
@@ -77,7 +78,7 @@ async def _list_runs(*, as_json: bool) -> None:
     """Print the runs that have left something in the bucket."""
     place, runs = await reattach.list_runs()
     if as_json:
-        rows = [(run.name, run.bundles, records.moment(run.stored_at)) for run in runs]
+        rows = [(run.name, run.bundles, json_view.moment(run.stored_at)) for run in runs]
         print_json([dict(zip(("name", "bundles", "stored_at"), row, strict=True)) for row in rows])
         return
     for run in runs:

@@ -13,8 +13,8 @@ import click
 from farcall.commands.common import moment, opened
 from farcall.engine.logs import reader
 from farcall.engine.logs.reader import Line
+from farcall.operations.json_view import moment as iso
 from farcall.printing import Printer, give_up_stdout
-from farcall.records import moment as iso
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 

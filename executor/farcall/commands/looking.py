@@ -10,18 +10,18 @@ from datetime import datetime, timedelta, timezone
 
 import click
 
-from farcall import overview, records
 from farcall.backends.batch.endings import is_explained
-from farcall.catalog import Catalog, Entry, Query
 from farcall.commands import codes, sheets, tables
 from farcall.commands.common import moment, opened, print_json
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.operations import describe, json_view
+from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.printing import say
 
 _ACTIVE = "active"
-_STATES = (*(state.lower() for state in records.STATES), _ACTIVE)
+_STATES = (*(state.lower() for state in json_view.STATES), _ACTIVE)
 _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 
 
@@ -92,7 +92,7 @@ def list_jobs(
     else:
         entries = asyncio.run(_find(queues, query, wanted, limit, children=children))
     if as_json:
-        print_json([records.job(entry) for entry in entries])
+        print_json([json_view.job(entry) for entry in entries])
         return
     tables.show(entries)
     say(_footer(len(entries), limit, None if arrays else query), err=True)
@@ -115,16 +115,16 @@ def _wanted(states: Iterable[str]) -> frozenset[str]:
 
 def _statuses(states: Iterable[str]) -> frozenset[JobStatus]:
     """Return Batch's statuses of the jobs that are in such a state."""
-    batchs = {"FAILED" if state == records.CANCELLED else state for state in _wanted(states)}
+    batchs = {"FAILED" if state == json_view.CANCELLED else state for state in _wanted(states)}
     return frozenset(map(JobStatus, batchs))
 
 
 def _is_in(entry: Entry, wanted: Collection[str]) -> bool:
     if not wanted:
         return True
-    own = records.state(entry.detail)
+    own = json_view.state(entry.detail)
     counts = entry.detail.status_summary
-    ended_together = own == records.CANCELLED
+    ended_together = own == json_view.CANCELLED
     return own in wanted or (not ended_together and any(counts.get(state) for state in wanted))
 
 
@@ -208,7 +208,7 @@ def _was_ended(listed: JobDetail) -> bool:
 
 
 def _cancelled(status: JobStatus) -> str:
-    return records.CANCELLED if status is JobStatus.FAILED else status.value
+    return json_view.CANCELLED if status is JobStatus.FAILED else status.value
 
 
 def _footer(count: int, limit: int, query: Query | None) -> str:
@@ -241,7 +241,7 @@ def show_status(job_ids: tuple[str, ...], *, as_json: bool) -> None:
     """
     found, missing = asyncio.run(_describe(list(dict.fromkeys(job_ids))))
     if as_json:
-        print_json([records.job(entry) for entry in found])
+        print_json([json_view.job(entry) for entry in found])
     else:
         tables.show_lines(found)
     for text in missing:
@@ -299,4 +299,4 @@ async def _overview(job_id: str) -> tuple[Entry, dict[str, object]]:
     _, session = await opened()
     known = await Catalog(session.batch).describe([job_id])
     entry = recognized(known, job_id, session)
-    return entry, await overview.of(session, entry)
+    return entry, await describe.of(session, entry)

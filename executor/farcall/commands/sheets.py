@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.text import Text
 
-from farcall.catalog import Entry
 from farcall.commands import tables
 from farcall.engine.session import this_user
 from farcall.model.terminal import in_a_line, shown
+from farcall.operations.catalog import Entry
 from farcall.payload.tracebacks import with_source
 from farcall.printing import Console
 

@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from rich.table import Table
 from rich.text import Text
 
-from farcall import records
 from farcall.backends.batch.endings import OWN_REASON, is_blocked, telling
-from farcall.catalog import Entry
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.terminal import in_a_line
+from farcall.operations import json_view
+from farcall.operations.catalog import Entry
 from farcall.printing import Console
 
 COLOURS = {
@@ -21,7 +21,7 @@ COLOURS = {
     "RUNNABLE": "yellow",
     "SUCCEEDED": "green",
     "FAILED": "bold red",
-    records.CANCELLED: "magenta",
+    json_view.CANCELLED: "magenta",
 }
 _WIDE = 120
 """Columns from which on a table has one of its own for everything."""
@@ -92,7 +92,7 @@ def _plain_row(entry: Entry) -> tuple[str, ...]:
     at = detail.created_at
     return (
         in_a_line(detail.job_id),
-        records.state(detail),
+        json_view.state(detail),
         "" if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         ran(detail),
         _task(entry),
@@ -120,7 +120,7 @@ def show_lines(entries: Sequence[Entry]) -> None:
 
 def coloured(detail: JobDetail) -> Text:
     """Return a job's state."""
-    state = records.state(detail)
+    state = json_view.state(detail)
     return Text(state, COLOURS.get(state, ""))
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from farcall import records
 from farcall.backends.batch.client import Batch
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.operations import json_view
 from farcall.ui.account import Account
 from farcall.ui.jobs import counts
 from farcall.ui.watchers import Feed, Watcher
@@ -45,7 +45,7 @@ class Children(Watcher[int]):
         child = self._known[index]
         return {
             "i": index,
-            "s": records.state(child),
+            "s": json_view.state(child),
             "b": _ms(child.started_at),
             "e": _ms(child.stopped_at),
             "c": _ms(child.created_at),
@@ -118,7 +118,7 @@ class Children(Watcher[int]):
     @staticmethod
     def _said(child: JobDetail) -> tuple[object, ...]:
         moments = child.created_at, child.started_at, child.stopped_at
-        return (records.state(child), child.exit_code, child.reason, *moments)
+        return (json_view.state(child), child.exit_code, child.reason, *moments)
 
     def _told(self) -> Counter[str]:
         return Counter(counts(self._parent) if self._parent is not None else {})

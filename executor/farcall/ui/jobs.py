@@ -14,9 +14,9 @@ from collections.abc import Container, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from farcall.catalog import Catalog, Entry, Query
 from farcall.engine.session import Session
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.ui.account import Account
 from farcall.ui.watchers import Feed, Watcher
 

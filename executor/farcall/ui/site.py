@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import farcall
-from farcall import cancelling, overview, records
-from farcall.cancelling import Cancelled
-from farcall.catalog import Catalog, Entry, Query
 from farcall.covalent_api import Covalent
 from farcall.engine.logs import reader
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
+from farcall.operations import cancel, json_view
+from farcall.operations import describe as overview
+from farcall.operations.cancel import Cancelled
+from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.ui.account import Account
 from farcall.ui.children import Arrays
 from farcall.ui.jobs import Jobs, user
@@ -98,7 +99,7 @@ class Site:
             "read_only": self.options.read_only,
             "covalent": covalent.address if covalent is not None else "",
             "console": session.aws.has_console,
-            "since": records.moment(self.jobs.since),
+            "since": json_view.moment(self.jobs.since),
         }
 
     async def account_id(self) -> str:
@@ -116,7 +117,7 @@ class Site:
 
         def told(job_ids: list[str]) -> dict[str, Any]:
             known = map(self.jobs.get, job_ids)
-            return {"jobs": [records.job(entry) for entry in known if entry is not None]}
+            return {"jobs": [json_view.job(entry) for entry in known if entry is not None]}
 
         with self.jobs.listen_since(since) as feed:
             async for piece in _events(self.jobs, feed, "jobs", _JOBS, told):
@@ -177,7 +178,7 @@ class Site:
             FarcallError: AWS refused.
         """
         session = await self._account.session()
-        done = await cancelling.cancel(session, job_ids, reason, self.options.covalent)
+        done = await cancel.cancel(session, job_ids, reason, self.options.covalent)
         self._look_again(job_ids)
         return done
 
@@ -197,7 +198,7 @@ class Site:
             await self.jobs.refresh()  # what was submitted a moment ago
         query = Query(run=run, workflow=workflow)
         entries = [entry for entry in self.jobs.entries.values() if query.fits(entry)]
-        done = await cancelling.cancel_all(session, entries, reason, self.options.covalent)
+        done = await cancel.cancel_all(session, entries, reason, self.options.covalent)
         self._look_again(entry.detail.job_id for entry in entries)
         return done
 
@@ -227,5 +228,5 @@ def _line(line: reader.Line) -> dict[str, Any]:
         "text": line.text,
         "stream": line.stream,
         "attempt": line.attempt,
-        "at": records.moment(line.at),
+        "at": json_view.moment(line.at),
     }

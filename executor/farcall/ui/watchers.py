@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from farcall.model.errors import FarcallError
 from farcall.model.timeouts import within
-from farcall.records import moment
+from farcall.operations.json_view import moment
 from farcall.ui.account import Account
 
 _log = logging.getLogger("farcall")

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from farcall.backends.batch.endings import blocked, ending, is_blocked
-from farcall.catalog import Entry
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.operations.catalog import Entry
 
 CANCELLED = "CANCELLED"
 """The state of a job that somebody ended. Batch calls it FAILED."""

@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from farcall import covalent_cancel, records
-from farcall.catalog import Catalog, Entry
+from farcall import covalent_cancel
 from farcall.covalent_api import Covalent
 from farcall.engine.session import Session
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail
+from farcall.operations import json_view
+from farcall.operations.catalog import Catalog, Entry
 
 OTHER_USER = "other user"
 
@@ -153,7 +154,7 @@ async def _cancel(
         error = refused.get(job_id) or refused.get(job_id.partition(":")[0])
         detail = later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
-            text = f"{job_id} has ended: {records.state(detail)}"
+            text = f"{job_id} has ended: {json_view.state(detail)}"
             return Cancelled(job_id, "ended", text)
         if error is not None:
             return Cancelled(job_id, "refused", f"{job_id} may still run: {error}")
@@ -186,7 +187,7 @@ def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]
 
 
 def _has_ended_by_itself(detail: JobDetail) -> bool:
-    return detail.status.is_final and records.state(detail) != records.CANCELLED
+    return detail.status.is_final and json_view.state(detail) != json_view.CANCELLED
 
 
 async def _in_few(

@@ -11,10 +11,10 @@ from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guar
 from farcall.backends.batch import doctor as jobs
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.events import EventQueues
-from farcall.checkup import account
 from farcall.model.errors import FarcallError
 from farcall.model.origins import summary
 from farcall.model.settings import Settings
+from farcall.operations.doctor import account
 from farcall.storage import doctor
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall import records
 from farcall.backends.batch import console_urls
-from farcall.catalog import Entry
 from farcall.engine.session import Session
-from farcall.explain import explain, record
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.operations import json_view
+from farcall.operations.catalog import Entry
+from farcall.operations.explain import explain, record
 from farcall_runtime.contract import ENV_BUNDLE
 
 
@@ -37,10 +37,10 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
     explanation = record(await explain(session, detail))
     bundle = detail.environment.get(ENV_BUNDLE, "")
     return {
-        "job": records.job(entry),
+        "job": json_view.job(entry),
         "explanation": explanation,
         "usage": explanation["usage"],
-        "attempts": [records.attempt(n, tried) for n, tried in enumerate(detail.tried, 1)],
+        "attempts": [json_view.attempt(n, tried) for n, tried in enumerate(detail.tried, 1)],
         "position": await _position(session, detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
         "bundle": bundle,
