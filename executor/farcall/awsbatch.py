@@ -6,18 +6,15 @@ the plugin's (covalent/executor/__init__.py, 0.240).
 
 from __future__ import annotations
 
-from farcall import (
-    covalent_first,  # noqa: F401  # before whatever imports Covalent
-    covalent_options,
-    covalent_restart,
-)
-from farcall.covalent_direct import DirectExecutor
-from farcall.covalent_managed import ManagedExecutor
+from farcall.covalent.plugin import options as covalent_options
+from farcall.covalent.plugin import restart
+from farcall.covalent.plugin.direct import DirectExecutor
+from farcall.covalent.plugin.managed import ManagedExecutor
 from farcall.model.settings import Settings
 
 EXECUTOR_PLUGIN_NAME = covalent_options.CONSTRUCTOR
 _EXECUTOR_PLUGIN_DEFAULTS = covalent_options.plugin_defaults()
-covalent_restart.keep_state_over_restarts()
+restart.keep_state_over_restarts()
 
 
 class AWSBatchExecutor(ManagedExecutor, DirectExecutor):

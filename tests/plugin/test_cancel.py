@@ -625,7 +625,7 @@ HOLDING = """
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path, target=None):
-            if name != "farcall.electrons":
+            if name != "farcall.covalent.task_groups":
                 return None
             sys.meta_path.remove(self)
             spec = importlib.util.find_spec(name)

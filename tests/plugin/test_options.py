@@ -18,7 +18,8 @@ from covalent._workflow.transportable_object import TransportableObject
 from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
-from farcall import JobLostError, Settings, SettingsError, covalent_state
+from farcall import JobLostError, Settings, SettingsError
+from farcall.covalent.plugin import database
 from farcall.covalent_server import CovalentServer
 from farcall.engine import status_poller
 from farcall.model.errors import FarcallError
@@ -345,7 +346,7 @@ class Direct:
         self.folder = folder
         self.handles = []
         self.dispatch_id = str(uuid.uuid4())
-        monkeypatch.setattr(covalent_state, "note_job", self._store)
+        monkeypatch.setattr(database, "note_job", self._store)
 
     async def call(self, function, *args, before=(), after=(), **kwargs):
         calls = [

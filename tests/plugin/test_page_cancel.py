@@ -12,7 +12,7 @@ import covalent as ct
 import pytest
 
 from farcall import Settings
-from farcall.covalent_api import Covalent
+from farcall.covalent.api import Covalent
 from farcall.engine.session import session_for
 from farcall.operations.cancel import cancel, cancel_all, idle, unfinished
 from farcall.operations.catalog import Catalog, Query

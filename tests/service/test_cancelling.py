@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from farcall import BatchExecutor
-from farcall.covalent_api import Covalent
+from farcall.covalent.api import Covalent
 from farcall.engine.session import session_for
 from farcall.operations.cancel import cancel, cancel_all, unfinished
 from farcall.operations.catalog import Catalog, Query

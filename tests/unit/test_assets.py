@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall import assets
-from farcall.assets import Electron, TaskGroup
+from farcall.covalent import assets
+from farcall.covalent.assets import Electron, TaskGroup
 from farcall_runtime import archive, envelope, pickles
 from farcall_runtime.archive import Encoder
 from farcall_runtime.electron import Node

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from farcall import covalent_resume
-from farcall.covalent_api import Covalent
+from farcall.covalent import resume
+from farcall.covalent.api import Covalent
 from farcall.model.errors import FarcallError
 
 
@@ -103,7 +103,7 @@ def test_an_answer_of_another_form_is_told(answering, body):
     with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
         Covalent(address).running()
     with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
-        list(covalent_resume.resume(["d"], address))
+        list(resume.resume(["d"], address))
 
 
 def test_a_server_that_gives_the_same_page_again_and_again_is_asked_no_further(answering):

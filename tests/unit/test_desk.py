@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall import Settings, electrons, groups
+from farcall import Settings
 from farcall.backends.batch import preflight
 from farcall.backends.batch.preflight import Resources
-from farcall.electrons import Desk
+from farcall.covalent import group_job, task_groups
+from farcall.covalent.group_job import CancelledGroupError, Run
+from farcall.covalent.task_groups import Desk
 from farcall.engine import session
 from farcall.engine.session import Session
-from farcall.groups import CancelledGroupError, Run
 from farcall.model.errors import ServiceError, SubmissionError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Arrived
@@ -139,7 +140,7 @@ async def opened(account, monkeypatch):
     async def find(settings):
         return made
 
-    for module in (electrons, groups, session):
+    for module in (task_groups, group_job, session):
         monkeypatch.setattr(module, "session_for", find)
     # A thread's work would be done in no time at all, or never.
     monkeypatch.setattr(made, "in_thread", lambda function, *args: _at_once(function, *args))

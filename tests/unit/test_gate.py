@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.gate import Gate
+from farcall.covalent.burst import Gate
 
 
 class Tasks:

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from farcall import nodes
+from farcall.covalent import node_results
 from farcall.model import errors
 from farcall.model.endings import About, of_job
 from farcall.model.jobs import JobDetail, JobStatus
@@ -52,8 +52,8 @@ def read(*records, status=OutcomeStatus.DONE, job=JOB, **meta):
         "results": [{"status": records[-1]["status"], "nodes": group}],
         **meta,
     }
-    (result,) = nodes.read(meta, b"".join(envelope.pack(archives)), job)
-    return nodes.ends(result, range(len(records)), job.stdout, job.stderr)
+    (result,) = node_results.read(meta, b"".join(envelope.pack(archives)), job)
+    return node_results.ends(result, range(len(records)), job.stdout, job.stderr)
 
 
 def test_each_node_has_its_value_or_its_error_and_its_output():
@@ -115,7 +115,7 @@ VERDICTS = [
 @pytest.mark.parametrize("kind", VERDICTS)
 def test_every_verdict_is_told_to_each_node_with_its_name(kind):
     text = JOB.tell("this is what happened", "do that")
-    for end in nodes.ends(Result(error=kind(text)), [3, 5], OUTPUT, ERRORS):
+    for end in node_results.ends(Result(error=kind(text)), [3, 5], OUTPUT, ERRORS):
         assert f"{kind.__name__}: {text}" == end.error
         assert (kind is errors.JobCancelledError) is end.cancelled
         assert (None, OUTPUT, ERRORS) == (end.value, end.stdout, end.stderr)
@@ -137,13 +137,13 @@ def test_every_verdict_is_told_to_each_node_with_its_name(kind):
 )
 def test_what_ended_the_process_is_told_to_each_node(status, meta, told):
     meta = {"child_status": -9, "usage": {}, "results": [], "begun": 1, "status": status, **meta}
-    (result,) = nodes.read(meta, b"", JOB)
-    for end in nodes.ends(result, [3, 5], OUTPUT, ERRORS):
+    (result,) = node_results.read(meta, b"", JOB)
+    for end in node_results.ends(result, [3, 5], OUTPUT, ERRORS):
         assert end.error.startswith(told), end.error
         assert ". To do: " in end.error
 
 
 def test_what_batch_says_is_told_to_each_node():
     gone = JobDetail("job-1", "make", status=JobStatus.FAILED, status_reason="Host EC2 gone")
-    (end,) = nodes.ends(Result(error=of_job(gone).error(JOB)), [3], OUTPUT, ERRORS)
+    (end,) = node_results.ends(Result(error=of_job(gone).error(JOB)), [3], OUTPUT, ERRORS)
     assert end.error.startswith("HostLostError: the instance under the job was terminated: job ")

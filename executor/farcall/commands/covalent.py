@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from farcall import covalent_resume
+from farcall.covalent import resume
 from farcall.model.terminal import in_a_line
 from farcall.printing import say
 
@@ -24,7 +24,7 @@ def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None
     at any time: what is under way is left alone.
     """
     count = 0
-    for found in covalent_resume.resume(dispatch_ids, server):
+    for found in resume.resume(dispatch_ids, server):
         count += 1
         say(f"{found.dispatch_id} ({in_a_line(found.name)}): {len(found.asked)} unfinished tasks")
         if found.foreign:

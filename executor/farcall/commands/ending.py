@@ -11,7 +11,7 @@ import click
 from farcall.commands import codes, tables
 from farcall.commands.common import opened, print_json
 from farcall.commands.looking import chosen_user
-from farcall.covalent_api import Covalent
+from farcall.covalent.api import Covalent
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.terminal import in_a_line
 from farcall.operations import cancel

@@ -15,7 +15,7 @@ import click
 
 from farcall import ui
 from farcall.commands.common import moment
-from farcall.covalent_api import Covalent
+from farcall.covalent.api import Covalent
 from farcall.model.settings import Settings
 from farcall.printing import say
 from farcall.ui.guard import is_loopback

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from farcall import covalent_cancel
-from farcall.covalent_api import Covalent
+from farcall.covalent import cancel as covalent_cancel
+from farcall.covalent.api import Covalent
 from farcall.engine.session import Session
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import farcall
-from farcall.covalent_api import Covalent
+from farcall.covalent.api import Covalent
 from farcall.engine.logs import reader
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings

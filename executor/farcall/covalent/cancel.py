@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farcall.covalent_api import Covalent
+from farcall.covalent.api import Covalent
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission

@@ -11,15 +11,16 @@ from covalent._shared_files import TaskRuntimeError
 from covalent._shared_files.exceptions import TaskCancelledError
 from covalent._workflow.transportable_object import TransportableObject
 
-from farcall import assets, covalent_state
-from farcall.assets import TaskGroup
-from farcall.covalent_options import ConfiguredExecutor
-from farcall.electrons import desk
+from farcall.covalent import assets
+from farcall.covalent.assets import TaskGroup
+from farcall.covalent.group_job import CancelledGroupError, Key, Run
+from farcall.covalent.node_results import telling
+from farcall.covalent.plugin import database
+from farcall.covalent.plugin.options import ConfiguredExecutor
+from farcall.covalent.task_groups import desk
 from farcall.engine.session import session_for
-from farcall.groups import CancelledGroupError, Key, Run
 from farcall.model.errors import FarcallError, JobLostError
 from farcall.model.workflows import Workflow
-from farcall.nodes import telling
 from farcall_runtime.electron import Node
 
 _prepared: dict[Key, tuple[TaskGroup, Workflow | None]] = {}
@@ -59,11 +60,11 @@ class DirectExecutor(ConfiguredExecutor):
         group = await asyncio.to_thread(_from_objects, function, args, kwargs, key[1])
         workflow = None
         if by_server:
-            workflow = (await asyncio.to_thread(covalent_state.stored, key[0], key[1:])).workflow
+            workflow = (await asyncio.to_thread(database.stored, key[0], key[1:])).workflow
         _prepared[key] = group, workflow
         job_id = await self.submit_task(task_metadata, {})
         if by_server:
-            await covalent_state.note_job(*key, self.stored, job_id)
+            await database.note_job(*key, self.stored, job_id)
         value, stdout, stderr = await self.query_result(task_metadata)
         for text, stream in ((stdout, self.task_stdout), (stderr, self.task_stderr)):
             if stream is not None:

@@ -12,12 +12,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from farcall.assets import TaskGroup
 from farcall.client import recovery
+from farcall.covalent.assets import TaskGroup
+from farcall.covalent.burst import Gate
+from farcall.covalent.group_job import CancelledGroupError, GroupJob, Key, Run
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
-from farcall.gate import Gate
-from farcall.groups import CancelledGroupError, GroupJob, Key, Run
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission

@@ -12,13 +12,14 @@ from covalent._shared_files.exceptions import TaskCancelledError
 from covalent._shared_files.util_classes import RESULT_STATUS
 from covalent.executor.schemas import ResourceMap, TaskSpec, TaskUpdate
 
-from farcall import assets, covalent_restart, covalent_state
-from farcall.assets import TaskGroup
-from farcall.covalent_options import ConfiguredExecutor
-from farcall.electrons import desk
-from farcall.groups import CancelledGroupError, Key, Run
+from farcall.covalent import assets
+from farcall.covalent.assets import TaskGroup
+from farcall.covalent.group_job import CancelledGroupError, Key, Run
+from farcall.covalent.node_results import NodeEnd, as_utf8, telling
+from farcall.covalent.plugin import database, restart
+from farcall.covalent.plugin.options import ConfiguredExecutor
+from farcall.covalent.task_groups import desk
 from farcall.model.workflows import Workflow
-from farcall.nodes import NodeEnd, as_utf8, telling
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer
 
@@ -83,7 +84,7 @@ class ManagedExecutor(ConfiguredExecutor):
             _collections[keys[0]] = value
             return {_COLLECTED: True}
         try:
-            note = partial(covalent_state.note_job, *keys[-1], self.stored)
+            note = partial(database.note_job, *keys[-1], self.stored)
             run = await desk().submit(settings, keys, group, note, workflow)
         except CancelledGroupError:
             raise TaskCancelledError from None
@@ -185,18 +186,18 @@ class ManagedExecutor(ConfiguredExecutor):
 
     async def _rejoin(self, key: Key, group: int) -> Run | None:
         """Join a node's job again, or have a node without one started again."""
-        await covalent_restart.look_for_orphans(key[0])
-        if covalent_restart.has_ended(*key):
+        await restart.look_for_orphans(key[0])
+        if restart.has_ended(*key):
             return None
-        stored = await asyncio.to_thread(covalent_state.read_job, *key)
+        stored = await asyncio.to_thread(database.read_job, *key)
         job_id = await desk().find_job(self.settings, stored.handle)
         if job_id is not None:
             if job_id != stored.handle:
-                await covalent_state.note_job(*key, self.stored, job_id)
+                await database.note_job(*key, self.stored, job_id)
             if stored.is_cancelled:
                 await desk().note_cancelled(self.settings, job_id)
             return desk().adopt(self.settings, key, job_id)
-        await covalent_restart.start_again(key[0], group)
+        await restart.start_again(key[0], group)
         return None
 
     async def _append_logs(self, dispatch_id: str, end: NodeEnd) -> None:
@@ -210,11 +211,11 @@ class ManagedExecutor(ConfiguredExecutor):
 
 async def _shown(run: Run, wait: Awaitable[T]) -> T:
     """Wait for a run's end; its nodes show meanwhile what keeps it from being known."""
-    run.tell = lambda text: covalent_state.note_trouble(run.keys, text)
+    run.tell = lambda text: database.note_trouble(run.keys, text)
     try:
         return await wait
     finally:
-        await covalent_state.trouble_noted()
+        await database.trouble_noted()
 
 
 def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:
@@ -225,7 +226,7 @@ def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:
 def _read(dispatch_id: str, task_specs: Sequence[TaskSpec]) -> tuple[TaskGroup, Workflow]:
     nodes = [Node(spec.electron_id, spec.args, spec.kwargs) for spec in task_specs]
     numbers = {n for node in nodes for n in (node.number, *node.args, *node.kwargs.values())}
-    found = covalent_state.stored(dispatch_id, numbers)
+    found = database.stored(dispatch_id, numbers)
     return assets.read_group(nodes, found.files), found.workflow
 
 
@@ -263,5 +264,5 @@ async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
 
 
 async def _update(key: Key, status: Any, found: Mapping[str, Buffer]) -> TaskUpdate:
-    written = await asyncio.to_thread(covalent_state.write_assets, *key, found) if found else {}
+    written = await asyncio.to_thread(database.write_assets, *key, found) if found else {}
     return TaskUpdate(dispatch_id=key[0], node_id=key[1], status=status, assets=written)

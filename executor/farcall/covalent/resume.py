@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from farcall.covalent_api import DEFAULT_ADDRESS, Covalent
+from farcall.covalent.api import DEFAULT_ADDRESS, Covalent
 
 _EXECUTOR = "awsbatch"
 _UNFINISHED = ("RUNNING", "NEW_OBJECT")

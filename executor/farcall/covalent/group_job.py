@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from farcall import nodes
 from farcall.aws import refusals
 from farcall.client.job import Job
+from farcall.covalent import node_results
+from farcall.covalent.node_results import NodeEnd
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
@@ -17,7 +18,6 @@ from farcall.engine.watch import Arrival, Patience, UnseenError
 from farcall.model.errors import JobCancelledError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.nodes import NodeEnd
 
 _log = logging.getLogger("farcall")
 
@@ -46,7 +46,7 @@ class GroupJob(Job[Any]):
         output: Output,  # Covalent shows it, so all of it is fetched
     ) -> Delivered:
         return await session.fetch(
-            submission, index, arrived, nodes.read, self._settings.cache_dir
+            submission, index, arrived, node_results.read, self._settings.cache_dir
         )
 
     async def delivered(self) -> Delivered:
@@ -101,7 +101,9 @@ class Run:
         """Wait for the end, and return how each node ended."""
         delivered = await self._delivered()
         numbers = [number for _, number in self.keys]
-        found = nodes.ends(delivered.results[0], numbers, delivered.stdout, delivered.stderr)
+        found = node_results.ends(
+            delivered.results[0], numbers, delivered.stdout, delivered.stderr
+        )
         self._numbers = {end.node for end in found}
         self._succeeded = all(end.value is not None for end in found)
         return {end.node: end for end in found}
