@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from farcall import demo_workflows, local, showing
+from farcall import local
+from farcall.cli.demos import common, workflows
 
 #: The only folder that the pictures know of. Tracebacks have its name.
 HOME = Path("/tmp/ada")
@@ -60,8 +61,8 @@ def stage() -> Iterator[Stage]:
     try:
         who = {"HOME": str(HOME), "LOGNAME": "ada", "USER": "ada"}
         with (
-            local.start(cpus=demo_workflows.CPUS) as aws,
-            showing.environment({**who, **aws.environment}),
+            local.start(cpus=workflows.CPUS) as aws,
+            common.environment({**who, **aws.environment}),
         ):
             programs = os.pathsep.join((str(Path(sys.executable).parent), os.defpath))
             terminal = {"PATH": programs, "LANG": "C.UTF-8", "TERM": "xterm-256color"}
@@ -84,7 +85,7 @@ def refuse_private(shown: str) -> None:
 def _workflows() -> ModuleType:
     """Import the workflows from Ada's folder."""
     path = HOME / "workflows.py"
-    shutil.copyfile(demo_workflows.__file__, path)
+    shutil.copyfile(workflows.__file__, path)
     spec = importlib.util.spec_from_file_location("workflows", path)
     assert spec is not None
     assert spec.loader is not None

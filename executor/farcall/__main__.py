@@ -1,5 +1,5 @@
 """``python -m farcall`` is ``farcall``."""
 
-from farcall.cli import main
+from farcall.cli.main import main
 
 main()

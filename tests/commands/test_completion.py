@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from farcall.cli import COMMANDS, cli
+from farcall.cli.main import COMMANDS, cli
 
 FARCALL = Path(sys.executable).with_name("farcall")
 
@@ -68,13 +68,13 @@ def test_a_command_is_what_the_table_says(name):
 
 
 def test_help_imports_no_command():
-    imported = "import sys; sys.argv = ['farcall', '--help']; import farcall.cli\n"
-    imported += "try: farcall.cli.main()\n"
+    imported = "import sys; sys.argv = ['farcall', '--help']; import farcall.cli.main\n"
+    imported += "try: farcall.cli.main.main()\n"
     imported += "finally: print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", imported], capture_output=True, text=True, check=True
     )
     modules = done.stdout.splitlines()[-1].split()
-    assert "farcall.cli" in modules
+    assert "farcall.cli.main" in modules
     heavy = {"aioboto3", "botocore", "moto", "obstore", "pydantic", "starlette", "covalent"}
     assert not heavy.intersection(modules)

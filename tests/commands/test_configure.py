@@ -12,7 +12,7 @@ import tomlkit
 
 from commands.conftest import FARCALL
 from farcall import FarcallError, Settings
-from farcall.commands.configure import _updated
+from farcall.cli.configure import _updated
 from farcall.model.settings_help import describe
 
 MINE = """\

@@ -15,7 +15,7 @@ import pytest
 import hostile
 import terminal
 from commands.conftest import FARCALL
-from farcall import cli
+from farcall.cli import main
 from farcall.engine.session import this_user
 from foreign import submit
 
@@ -120,11 +120,11 @@ async def test_no_command_has_the_terminal_obey_what_it_shows(told, monkeypatch)
             assert hostile.OVERWRITE not in shown.text, (line, shown.text)
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", main.COMMANDS)
 def test_no_command_has_the_terminal_obey_its_own_arguments(name, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["farcall", name, f"--{ARGUMENT}"])
     with pytest.raises(SystemExit):
-        cli.main()
+        main.main()
     out, err = capsys.readouterr()
     assert hostile.obeyed(out + err) == set(), err
     assert hostile.MARK in out + err

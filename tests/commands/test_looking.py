@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import terminal
-from farcall.cli import cli
+from farcall.cli.main import cli
 from foreign import submit
 from patience import until_async
 from proxy import Proxy

@@ -18,9 +18,9 @@ import pytest
 
 from commands.conftest import FARCALL
 from farcall import FarcallError, Settings
-from farcall.commands.options import given
-from farcall.commands.running import _in_json
-from farcall.commands.targets import find
+from farcall.cli.options import given
+from farcall.cli.run import _in_json
+from farcall.cli.targets import find
 from patience import PATIENCE_S
 from proxy import Proxy
 

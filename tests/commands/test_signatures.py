@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from farcall.commands.signatures import Call
+from farcall.cli.signatures import Call
 
 
 class Colour(enum.Enum):

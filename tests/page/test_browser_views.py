@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from farcall import BatchExecutor, showing
+from farcall import BatchExecutor
+from farcall.cli.demos import common
 from page import tasks
 from page.looking import PATIENCE_MS, SCROLLS_SIDEWAYS, row, wait_for_states
 
@@ -61,7 +62,7 @@ _CONTRAST = """element => {
 async def views(embedded, tmp_path_factory):
     """The addresses of each view, with something on it."""
     gate = tmp_path_factory.mktemp("views") / "gate"  # stays closed
-    with showing.environment(embedded.environment):
+    with common.environment(embedded.environment):
         on = BatchExecutor(workflow="views", vcpu=1, memory=1, retry_attempts=1, linger_s=0)
         running = await on.submit(tasks.hold, str(gate))
         failed = await on.submit(tasks.diverge, 17)

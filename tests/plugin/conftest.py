@@ -23,7 +23,7 @@ import pytest
 
 import farcall.local
 from absent import Absent
-from farcall.covalent_server import CovalentServer
+from farcall.cli.demos.covalent_server import CovalentServer
 from patience import PATIENCE_S
 
 #: Seconds for a dispatch, unless a test knows better.

@@ -15,7 +15,7 @@ import boto3
 import covalent as ct
 import pytest
 
-from farcall.covalent_server import CovalentServer
+from farcall.cli.demos.covalent_server import CovalentServer
 from patience import PATIENCE_S, until
 from proxy import Proxy, lose_reasons
 

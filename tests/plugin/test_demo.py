@@ -16,13 +16,13 @@ import urllib.request
 import psutil
 import pytest
 
-from farcall import covalent_demo
+from farcall.cli.demos import covalent
 from farcall.model.errors import FarcallError
 from patience import PATIENCE_S, until
 
 COMMAND = [sys.executable, "-m", "farcall", "covalent", "demo"]
 
-# The demo itself refuses to run there, as `farcall.covalent_demo` says.
+# The demo itself refuses to run there, as `farcall.cli.demos.covalent` says.
 pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"
 )
@@ -159,6 +159,6 @@ def test_sigterm_while_it_starts_ends_all_of_it(start, place):
 
 def test_a_python_that_covalent_does_not_support_is_refused(monkeypatch):
     newer = types.SimpleNamespace(version_info=(3, 13, 0), version="3.13.0 (main)")
-    monkeypatch.setattr(covalent_demo, "sys", newer)
+    monkeypatch.setattr(covalent, "sys", newer)
     with pytest.raises(FarcallError, match=r"supports Python 3\.10 to 3\.12; this is 3\.13\.0"):
-        covalent_demo.run()
+        covalent.run()

@@ -19,8 +19,8 @@ from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
 from farcall import JobLostError, Settings, SettingsError
+from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent.plugin import database
-from farcall.covalent_server import CovalentServer
 from farcall.engine import status_poller
 from farcall.model.errors import FarcallError
 from proxy import Proxy

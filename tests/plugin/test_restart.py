@@ -18,8 +18,8 @@ import covalent as ct
 import pytest
 
 import farcall.local
+from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent import resume as covalent_resume
-from farcall.covalent_server import CovalentServer
 from patience import PATIENCE_S, until
 from proxy import Proxy, lose_reasons
 

@@ -17,7 +17,7 @@ import covalent as ct
 import psutil
 import pytest
 
-from farcall.covalent_server import CovalentServer
+from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.model.errors import FarcallError
 from patience import PATIENCE_S, until
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hostile
-from farcall import FarcallError, TaskError, printing
+from farcall import FarcallError, TaskError
+from farcall.cli import printing
 from farcall.engine.logs.transcript import Line
 from farcall.model import terminal
 

@@ -13,11 +13,11 @@ import click
 from rich.status import Status
 from rich.text import Text
 
-from farcall.commands.common import print_json
+from farcall.cli.common import print_json
+from farcall.cli.printing import Console, say
 from farcall.model.terminal import in_a_line
 from farcall.operations import doctor as checkup
 from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
-from farcall.printing import Console, say
 
 _SAY_S = 10.0
 _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from farcall.cli.printing import Printer, say
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered, Run
@@ -18,7 +19,6 @@ from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
 from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
-from farcall.printing import Printer, say
 from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 

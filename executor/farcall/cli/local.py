@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from farcall import demo, local
+from farcall import local
+from farcall.cli.demos import plain
 from farcall.model.errors import FarcallError
 
 
@@ -56,8 +57,8 @@ def run_demo(tasks: int, port: int, *, page: bool) -> None:
     With --page, two workflows run for some minutes instead, and the page shows them until Ctrl-C.
     """
     if not page:
-        asyncio.run(demo.run(tasks))
+        asyncio.run(plain.run(tasks))
         return
-    from farcall import demo_page  # the ui extra may be missing
+    from farcall.cli.demos import page as demo_page  # the ui extra may be missing
 
     asyncio.run(demo_page.run(port))

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import click
 
 from farcall import ui
-from farcall.commands.common import moment
+from farcall.cli.common import moment
+from farcall.cli.printing import say
 from farcall.covalent.api import Covalent
 from farcall.model.settings import Settings
-from farcall.printing import say
 from farcall.ui.guard import is_loopback
 
 _PORT = 8750

@@ -15,18 +15,18 @@ import click
 from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
-from farcall import reattach
 from farcall.backends.batch.endings import blocked
+from farcall.cli import reattach
+from farcall.cli.options import called, given, job_options, value_file
+from farcall.cli.printing import Console, say
+from farcall.cli.signatures import Call
+from farcall.cli.targets import Target, find
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.task import Task
-from farcall.commands.options import called, given, job_options, value_file
-from farcall.commands.signatures import Call
-from farcall.commands.targets import Target, find
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.terminal import in_a_line
-from farcall.printing import Console, say
 
 _LOOK_S = (0.5, 5.0)
 """The shortest and the longest time between two looks at the job's state."""

@@ -18,7 +18,8 @@ import click
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from farcall.commands.options import check, parse, read
+from farcall.cli.options import check, parse, read
+from farcall.cli.printing import hand_out, say
 from farcall.model.config_trust import agree, is_agreed
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.files import replacing
@@ -33,7 +34,6 @@ from farcall.model.settings import (
 )
 from farcall.model.settings import read as read_file
 from farcall.model.settings_help import Description, describe
-from farcall.printing import hand_out, say
 
 _HOME = Path("~/.config/farcall/farcall.toml")
 _TITLE = f"[{'.'.join(SECTION)}]"

@@ -17,11 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from farcall import local, showing
+from farcall import local
+from farcall.cli.demos import common
+from farcall.cli.printing import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.printing import Console
 
 _EXPERIMENT = """\
 @executor.task
@@ -54,7 +55,7 @@ async def run(tasks: int) -> None:
     began = time.monotonic()
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = local.start()
-    with aws, showing.environment(aws.environment):
+    with aws, common.environment(aws.environment):
         console.print(f"An embedded AWS runs on [cyan]{aws.endpoint_url}[/]\n")
         executor = BatchExecutor(vcpu=1, memory=2, time_limit=300)
         async with executor:
@@ -64,7 +65,7 @@ async def run(tasks: int) -> None:
             ]
         console.print(_table(rows))
     console.print(f"All of it took {time.monotonic() - began:.1f} s.\n")
-    console.print(showing.next_steps(_NEXT))
+    console.print(common.next_steps(_NEXT))
 
 
 async def _train(executor: BatchExecutor, console: Console) -> JobDetail:
@@ -167,7 +168,7 @@ def _table(rows: list[JobDetail]) -> Table:
             f"[green]{row.status}[/]"
             if row.status is JobStatus.SUCCEEDED
             else f"[red]{row.status}[/]",
-            showing.seconds(row.created_at, row.started_at),
-            showing.seconds(row.started_at or row.created_at, row.stopped_at),
+            common.seconds(row.created_at, row.started_at),
+            common.seconds(row.started_at or row.created_at, row.stopped_at),
         )
     return table

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from farcall.cli.printing import say
 from farcall.engine.session import Session, session_for
 from farcall.model.settings import Settings
-from farcall.printing import say
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from farcall import reattach
-from farcall.commands.common import print_json
-from farcall.commands.options import value_file
+from farcall.cli import reattach
+from farcall.cli.common import print_json
+from farcall.cli.options import value_file
+from farcall.cli.printing import say
 from farcall.model.terminal import in_a_line
 from farcall.operations import json_view
-from farcall.printing import say
 
 
 @click.command("attach")

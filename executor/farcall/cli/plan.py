@@ -16,12 +16,12 @@ from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import LARGEST_ARRAY
 from farcall.backends.batch.plan import Documents
 from farcall.backends.batch.preflight import Resources, role_arn
-from farcall.commands.options import called, given, job_options
-from farcall.commands.running import prepare
+from farcall.cli.options import called, given, job_options
+from farcall.cli.printing import Console, say
+from farcall.cli.run import prepare
 from farcall.engine.session import session_for
 from farcall.model.settings import Settings
 from farcall.payload import pickling
-from farcall.printing import Console, say
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
 _SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its place

@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.text import Text
 
-from farcall.commands import tables
+from farcall.cli import tables
+from farcall.cli.printing import Console
 from farcall.engine.session import this_user
 from farcall.model.terminal import in_a_line, shown
 from farcall.operations.catalog import Entry
 from farcall.payload.tracebacks import with_source
-from farcall.printing import Console
 
 _LABEL = 12
 _MIB = 2**20

@@ -11,14 +11,14 @@ from datetime import datetime, timedelta, timezone
 import click
 
 from farcall.backends.batch.endings import is_explained
-from farcall.commands import codes, sheets, tables
-from farcall.commands.common import moment, opened, print_json
+from farcall.cli import exit_codes, sheets, tables
+from farcall.cli.common import moment, opened, print_json
+from farcall.cli.printing import say
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import describe, json_view
 from farcall.operations.catalog import Catalog, Entry, Query
-from farcall.printing import say
 
 _ACTIVE = "active"
 _STATES = (*(state.lower() for state in json_view.STATES), _ACTIVE)
@@ -247,7 +247,7 @@ def show_status(job_ids: tuple[str, ...], *, as_json: bool) -> None:
     for text in missing:
         say(text, err=True)
     if missing:
-        sys.exit(codes.UNKNOWN)
+        sys.exit(exit_codes.UNKNOWN)
 
 
 async def _describe(job_ids: list[str]) -> tuple[list[Entry], list[str]]:

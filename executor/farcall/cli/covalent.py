@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from farcall.cli.printing import say
 from farcall.covalent import resume
 from farcall.model.terminal import in_a_line
-from farcall.printing import say
 
 
 @click.group("covalent")
@@ -38,6 +38,6 @@ def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None
 @click.option("--keep", is_flag=True, help="Serve Covalent's page until Ctrl-C.")
 def run_covalent_demo(*, keep: bool) -> None:
     """Run the SVM experiment on a real Covalent server of its own, without an AWS account."""
-    from farcall import covalent_demo
+    from farcall.cli.demos import covalent as covalent_demo
 
     covalent_demo.run(keep=keep)

@@ -7,9 +7,10 @@ import logging
 import shlex
 import signal
 
-from farcall import demo_workflows, local, showing, ui
+from farcall import local, ui
+from farcall.cli.demos import common, workflows
+from farcall.cli.printing import Console
 from farcall.model.settings import Settings
-from farcall.printing import Console
 
 _NEXT = (
     ("farcall list", "the jobs, at a terminal"),
@@ -32,10 +33,10 @@ async def run(port: int) -> None:
     # The page tells of the attempts that fail.
     logging.getLogger("farcall").setLevel(logging.ERROR)
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
-        aws = local.start(cpus=demo_workflows.CPUS)
-    with aws, showing.environment(aws.environment):
+        aws = local.start(cpus=workflows.CPUS)
+    with aws, common.environment(aws.environment):
         site = ui.Site(Settings(), ui.Options(port=port))
-        work = asyncio.create_task(demo_workflows.run(aws))
+        work = asyncio.create_task(workflows.run(aws))
         serving = asyncio.ensure_future(
             ui.serve(site, lambda served: _tell(console, served.link, aws))
         )
@@ -54,6 +55,6 @@ def _tell(console: Console, link: str, aws: local.LocalAWS) -> None:
     for name, value in aws.environment.items():
         console.out(f"export {name}={shlex.quote(value)}", highlight=False)
     console.print()
-    console.print(showing.next_steps(_NEXT))
+    console.print(common.next_steps(_NEXT))
     console.print("\nThe page, until Ctrl-C:\n")
     console.out(f"  {link}", highlight=False)

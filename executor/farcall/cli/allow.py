@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from farcall.cli.printing import say
 from farcall.model import config_trust
 from farcall.model.errors import FarcallError
 from farcall.model.settings import WORKING_FILE, decided, read
 from farcall.model.terminal import in_a_line
-from farcall.printing import say
 
 
 @click.command("allow")

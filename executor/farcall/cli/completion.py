@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from farcall.printing import hand_out
+from farcall.cli.printing import hand_out
 
 _SHELLS = ("bash", "zsh", "fish")
 

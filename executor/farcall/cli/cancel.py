@@ -8,24 +8,24 @@ from collections.abc import Sequence
 
 import click
 
-from farcall.commands import codes, tables
-from farcall.commands.common import opened, print_json
-from farcall.commands.looking import chosen_user
+from farcall.cli import exit_codes, tables
+from farcall.cli.common import opened, print_json
+from farcall.cli.list import chosen_user
+from farcall.cli.printing import say
 from farcall.covalent.api import Covalent
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.terminal import in_a_line
 from farcall.operations import cancel
 from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Catalog, Entry, Query
-from farcall.printing import say
 
 _CODES = {
     "ending": 0,
     "ended": 0,
-    "unknown": codes.UNKNOWN,
-    "foreign": codes.UNKNOWN,
-    "refused": codes.REFUSED,
-    cancel.OTHER_USER: codes.FAILED,
+    "unknown": exit_codes.UNKNOWN,
+    "foreign": exit_codes.UNKNOWN,
+    "refused": exit_codes.REFUSED,
+    cancel.OTHER_USER: exit_codes.FAILED,
 }
 
 

@@ -31,12 +31,13 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from farcall import covalent_experiment as experiment
-from farcall import local, showing
-from farcall.covalent_server import CovalentServer
+from farcall import local
+from farcall.cli.demos import common
+from farcall.cli.demos import covalent_scripts as experiment
+from farcall.cli.demos.covalent_server import CovalentServer
+from farcall.cli.printing import Console
 from farcall.local import names
 from farcall.model.errors import FarcallError
-from farcall.printing import Console
 
 _PYTHONS = ((3, 10), (3, 12))
 """The first and the last version that Covalent 0.240 supports."""
@@ -98,7 +99,7 @@ def run(*, keep: bool = False) -> None:
         if keep:
             _serve(console, aws, server)
     if not keep:
-        console.print(showing.next_steps(_NEXT))
+        console.print(common.next_steps(_NEXT))
 
 
 def _check() -> None:
@@ -254,7 +255,7 @@ def _nodes_table(server: CovalentServer, title: str) -> Table:
             known["name"],
             known["executor"],
             _colored(known["status"]),
-            showing.seconds(*(_time(known[name]) for name in ("start_time", "end_time"))),
+            common.seconds(*(_time(known[name]) for name in ("start_time", "end_time"))),
         )
     return table
 

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from farcall import __version__
-from farcall.commands import codes
+from farcall.cli import exit_codes
 from farcall.model.errors import FarcallError
 
 
@@ -19,7 +19,7 @@ class Lazy(NamedTuple):
     """A command that is imported only when it is called.
 
     Attributes:
-        place: ``<module of farcall.commands>:<attribute>``.
+        place: ``<module of farcall.cli>:<attribute>``.
         help: What it does, in a line.
     """
 
@@ -70,9 +70,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].place.partition(":")
-        found: click.Command = getattr(
-            importlib.import_module(f"farcall.commands.{module}"), attribute
-        )
+        found: click.Command = getattr(importlib.import_module(f"farcall.cli.{module}"), attribute)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -91,7 +89,7 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=codes.TABLE
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exit_codes.TABLE
 )
 @click.version_option(__version__, prog_name="farcall")
 def cli() -> None:
@@ -108,21 +106,21 @@ def _run() -> Any:
     try:
         return cli.main(standalone_mode=False)
     except click.ClickException as error:
-        from farcall.printing import say
+        from farcall.cli.printing import say
 
         told = io.StringIO()
         error.show(told)  # which may name what lies in the working directory
         say(told.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except click.Abort:  # click has turned KeyboardInterrupt into it
-        return codes.INTERRUPTED
+        return exit_codes.INTERRUPTED
     except (FarcallError, ModuleNotFoundError) as error:
-        from farcall.printing import say
+        from farcall.cli.printing import say
 
         if _is_agreed_now(error):
             return _run()
         say(f"farcall: {error}", fg="red", err=True)
-        return codes.code_of(error)
+        return exit_codes.code_of(error)
 
 
 def _is_agreed_now(error: Exception) -> bool:
@@ -131,7 +129,7 @@ def _is_agreed_now(error: Exception) -> bool:
 
     if not isinstance(error, NotAgreedError) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    from farcall.commands.allow import tell
+    from farcall.cli.allow import tell
 
     tell(error.path, error.decides)
     try:

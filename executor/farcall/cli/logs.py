@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 
 import click
 
-from farcall.commands.common import moment, opened
+from farcall.cli.common import moment, opened
+from farcall.cli.printing import Printer, give_up_stdout
 from farcall.engine.logs import reader
 from farcall.engine.logs.reader import Line
 from farcall.operations.json_view import moment as iso
-from farcall.printing import Printer, give_up_stdout
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 
