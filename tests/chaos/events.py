@@ -11,7 +11,7 @@ from random import Random
 import psutil
 
 from chaos.work import read
-from farcall.local.process import FOLDER
+from farcall.local.runners.process import FOLDER
 
 NO_START = "CannotPullContainerError: pull image manifest has been retried 5 time(s): i/o timeout"
 

@@ -16,8 +16,8 @@ import boto3
 import pytest
 
 import farcall.local
-from farcall.local.docker import SERVER_LABEL
 from farcall.local.leftovers import identity
+from farcall.local.runners.docker import SERVER_LABEL
 from local.account import Account
 
 

@@ -6,16 +6,17 @@ import asyncio
 
 import pytest
 
-from farcall.local import names, submissions
-from farcall.local.credentials import RoleCredentials
-from farcall.local.definitions import Definitions
-from farcall.local.engine import Engine
-from farcall.local.execution import Timing, World
-from farcall.local.jobs import Status
-from farcall.local.logs import CloudWatchLogs
-from farcall.local.process import ProcessRunner
-from farcall.local.queues import Queues
-from farcall.local.signatures import AccessKey
+from farcall.local import names
+from farcall.local.batch import submissions
+from farcall.local.batch.definitions import Definitions
+from farcall.local.batch.engine import Engine
+from farcall.local.batch.jobs import Status
+from farcall.local.batch.queues import Queues
+from farcall.local.iam.signatures import AccessKey
+from farcall.local.runners.credentials import RoleCredentials
+from farcall.local.runners.execution import Timing, World
+from farcall.local.runners.logs import CloudWatchLogs
+from farcall.local.runners.process import ProcessRunner
 from patience import until_async
 
 DEFINITION = {

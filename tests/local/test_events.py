@@ -252,7 +252,7 @@ def test_what_nobody_reads_is_not_kept_for_ever(monkeypatch):
         assert waiting
         now = {name: getattr(time, name)() for name in ("time", "monotonic")}
         clock = {name: lambda moment=moment: moment + 61 for name, moment in now.items()}
-        monkeypatch.setattr("farcall.local.events.time", SimpleNamespace(**clock))
+        monkeypatch.setattr("farcall.local.services.events.time", SimpleNamespace(**clock))
         assert listener.receive(0) is None
         monkeypatch.undo()
         assert not waiting

@@ -15,8 +15,8 @@ import pytest
 
 import farcall.local
 from farcall.local import run_command, start
+from farcall.local.iam.signatures import AccessKey
 from farcall.local.names import client_environment
-from farcall.local.signatures import AccessKey
 from local.account import Account
 from local.test_server import gone
 from patience import PATIENCE_S, until

@@ -17,7 +17,7 @@ from moto.s3.models import S3Backend
 from obstore.store import S3Store
 
 from farcall.local import LocalServer
-from farcall.local.runner import Exit, StartError
+from farcall.local.runners.runner import Exit, StartError
 from local.account import Account
 from patience import until
 

@@ -12,8 +12,8 @@ from email.message import Message
 
 import pytest
 
-from farcall.local import signatures
-from farcall.local.refusals import RefusedError
+from farcall.local.iam import signatures
+from farcall.local.iam.refusals import RefusedError
 
 EXAMPLE_KEY = signatures.AccessKey(
     "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

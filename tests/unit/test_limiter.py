@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from farcall.aws.limiter import Limiter
-from farcall.local.limits import Bucket
+from farcall.local.batch.limits import Bucket
 
 
 async def turns(limiter, clock, count):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.local.policies import Need, UnknownElementError, Verdict, evaluate
+from farcall.local.iam.policies import Need, UnknownElementError, Verdict, evaluate
 
 BUCKET = "arn:aws:s3:::bucket"
 

@@ -27,7 +27,7 @@ from farcall.local.command import run_command, serve
 from farcall.local.launch import LocalAWS, start
 
 if TYPE_CHECKING:
-    from farcall.local.server import LocalServer
+    from farcall.local.services.server import LocalServer
 
 __all__ = ["LocalAWS", "LocalServer", "run_command", "serve", "start"]
 
@@ -39,6 +39,6 @@ def __getattr__(name: str) -> Any:
     from farcall.local.launch import require_extra
 
     require_extra()
-    from farcall.local.server import LocalServer
+    from farcall.local.services.server import LocalServer
 
     return LocalServer

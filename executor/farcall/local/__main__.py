@@ -18,7 +18,7 @@ import threading
 from typing import Any
 
 from farcall.local import names
-from farcall.local.signatures import AccessKey
+from farcall.local.iam.signatures import AccessKey
 
 
 def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: bool) -> None:
@@ -34,11 +34,11 @@ def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: b
     _tell(names.client_environment(address, port, key, docker=docker))
     # Importing moto takes about a second, in which the caller can import what it needs itself;
     # its first request waits in the open port.
-    from farcall.local.server import LocalServer
+    from farcall.local.services.server import LocalServer
 
     options: dict[str, Any] = {"key": key, "enforce_iam": enforce_iam}
     if docker:
-        from farcall.local.docker import DockerRunner
+        from farcall.local.runners.docker import DockerRunner
 
         options["runner"] = DockerRunner
     # The threads of moto keep the interpreter busy; Batch's loop should not wait 5 ms for it.
@@ -49,7 +49,7 @@ def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: b
 
 def _check_engine() -> None:
     """End with a sentence where containers cannot be run."""
-    from farcall.local.docker import NoEngineError, check_engine
+    from farcall.local.runners.docker import NoEngineError, check_engine
 
     try:
         asyncio.run(check_engine())

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from farcall.local.api import Response
-from farcall.local.breaking import BreakingRunner
-from farcall.local.credentials import RoleCredentials
-from farcall.local.engine import Engine
-from farcall.local.errors import ApiError, ClientError
-from farcall.local.execution import Timing
-from farcall.local.jobs import Status
-from farcall.local.limits import Limits
+from farcall.local.batch.api import Response
+from farcall.local.batch.engine import Engine
+from farcall.local.batch.errors import ApiError, ClientError
+from farcall.local.batch.jobs import Status
+from farcall.local.batch.limits import Limits
+from farcall.local.runners.breaking import BreakingRunner
+from farcall.local.runners.credentials import RoleCredentials
+from farcall.local.runners.execution import Timing
 
 #: What stands for "leave it as it is", where None means "no limit".
 UNCHANGED = -1.0

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 
-from farcall.local.signatures import AccessKey
+from farcall.local.iam.signatures import AccessKey
 
 #: The account moto answers for.
 ACCOUNT_ID = "123456789012"

@@ -1,0 +1,386 @@
+"""Attempts as processes of this machine.
+
+What a container would bring is imitated as far as a process goes: an environment that holds
+nothing of the user's, an empty working directory of its own, no standard input, and an end that
+takes every process of the group with it. What is not imitated: the image, the memory limit, the
+file system, and a program's being PID 1 (which ignores SIGTERM unless it handles it). A program
+that moves itself into a session of its own escapes the group and outlives its job, and a server
+killed by SIGKILL leaves running jobs behind that have a command of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from farcall.local import names
+from farcall.local.runners.credentials import RoleCredentials
+from farcall.local.runners.runner import AttemptSpec, Exit, Running, StartError
+
+READ_BYTES = 64 * 1024
+#: How often a process is looked at where the kernel cannot tell of its end.
+POLL_S = 0.02
+
+RUNTIME = "farcall_runtime"
+#: How the names of jobs' folders begin; the job's ID and the attempt's number follow.
+FOLDER = "farcall-job-"
+
+_FORKING = Path(__file__).with_name("forking.py")
+_FORK_SERVER_GONE = "The process that forks jobs was killed"
+_RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+#: Begin the names of variables that are read before a program's first line.
+_EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_")
+
+
+class ProcessRunner:
+    """Runs an attempt as a process in a session of its own.
+
+    A definition's image is not pulled; a job without a command runs what farcall's image runs,
+    ``python -m farcall_runtime``, with this interpreter. On Linux such a job is forked by a
+    process that has imported the runtime already (`farcall.local.runners.forking`), which saves it
+    an interpreter's start and its imports; any other one costs a ``vfork``. Each has its own
+    environment, folder, session and descriptors, whichever way it came to be.
+
+    Args:
+        endpoint_url: Of the embedded AWS, given to each job as ``AWS_ENDPOINT_URL``.
+        credentials: Gives a job its keys, in its environment.
+    """
+
+    def __init__(self, endpoint_url: str, credentials: RoleCredentials) -> None:
+        self._credentials = credentials
+        self._environment = {
+            "PATH": os.pathsep.join(
+                [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+            ),
+            "HOME": os.environ.get("HOME", "/"),
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            "AWS_ENDPOINT_URL": endpoint_url,
+            "AWS_REGION": names.REGION,
+            "AWS_DEFAULT_REGION": names.REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **_runtime_path(),
+        }
+        self._command = (sys.executable, "-m", RUNTIME)
+        self._forks: _ForkServer | None = None
+
+    async def prepare(self, spec: AttemptSpec) -> None:
+        """Do nothing: a process needs no image."""
+
+    async def start(self, spec: AttemptSpec) -> Running:
+        """Start the command, or farcall's runtime when there is none."""
+        keys = self._credentials.keys(spec.role_arn, spec.task_id)
+        environment = {**self._environment, **keys, **spec.environment}
+        can_fork = sys.platform == "linux" and not spec.command
+        attempt = spec.environment.get("AWS_BATCH_JOB_ATTEMPT", "")
+        directory = tempfile.mkdtemp(prefix=f"{FOLDER}{spec.job_id}-{attempt}-")
+        reader, writer = os.pipe()
+        process: _Process
+        try:
+            if can_fork and not any(name.startswith(_EARLY) for name in spec.environment):
+                if self._forks is None or self._forks.is_gone:
+                    self._forks = _ForkServer(self._command[0], self._environment)
+                process = await self._forks.start(environment, directory, writer)
+            else:
+                command: tuple[str, ...] = spec.command or self._command
+                process = _Spawned(command, environment, directory, writer)
+        except StartError:
+            os.close(reader)
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        finally:
+            os.close(writer)
+        return _Attempt(process, reader, directory, spec.output)
+
+    async def close(self) -> None:
+        """End the process that forks jobs; each job has let go of what was its own."""
+        if self._forks is not None:
+            self._forks.close()
+
+
+class _Process(Protocol):
+    """The first process of an attempt."""
+
+    async def wait(self) -> int | None:
+        """Wait for its end, kill its group, and return its code: -N after signal N."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM to it alone."""
+
+    def kill(self) -> None:
+        """Kill its group."""
+
+
+class _Spawned:
+    """A process that was started with a command."""
+
+    def __init__(
+        self, command: tuple[str, ...], environment: dict[str, str], directory: str, output: int
+    ) -> None:
+        try:
+            # Popen blocks the loop for the millisecond until exec has worked or failed. The
+            # program is looked up in the job's PATH.
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise StartError(_cannot_start(command[0], error)) from error
+
+    async def wait(self) -> int:
+        try:
+            await _exited(self._process)
+        finally:
+            # What the main process left behind dies with the container. Before the process is
+            # reaped its number cannot belong to another group.
+            self.kill()
+            code = self._process.wait()
+        return code
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        _kill_group(self._process.pid)
+
+
+class _ForkServer:
+    """The process that forks jobs, seen from here; see `farcall.local.runners.forking`."""
+
+    def __init__(self, interpreter: str, environment: dict[str, str]) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                # Not as a script, whose folder would be the first in which modules are found.
+                (interpreter, "-c", _RUN, str(_FORKING)),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            )
+        self._numbers = itertools.count()
+        self._jobs: dict[int, _Forked] = {}
+        self._rest = b""
+        self.is_gone = False
+        asyncio.get_running_loop().add_reader(self._socket, self._listen)
+
+    async def start(self, environment: dict[str, str], directory: str, output: int) -> _Forked:
+        """Have a job forked.
+
+        Raises:
+            StartError: There is no process to be had.
+        """
+        job = _Forked(self, next(self._numbers))
+        self._jobs[job.number] = job
+        self.ask({"job": job.number, "environment": environment, "directory": directory}, output)
+        await job.started
+        return job
+
+    def ask(self, request: dict[str, Any], *descriptors: int) -> None:
+        """Send a request."""
+        data = json.dumps(request).encode()
+        data = len(data).to_bytes(4, "big") + data
+        with contextlib.suppress(OSError):  # it is gone, which `_listen` sees
+            sent = socket.send_fds(self._socket, [data], descriptors)
+            self._socket.sendall(data[sent:])
+
+    def close(self) -> None:
+        """End it, and what it has forked."""
+        if self.is_gone:
+            return
+        self.is_gone = True
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._process.wait()
+        for job in self._jobs.values():
+            job.lose()
+
+    def _listen(self) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._process.kill()
+            self.close()
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            answer = json.loads(line)
+            job = self._jobs[answer["job"]]
+            job.hear(answer)
+            if "pid" not in answer:
+                del self._jobs[answer["job"]]
+
+
+class _Forked:
+    """A process that was forked for a job.
+
+    Attributes:
+        number: By which the fork server knows it.
+        started: Done when it is there.
+    """
+
+    def __init__(self, server: _ForkServer, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.number = number
+        self.started: asyncio.Future[int] = loop.create_future()
+        self._ended: asyncio.Future[int | None] = loop.create_future()
+        self._server = server
+
+    def hear(self, answer: dict[str, Any]) -> None:
+        """Take what the fork server says of it."""
+        if "pid" in answer:
+            self.started.set_result(answer["pid"])
+        elif "code" in answer:
+            self._ended.set_result(answer["code"])
+        else:
+            self.started.set_exception(StartError(_cannot_start(RUNTIME, answer["error"])))
+
+    def lose(self) -> None:
+        """Go without the fork server, which alone could have told how it ends."""
+        if not self.started.done():
+            self.started.set_exception(StartError(None, _FORK_SERVER_GONE))
+            return
+        _kill_group(self.started.result())
+        self._ended.set_result(None)
+
+    async def wait(self) -> int | None:
+        try:
+            return await self._ended
+        finally:
+            self.kill()
+
+    def terminate(self) -> None:
+        self._server.ask({"job": self.number, "signal": signal.SIGTERM})
+
+    def kill(self) -> None:
+        # The server has killed the group of one that has ended.
+        if not self._ended.done():
+            self._server.ask({"job": self.number, "signal": signal.SIGKILL})
+
+
+class _Attempt:
+    """A running attempt: the process, its output and its directory."""
+
+    def __init__(
+        self, process: _Process, reader: int, directory: str, output: Callable[[bytes], None]
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._directory = directory
+        self._output = output
+        os.set_blocking(reader, False)
+        asyncio.get_running_loop().add_reader(reader, self._pump)
+
+    async def wait(self) -> Exit:
+        try:
+            code = await self._process.wait()
+        finally:
+            self._close()
+            try:
+                os.rmdir(self._directory)  # noqa: PTH106 - mostly empty, and then no thread
+            except OSError:
+                await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        if code is None:
+            return Exit(None, _FORK_SERVER_GONE)
+        return Exit(128 - code if code < 0 else code)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def _pump(self) -> bool:
+        """Pass on what has come; say whether there may be more at once."""
+        try:
+            data = os.read(self._reader, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if data:
+            self._output(data)
+        else:
+            asyncio.get_running_loop().remove_reader(self._reader)
+        return bool(data)
+
+    def _close(self) -> None:
+        """Pass on the rest without waiting: an escaped process may hold the pipe open."""
+        while self._pump():
+            pass
+        asyncio.get_running_loop().remove_reader(self._reader)
+        os.close(self._reader)
+
+
+def _kill_group(pid: int) -> None:
+    # macOS answers EPERM for a group that holds nothing but a zombie.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+async def _exited(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has ended, leaving it to be reaped where the kernel allows that."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(process.pid)
+            try:
+                await _readable(descriptor)
+            finally:
+                os.close(descriptor)
+            return
+    while process.poll() is None:  # noqa: ASYNC110 - nothing can set an event
+        await asyncio.sleep(POLL_S)
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _cannot_start(command: str, error: Exception) -> str:
+    text = (
+        "executable file not found in $PATH"
+        if isinstance(error, FileNotFoundError)
+        else getattr(error, "strerror", None) or str(error)
+    )
+    return (
+        "CannotStartContainerError: Error response from daemon: failed to create task for "
+        f'container: exec: "{command}": {text}'
+    )
+
+
+def _runtime_path() -> dict[str, str]:
+    """Return the PYTHONPATH a job needs where farcall is used from a checkout."""
+    spec = importlib.util.find_spec(RUNTIME)
+    if spec is None or spec.origin is None:
+        return {}
+    root = Path(spec.origin).parent.parent
+    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return {} if root in installed else {"PYTHONPATH": str(root)}

@@ -1,0 +1,282 @@
+"""The embedded AWS as an object: threads, backends and first resources.
+
+Threads: one accepts connections, one for each connection reads and answers, and one runs the
+event loop on which Batch lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+from moto.backends import get_backend
+from werkzeug.serving import make_server
+from werkzeug.test import Client
+
+from farcall.local import names
+from farcall.local.batch.api import BatchApi, Request, Response
+from farcall.local.batch.engine import Engine
+from farcall.local.batch.limits import Limits
+from farcall.local.batch.queues import Queues
+from farcall.local.control import Control, Controls
+from farcall.local.iam.permissions import Guard
+from farcall.local.iam.signatures import AccessKey
+from farcall.local.runners.breaking import BreakingRunner
+from farcall.local.runners.credentials import RoleCredentials
+from farcall.local.runners.execution import Timing, World
+from farcall.local.runners.logs import CloudWatchLogs
+from farcall.local.runners.process import ProcessRunner
+from farcall.local.runners.runner import Runner
+from farcall.local.services.events import Events
+from farcall.local.services.front import SERVICES, Front, Handler
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+_single = threading.Lock()
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "ecs-tasks.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
+
+# As AWS sets it for new buckets, and as docs/iam.md has it for those that farcall uses.
+_NOT_PUBLIC = (
+    "<PublicAccessBlockConfiguration><BlockPublicAcls>true</BlockPublicAcls>"
+    "<IgnorePublicAcls>true</IgnorePublicAcls><BlockPublicPolicy>true</BlockPublicPolicy>"
+    "<RestrictPublicBuckets>true</RestrictPublicBuckets></PublicAccessBlockConfiguration>"
+)
+_LIFECYCLE = (
+    "<LifecycleConfiguration><Rule><ID>old</ID><Filter><Prefix></Prefix></Filter>"
+    "<Status>Enabled</Status><Expiration><Days>30</Days></Expiration></Rule>"
+    "</LifecycleConfiguration>"
+)
+
+
+class LocalServer(Controls):
+    """The embedded AWS in this process, all of its services on one port.
+
+    Use it as a context manager in tests that want to look inside; `farcall.local.start` runs the
+    same in a process of its own, where it does not share the interpreter lock with its clients.
+    Only one can be open at a time, because moto's state is the module's.
+
+    Args:
+        cpus: Processors the jobs share; None for the machine's.
+        listener: The socket to listen on; a free port of the loopback by default.
+        runner: Makes what runs the containers, given the endpoint's URL and what hands out the
+            credentials of job roles. Processes by default.
+        key: The account's own access key, in ``environment`` too; a new one by default.
+        enforce_iam: Whether permissions are checked. The account's own key is its root user's,
+            who may do everything; users, roles and policies are made by IAM's API.
+            `farcall.local.iam.permissions` says what is not looked at.
+
+    Attributes:
+        endpoint_url: URL of every service.
+        environment: Variables that point AWS clients and farcall here.
+    """
+
+    def __init__(
+        self,
+        *,
+        cpus: int | None = None,
+        listener: socket.socket | None = None,
+        runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
+        key: AccessKey | None = None,
+        enforce_iam: bool = False,
+    ) -> None:
+        self._socket = listener or names.listen()
+        if not _single.acquire(blocking=False):
+            self._socket.close()
+            raise RuntimeError("moto keeps one state for all: one LocalServer in a process.")
+        host, port = self._socket.getsockname()[:2]
+        key = key or AccessKey.new()
+        self.environment = names.client_environment(host, port, key)
+        self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
+        self._credentials = RoleCredentials(self._assume, key, enforced=enforce_iam)
+        self._front = Front(self._batch, self._answer_control, self._credentials, key, host)
+        _create_resources(self._front)
+        if enforce_iam:
+            self._front.guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
+        self._loop = asyncio.new_event_loop()
+        self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
+        self._threads[0].start()
+        cpus = cpus or os.cpu_count() or 1
+        self._events = Events(
+            _backend("events", names.REGION),
+            _backend("sqs", names.REGION),
+            self._front.locks["events"],
+            enforced=enforce_iam,
+        )
+        self._front.refill = self._events.refill
+        self._runner = self._on_loop(lambda: runner(self.endpoint_url, self._credentials))
+        self._engine, self._api, self._control = self._on_loop(lambda: self._make_batch(cpus))
+        self._http = make_server(
+            host,
+            port,
+            self._front,
+            threaded=True,
+            request_handler=Handler,
+            fd=self._socket.fileno(),
+        )
+        self._threads.append(
+            threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        )
+        self._threads[1].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill the jobs, close the connections and forget everything. May be called twice."""
+        if self._loop.is_closed():
+            return
+        self._http.shutdown()
+        for last in (
+            self._engine.close(),
+            self._runner.close(),
+            self._loop.shutdown_default_executor(),
+        ):
+            asyncio.run_coroutine_threadsafe(last, self._loop).result()
+        self._events.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        for connection in list(self._front.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._socket.close()
+        self._loop.close()
+        _single.release()
+
+    def _make_batch(self, cpus: int) -> tuple[Engine, BatchApi, Control]:
+        queues, limits, timing = Queues(), Limits(), Timing()
+        queues.create_environment(
+            {
+                "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
+                "type": "UNMANAGED",
+                "unmanagedvCpus": cpus,
+            }
+        )
+        order = [{"order": 1, "computeEnvironment": names.COMPUTE_ENVIRONMENT}]
+        queues.create_queue(
+            {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
+        )
+        runner = BreakingRunner(self._runner)
+        world = World(
+            runner=runner,
+            logs=CloudWatchLogs(
+                _backend("logs", names.REGION), self._front.locks["logs"], self._front.guard
+            ),
+            assumable=self._assumable,
+            environment_name=lambda job: queues.environment_name(job.submission.queue),
+            timing=timing,
+            changed=self._events.changed,
+        )
+        engine = Engine(world, cpus)
+        control = Control(engine, limits, timing, self._credentials, runner)
+        return engine, BatchApi(engine, queues, limits), control
+
+    def _assumable(self, role_arn: str) -> bool:
+        """Say whether moto's IAM has a role that trusts ECS tasks."""
+        with self._front.locks["iam"]:
+            roles = list(_backend("iam", "aws").roles.values())
+        return any(
+            role.arn == role_arn
+            and "ecs-tasks.amazonaws.com" in str(role.assume_role_policy_document)
+            for role in roles
+        )
+
+    def _assume(self, role_arn: str, session: str, lifetime_s: int) -> Any:
+        """Assume a role in moto's STS."""
+        with self._front.locks["sts"]:
+            return _backend("sts", "aws").assume_role(
+                region_name=names.REGION,
+                role_session_name=session,
+                role_arn=role_arn,
+                policy=None,
+                duration=lifetime_s,
+                external_id=None,
+            )
+
+    def _batch(self, request: Request) -> Response:
+        return self._on_loop(lambda: self._api.answer(request))
+
+    def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
+        return self._on_loop(lambda: self._control.answer(name, document))
+
+    def _call(self, name: str, document: dict[str, Any]) -> None:
+        response = self._answer_control(name, document)
+        if response.error:
+            raise ValueError(response.document["message"])
+
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        """Run a function on Batch's event loop and wait for what it returns."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return future.result()
+
+
+def _backend(service: Any, region: str) -> Any:
+    return get_backend(service)[names.ACCOUNT_ID][region]
+
+
+def _create_resources(front: Front) -> None:
+    """Create bucket, roles and log groups by requests, which also warms moto up."""
+    for service in SERVICES:
+        # moto keeps its state in the module; a second server in one process starts afresh.
+        get_backend(service).reset()
+    client = Client(front)
+
+    def post(service: str, path: str, **request: Any) -> None:
+        scope = f"Credential=local/20000101/{names.REGION}/{service}/aws4_request"
+        headers = {"Authorization": f"AWS4-HMAC-SHA256 {scope}", **request.pop("headers", {})}
+        response = client.open(path, headers=headers, **request)
+        if response.status_code != 200:
+            raise RuntimeError(f"moto's {service} answered {response.status}: {response.text}")
+
+    post("s3", f"/{names.BUCKET}", method="PUT")
+    post("s3", f"/{names.BUCKET}?publicAccessBlock", method="PUT", data=_NOT_PUBLIC)
+    post("s3", f"/{names.BUCKET}?lifecycle", method="PUT", data=_LIFECYCLE)
+    for group in (names.LOG_GROUP, names.DEFAULT_LOG_GROUP):
+        target = {"X-Amz-Target": "Logs_20140328.CreateLogGroup"}
+        body = json.dumps({"logGroupName": group})
+        post("logs", "/", method="POST", headers=target, data=body)
+    form = "application/x-www-form-urlencoded"
+    for role in (names.JOB_ROLE, names.EXECUTION_ROLE):
+        action = {"Action": "CreateRole", "Version": "2010-05-08", "RoleName": role}
+        body = urlencode({**action, "AssumeRolePolicyDocument": json.dumps(TRUST)})
+        post("iam", "/", method="POST", data=body, content_type=form)
+    body = urlencode({"Action": "GetCallerIdentity", "Version": "2011-06-15"})
+    post("sts", "/", method="POST", data=body, content_type=form)
