@@ -49,7 +49,7 @@ _READ_TIMEOUT_S = 30
 _LONGEST_REQUEST_S = 600
 _RETRY_S = 60
 _QUICK_RETRY_S = 5
-"""For how long obstore itself tries again; after that `farcall.storage.bucket` does, and says so."""
+"""For how long obstore itself tries again; after that `farcall.storage.bucket` does, and tells."""
 
 _ATTEMPTS = 4
 _CONNECTIONS = 128

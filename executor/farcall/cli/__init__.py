@@ -1,1 +1,1 @@
-"""The commands of ``farcall``, one module for each theme; `farcall.cli.main` puts them together."""
+"""The command line, a module for each theme; nothing below the doors imports it."""

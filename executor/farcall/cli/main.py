@@ -28,31 +28,31 @@ class Lazy(NamedTuple):
 
 
 COMMANDS = {
-    "run": Lazy("running:run", "Run a function as a job and print its value."),
-    "plan": Lazy("planning:plan", "Show what run would send to Batch, and send nothing."),
+    "run": Lazy("run:run", "Run a function as a job and print its value."),
+    "plan": Lazy("plan:plan", "Show what run would send to Batch, and send nothing."),
     "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
     "allow": Lazy("allow:allow", "Agree to what a folder's farcall.toml decides."),
     "configure": Lazy("configure:configure", "Write farcall's options into a file."),
-    "list": Lazy("looking:list_jobs", "Show the jobs there are, the newest first."),
-    "status": Lazy("looking:show_status", "Show the state of jobs, each in a line."),
-    "describe": Lazy("looking:describe_job", "Show all there is to know of a job."),
+    "list": Lazy("list:list_jobs", "Show the jobs there are, the newest first."),
+    "status": Lazy("list:show_status", "Show the state of jobs, each in a line."),
+    "describe": Lazy("list:describe_job", "Show all there is to know of a job."),
     "logs": Lazy("logs:show_logs", "Show what a job prints, up to now or as it comes."),
-    "cancel": Lazy("ending:cancel_jobs", "End jobs, or all jobs of a workflow or a run."),
+    "cancel": Lazy("cancel:cancel_jobs", "End jobs, or all jobs of a workflow or a run."),
     "attach": Lazy(
-        "joining:attach_job", "Follow a job: print what it writes as it comes, and how it ends."
+        "attach:attach_job", "Follow a job: print what it writes as it comes, and how it ends."
     ),
-    "result": Lazy("joining:get_result", "Wait for a job's end and print its value."),
+    "result": Lazy("attach:get_result", "Wait for a job's end and print its value."),
     "recover": Lazy(
-        "joining:recover_run", "Bring back the tasks of a run whose client was killed."
+        "attach:recover_run", "Bring back the tasks of a run whose client was killed."
     ),
     "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
-    "local": Lazy("trying:run_local", "Run a command against an embedded AWS, or serve one."),
-    "demo": Lazy("trying:run_demo", "Train a model and run a sweep, without an AWS account."),
+    "local": Lazy("local:run_local", "Run a command against an embedded AWS, or serve one."),
+    "demo": Lazy("local:run_demo", "Train a model and run a sweep, without an AWS account."),
     "ui": Lazy(
-        "page:serve_page", "Serve a page on which jobs are seen and cancelled, until Ctrl-C."
+        "ui:serve_page", "Serve a page on which jobs are seen and cancelled, until Ctrl-C."
     ),
     "completion": Lazy(
-        "completing:print_completion", "Print what makes a shell complete farcall's commands."
+        "completion:print_completion", "Print what makes a shell complete farcall's commands."
     ),
 }
 """In the order in which they are shown."""

@@ -1,1 +1,1 @@
-"""."""
+"""Object storage, one bucket: bundles, outcomes, chunks of output, deletions. Nothing of Batch."""

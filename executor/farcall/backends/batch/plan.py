@@ -69,7 +69,7 @@ class Documents:
         workflow: Workflow | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Bundle:
-        """Return what is to be uploaded; `farcall.model.submission.Bundle` tells of the arguments."""
+        """Return what is to be uploaded; see `farcall.model.submission.Bundle`."""
         belongs_to = workflow or Workflow.of(settings)
         return Bundle(settings, self._root, name, iter(tasks), belongs_to, facts)
 

@@ -1,1 +1,1 @@
-"""."""
+"""The Covalent executor plugin: the only code that imports Covalent."""

@@ -1,1 +1,1 @@
-"""."""
+"""IAM policies as the embedded AWS enforces them."""
