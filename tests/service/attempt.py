@@ -12,9 +12,9 @@ from obstore.store import S3Store
 
 import farcall_runtime
 from farcall import Settings
-from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
 from farcall.payload import pickling
+from farcall.payload.bundle import Bundle
 from farcall_runtime import envelope
 from patience import PATIENCE_S
 
@@ -44,6 +44,7 @@ class Attempt:
             "attempt",
             iter([(pickling.pack_function(function), arguments)] * tasks),
             Workflow("attempts"),
+            most=10_000,
         )
         self.where = self._bundle.where
         self._endpoint = proxy.url

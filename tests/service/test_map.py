@@ -103,7 +103,7 @@ async def test_more_tasks_than_an_array_holds_become_several(
     executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first runs while the later ones are still being read."""
-    monkeypatch.setattr("farcall.model.submission.LARGEST_ARRAY", 3)
+    monkeypatch.setattr("farcall.backends.batch.plan.LARGEST_ARRAY", 3)
     monkeypatch.setattr(
         "farcall.payload.pickling._TOGETHER", 1
     )  # tasks are pickled one after the other
@@ -166,7 +166,7 @@ async def test_the_first_error_is_raised_and_ends_the_others(
 async def test_an_error_ends_every_array(
     make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farcall.model.submission.LARGEST_ARRAY", 2)
+    monkeypatch.setattr("farcall.backends.batch.plan.LARGEST_ARRAY", 2)
     async with make_executor() as executor:
         sweep = executor.task(sleep_longer_and_longer).map([0, 1, 1, 1, 1])
         with pytest.raises(RuntimeError, match="of the body"):

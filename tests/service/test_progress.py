@@ -21,9 +21,9 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 PROGRAM = """
 import asyncio, sys, time
 import farcall
-import farcall.model.submission
+import farcall.backends.batch.plan
 
-farcall.model.submission.LARGEST_ARRAY = 3
+farcall.backends.batch.plan.LARGEST_ARRAY = 3
 
 def work(x):
     time.sleep(0.3)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from farcall.engine import attempt_reporter
-from farcall.model import endings, errors
+from farcall.model import errors
 from farcall.model.endings import About
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
@@ -273,14 +273,14 @@ async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(
 )
 def test_an_attempt_is_told_in_a_line(expected, meta):
     meta = {"status": OutcomeStatus.DONE, "child_status": 0, "usage": {}, "results": [], **meta}
-    line = endings.of_attempt(meta, Attempt(HOST_LOST))
+    line = attempt_reporter.of_attempt(meta, Attempt(HOST_LOST))
     assert line.startswith(expected)
     assert len(line.splitlines()) == 1
 
 
 def test_a_line_holds_nothing_that_breaks_a_log():
     text = "\x1b[2J" + "x" * 5000
-    line = endings.of_attempt({"status": "done", "results": [raised(message=text)]}, None)
+    line = attempt_reporter.of_attempt({"status": "done", "results": [raised(message=text)]}, None)
     assert line.isprintable()
     assert len(line) < 400
 

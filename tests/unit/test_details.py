@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
+from farcall.backends.batch.describe import from_describe
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 
 EXITED = "Essential container in task exited"
@@ -55,7 +56,7 @@ JOB = {
 
 
 def described(**changes):
-    return JobDetail.from_describe({**JOB, **changes})
+    return from_describe({**JOB, **changes})
 
 
 def test_a_job_with_container_properties_is_read():
@@ -177,7 +178,7 @@ def test_a_first_attempt_that_runs_has_its_live_log():
 
 
 def test_a_job_that_waits_has_neither_start_nor_log():
-    detail = JobDetail.from_describe({"jobId": "j", "jobName": "n", "status": "RUNNABLE"})
+    detail = from_describe({"jobId": "j", "jobName": "n", "status": "RUNNABLE"})
     assert (detail.started_at, detail.created_at, detail.log_stream) == (None, None, "")
     assert detail.log_group == "/aws/batch/job"
 

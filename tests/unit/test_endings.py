@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from farcall.backends.batch.endings import telling, verdict
 from farcall.model import endings, errors
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.payload import results
@@ -56,10 +57,10 @@ def test_a_task_that_could_not_hand_over_its_value_says_why():
         "usage": USAGE,
         "detail": "descriptor 4080 was closed",
     }
-    verdict = endings.of_process(meta)
-    assert (verdict.kind, verdict.exit_code) == (errors.ChildKilledError, 1)
-    assert verdict.sentence.endswith("not hand over what came of it: descriptor 4080 was closed")
-    assert "os._exit" not in verdict.remedy
+    found = endings.of_process(meta)
+    assert (found.kind, found.exit_code) == (errors.ChildKilledError, 1)
+    assert found.sentence.endswith("not hand over what came of it: descriptor 4080 was closed")
+    assert "os._exit" not in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
         status_reason="Host EC2 (instance i-1) terminated.",
         exit_code=143,
     )
-    error = endings.of_job(detail).error(JOB)
+    error = verdict(detail).error(JOB)
     assert (type(error), error.exit_code) == (errors.HostLostError, 143)
     assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
 
@@ -173,7 +174,7 @@ def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
     ],
 )
 def test_batch_s_words_are_told_where_they_say_something(reason, said):
-    error = endings.lost(JOB._replace(reason=reason))
+    error = endings.lost(JOB._replace(reason=reason, told=telling(reason)))
     assert error.reason == reason
     assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))
 

@@ -12,10 +12,11 @@ import pytest
 
 from farcall.aws import clients
 from farcall.backends.batch import events
-from farcall.backends.batch.endings import ending
+from farcall.backends.batch.describe import from_describe
+from farcall.backends.batch.endings import verdict
 from farcall.backends.batch.events import EventQueues, read_event
 from farcall.model.errors import ServiceError, SettingsError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.jobs import JobStatus
 from unit.fakes import Client, refusal
 
 URL = "https://sqs.eu-west-1.amazonaws.com/111122223333/q"
@@ -42,7 +43,7 @@ def test_an_event_says_what_describe_jobs_says():
         "tags": {"resourceArn": "arn"},
         "eksAttempts": [],
     }
-    assert read_event(body(**job)) == JobDetail.from_describe(job)
+    assert read_event(body(**job)) == from_describe(job)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_no_member_is_too_odd():
         for status in ("FAILED", "RUNNING"):
             found = read_event(body(**{"status": status, "isTerminated": False, name: value}))
             if found is not None and found.status.is_final:
-                assert ending(found).sentence
+                assert verdict(found).sentence
             assert found is None or found.job_id in ("j", "x")
 
 

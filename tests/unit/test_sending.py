@@ -15,8 +15,8 @@ from farcall.backends.batch.client import Batch
 from farcall.engine import sender as sending
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
-from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
+from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Store
 from unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal
@@ -49,6 +49,7 @@ class World:
             "simulate",
             iter([(FUNCTION, ARGUMENTS)]),
             Workflow("w"),
+            most=10_000,
         )
         self.first = self.bundle.where
         self.name = self.first.bundle

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import botocore.session
 import pytest
 
+from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.endings import (
     BLOCKED,
     ENDINGS,
     WITHDRAWN,
     blocked,
-    ending,
     is_blocked,
     is_explained,
+    verdict,
 )
 from farcall.model import errors
 from farcall.model.jobs import JobDetail, JobStatus
@@ -601,9 +602,9 @@ def ids(rows):
 def test_each_ending_has_its_error_a_sentence_and_a_remedy(row, shape):
     document = shape(row)
     check(MODEL, document)
-    detail = JobDetail.from_describe(document)
-    found = ending(detail)
-    assert found.error is row.error
+    detail = from_describe(document)
+    found = verdict(detail)
+    assert found.kind is row.error
     assert [word for word in row.sentence if word not in found.sentence] == []
     assert [word for word in row.remedy if word not in found.remedy] == []
     # Batch's own words are shown, whatever the table makes of them.
@@ -612,9 +613,9 @@ def test_each_ending_has_its_error_a_sentence_and_a_remedy(row, shape):
 
 
 def test_each_row_of_the_table_is_recorded():
-    details = [JobDetail.from_describe(plain(row)) for row in RECORDED]
+    details = [from_describe(plain(row)) for row in RECORDED]
     hit = {next(n for n, row in enumerate(ENDINGS) if row.fits(detail)) for detail in details}
-    assert [row.ending for n, row in enumerate(ENDINGS) if n not in hit] == []
+    assert [row.verdict for n, row in enumerate(ENDINGS) if n not in hit] == []
 
 
 def test_each_exit_code_of_the_container_is_recorded():
@@ -625,18 +626,18 @@ def test_each_exit_code_of_the_container_is_recorded():
 def test_sentences_and_remedies_can_be_put_into_a_message():
     """``<sentence>: job …. To do: <remedy>.``"""
     for row in ENDINGS:
-        assert row.ending.sentence[-1] not in ".:;,"
-        assert row.ending.remedy[-1] not in ".:;,"
-        assert row.ending.sentence[0].islower() or row.ending.sentence.startswith("Fargate")
+        assert row.verdict.sentence[-1] not in ".:;,"
+        assert row.verdict.remedy[-1] not in ".:;,"
+        assert row.verdict.sentence[0].islower() or row.verdict.sentence.startswith("Fargate")
 
 
 def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
     """Host lost first, then the function's own failure, of which nothing is said."""
     row = Recorded(errors.JobError, [], [], EXITED, exit_code=3)
     for shape in (after_others, told_by_the_attempt):
-        detail = JobDetail.from_describe(shape(row))
+        detail = from_describe(shape(row))
         assert (detail.attempts, detail.reason, detail.exit_code) == (3, EXITED, 3)
-        assert ending(detail).error is errors.JobError
+        assert verdict(detail).kind is errors.JobError
 
 
 # --- whose words ------------------------------------------------------------------------------
@@ -645,7 +646,7 @@ def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
 def test_batch_s_words_are_not_taken_for_a_person_s():
     """An event lacks the flags that tell of a cancel; see `farcall.backends.batch.events`."""
     for row in RECORDED:
-        detail = JobDetail.from_describe({**plain(row), "isTerminated": False})
+        detail = from_describe({**plain(row), "isTerminated": False})
         by_batch = bool(row.status_reason) and not row.flag and "new text" not in row.status_reason
         by_us = row.status_reason.startswith("farcall: ")
         if by_batch or by_us:
@@ -674,12 +675,12 @@ REASONS = {
 @pytest.mark.parametrize(("reason", "word"), REASONS.items())
 def test_a_job_that_batch_cannot_place_is_known_and_has_a_remedy(reason, word):
     waiting = Recorded(errors.JobError, [], [], reason, status="RUNNABLE")
-    detail = JobDetail.from_describe(without_attempts(waiting))
+    detail = from_describe(without_attempts(waiting))
     assert is_blocked(detail)
     assert word in blocked(reason)
     given_up = Recorded(errors.JobError, [], [], f"farcall: stuck for 60 s: {reason}")
-    found = ending(JobDetail.from_describe(without_attempts(given_up)))
-    assert (found.error, found.remedy) == (errors.JobStuckError, blocked(reason))
+    found = verdict(from_describe(without_attempts(given_up)))
+    assert (found.kind, found.remedy) == (errors.JobStuckError, blocked(reason))
 
 
 def test_each_remedy_for_a_blocked_job_is_recorded():
@@ -697,4 +698,4 @@ def test_each_remedy_for_a_blocked_job_is_recorded():
 )
 def test_other_jobs_are_not_called_blocked(status, reason):
     row = Recorded(errors.JobError, [], [], reason, status=status)
-    assert not is_blocked(JobDetail.from_describe(without_attempts(row)))
+    assert not is_blocked(from_describe(without_attempts(row)))

@@ -8,11 +8,11 @@ import cloudpickle
 import pytest
 
 from farcall import Settings
-from farcall.model import submission
 from farcall.model.errors import FarcallError, TaskTooLargeError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.submission import Bundle, Submission
+from farcall.model.submission import Submission
 from farcall.model.workflows import Workflow
+from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import Packed, pack_calls, pack_function
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
@@ -21,6 +21,9 @@ from unit.fakes import joined
 
 ROOT = "farcall/v1/run-1"
 WORKFLOW = Workflow("sweep")
+
+
+MOST = 10_000
 
 
 def double(x):
@@ -37,7 +40,9 @@ def tasks(*functions):
 
 
 def bundle(*functions, **options):
-    return Bundle(Settings(**options), ROOT, "double", iter(tasks(*functions)), WORKFLOW)
+    return Bundle(
+        Settings(**options), ROOT, "double", iter(tasks(*functions)), WORKFLOW, most=MOST
+    )
 
 
 def written(*functions, **options):
@@ -96,7 +101,7 @@ def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
             taken.append(number)
             yield task
 
-    pieces = Bundle(Settings(), ROOT, "double", coming(), WORKFLOW).pieces()
+    pieces = Bundle(Settings(), ROOT, "double", coming(), WORKFLOW, most=MOST).pieces()
     assert taken == []
     next(pieces)  # the start, which says who pickled
     assert taken == [0]
@@ -106,18 +111,18 @@ def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
 
 def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
     all_of_them = tasks(*[double] * 5)
-    monkeypatch.setattr(submission, "_FULL_BYTES", 2 * all_of_them[0][1].size)
+    monkeypatch.setattr("farcall.payload.bundle._FULL_BYTES", 2 * all_of_them[0][1].size)
     left = iter(all_of_them)
     sizes = []
     for _ in range(3):
-        made = Bundle(Settings(), ROOT, "double", left, WORKFLOW)
+        made = Bundle(Settings(), ROOT, "double", left, WORKFLOW, most=MOST)
         assert index_of(made, b"".join(made.pieces())).entries == made.size
         sizes.append(made.size)
     assert (sizes, next(left, None)) == ([2, 2, 1], None)
 
 
 def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
-    monkeypatch.setattr(submission, "_LARGEST_BYTES", 10)
+    monkeypatch.setattr("farcall.payload.bundle._LARGEST_BYTES", 10)
     with pytest.raises(TaskTooLargeError, match="store them where the task can read them"):
         written(double)
 
@@ -125,7 +130,9 @@ def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
 def test_large_arguments_are_neither_copied_nor_yielded_in_one_piece():
     data = bytearray(20 * 1024 * 1024)
     arguments = Packed([b"head", memoryview(data)], len(data) + 4)
-    made = Bundle(Settings(), ROOT, "double", iter([(pack_function(double), arguments)]), WORKFLOW)
+    made = Bundle(
+        Settings(), ROOT, "double", iter([(pack_function(double), arguments)]), WORKFLOW, most=MOST
+    )
     steps = [piece for piece in made.pieces() if len(piece) > 1024 * 1024]
     assert all(isinstance(step, memoryview) and step.obj is data for step in steps)
     assert sum(map(len, steps)) == len(data)
@@ -195,7 +202,7 @@ def test_no_two_bundles_share_a_name_or_a_key():
     ],
 )
 def test_a_bundle_has_a_name_that_batch_accepts_for_its_job(function, plain):
-    made = Bundle(Settings(), ROOT, function, iter(tasks(double)), WORKFLOW)
+    made = Bundle(Settings(), ROOT, function, iter(tasks(double)), WORKFLOW, most=MOST)
     assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", made.where.bundle)
     named, _, digits = made.where.bundle.rpartition("-")
     assert re.fullmatch("[0-9a-f]{16}", digits)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farcall import Settings
-from farcall.backends.batch.endings import ending
+from farcall.backends.batch.endings import verdict
 from farcall.engine.watch import ClosedError, Ended, Watch, is_unseen
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -279,7 +279,7 @@ async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog)
     await world.until(250, at_most_s=200)
     assert len(caplog.records) == 3 + 1
     assert f"job j0 (and 99 more) waits, Batch says {BLOCKED!r}" in caplog.text
-    assert {ending(arrival.detail).error for _, _, arrival in world.told} == {JobStuckError}
+    assert {verdict(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
     assert sorted(job_id for job_id, _ in world.jobs.asked("terminate")) == sorted(
         world.jobs.known
     )
@@ -301,7 +301,7 @@ async def test_an_array_none_of_whose_children_can_be_placed_is_told_of_and_ende
     for index in range(3):
         world.jobs.set(f"a:{index}", "FAILED", reason, isTerminated=True)
     await world.until(3)
-    assert {ending(arrival.detail).error for _, _, arrival in world.told} == {JobStuckError}
+    assert {verdict(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
 
 
 async def test_an_array_of_which_something_runs_is_not_blocked(world, caplog):

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 from farcall import Settings
 from farcall.backends.batch.client import Batch
+from farcall.backends.batch.describe import from_describe
 from farcall.engine.tracker import Tracker
-from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived, number_in
 from farcall_runtime.contract import Location
@@ -109,7 +109,7 @@ class Jobs:
         self.known[job_id] = job
 
     def detail(self, job_id):
-        return JobDetail.from_describe(self.known[job_id])
+        return from_describe(self.known[job_id])
 
     def asked(self, operation, since=0.0):
         return [said for at, name, said in self.log if name == operation and at >= since]

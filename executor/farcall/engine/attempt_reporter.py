@@ -12,15 +12,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from farcall.backends.batch.client import Batch
+from farcall.backends.batch.endings import telling, verdict
 from farcall.engine.watch import Watch, moment
-from farcall.model import endings
-from farcall.model.jobs import Attempt, JobDetail
+from farcall.model import endings, errors, exit_codes
+from farcall.model.endings import About
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.storage.store import Store, number_in
 from farcall_runtime import envelope
-from farcall_runtime.contract import Location
+from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStatus
 
 _log = logging.getLogger("farcall")
 
@@ -210,7 +213,7 @@ async def explain(
         line = ""
         if size is not None and size <= _LARGEST_BYTES:
             line = await _read(store, submission, where.attempt_key(index, number), said)
-        lines.append(line or endings.of_tried(said))
+        lines.append(line or of_tried(said))
     return lines
 
 
@@ -226,7 +229,7 @@ async def _read(store: Store, submission: Submission, key: str, said: Attempt | 
             outcome = await asyncio.to_thread(envelope.open_outcome, submission.key, key, data)
     except envelope.EnvelopeError as error:
         return f"its outcome is not what the job wrote ({error}), and was not read"
-    return endings.of_attempt(outcome.meta, said)
+    return of_attempt(outcome.meta, said)
 
 
 def _goes_on(detail: JobDetail) -> bool:
@@ -240,3 +243,58 @@ def _place(where: Location, key: str) -> tuple[int, int]:
     index, _, number = key.removeprefix(where.attempts_prefix).partition("/")
     task, attempt = number_in(index), number_in(number)
     return (-1, 0) if task is None or attempt is None else (task, attempt)
+
+
+def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
+    """Tell whether what the last attempt stored of itself says how the job ended.
+
+    It was stored for another attempt to follow, which Batch did not let follow. Where the attempt
+    was told to stop, or somebody ended the job after it, the reasons for that are the job's.
+
+    Args:
+        meta: The description of the outcome that the attempt stored.
+        detail: What Batch says of the job.
+    """
+    if meta["status"] == OutcomeStatus.TERMINATED:
+        return False
+    return verdict(detail).kind not in (errors.JobCancelledError, errors.JobStuckError)
+
+
+def of_attempt(meta: dict[str, Any], said: Attempt | None) -> str:
+    """Return in a line how an attempt ended that Batch followed with another.
+
+    Args:
+        meta: The description of the outcome that it stored.
+        said: What Batch says of it, where that is known.
+    """
+    status = meta["status"]
+    if status == OutcomeStatus.DONE:
+        failed = (r for r in meta["results"] if r["status"] != CallStatus.RETURNED)
+        record = next(failed, None)
+        if record is None or not record.get("chain"):
+            return of_tried(said)
+        first = record["chain"][0]
+        return endings.in_a_line(first["type"], str(first["message"]))
+    if status == OutcomeStatus.TERMINATED:
+        return of_tried(said or Attempt(exit_code=ExitCode.TERMINATED))
+    is_refusal = status == OutcomeStatus.REFUSED
+    found = exit_codes.refused(meta, About("", "")) if is_refusal else endings.of_process(meta)
+    return endings.in_a_line(found.kind.__name__, found.sentence)
+
+
+def of_tried(said: Attempt | None) -> str:
+    """Return in a line how an attempt ended that left no outcome, by Batch's words on it."""
+    if said is None:
+        return "no outcome"
+    detail = JobDetail(
+        *("", "", JobStatus.FAILED),
+        status_reason=said.status_reason,
+        exit_code=said.exit_code,
+        container_reason=said.container_reason,
+        log_stream=said.log_stream,
+    )
+    found = verdict(detail)
+    text = found.sentence
+    if reason := telling(detail.reason):
+        text += f", Batch says {reason!r}"
+    return endings.in_a_line(found.kind.__name__, text)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from farcall.aws.clients import Aws
 from farcall.backends.batch import cloudwatch, console_urls
+from farcall.backends.batch.endings import telling, verdict
 from farcall.engine import attempt_reporter as attempts
 from farcall.engine.delivered import Delivered, Usage, spent_keys
 from farcall.engine.watch import Arrival, Ended
@@ -262,7 +263,7 @@ class Courier:
         if detail is None:
             return task.fail(endings.lost(task.about))
         kept = await self._last_attempt(task, detail)
-        if kept is not None and endings.is_the_end(kept.meta, detail):
+        if kept is not None and attempts.is_the_end(kept.meta, detail):
             return await self._unpack(task, kept, read, folder_for)
         usage, written = Usage(), None
         if kept is not None:
@@ -277,7 +278,7 @@ class Courier:
             out, written = Piece(last.encode()), None
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
-        why = endings.of_job(detail)
+        why = verdict(detail)
         found = [Result(None, why.error(job), out.data, err.data)] * task.calls
         if kept is not None and "results" in kept.meta and task.calls > 1:
             value = await self._fetch_value(store, submission, index, kept, in_memory)
@@ -313,7 +314,7 @@ class Courier:
             reason = detail.reason if detail.status.is_final else ""
             if self._aws.has_console:
                 log_url = console_urls.log_url(self._aws.region, detail) or None
-        about = About(job.job_id, job.name, reason, attempts, log_url=log_url)
+        about = About(job.job_id, job.name, reason, telling(reason), attempts, log_url=log_url)
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:

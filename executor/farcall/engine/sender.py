@@ -28,7 +28,7 @@ from farcall.aws.paced_client import Ticket, Tries
 from farcall.backends.batch.client import LOOK_FOR_S, Batch
 from farcall.backends.batch.endings import WITHDRAWN
 from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.submission import Bundle
+from farcall.payload.bundle import Bundle
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
 

@@ -1,4 +1,4 @@
-"""What errors say of a job that gave no value. No I/O."""
+"""Endings: what errors say of a job that gave no value. No I/O."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from farcall.backends.batch.endings import ending, telling
 from farcall.model import errors, output, terminal
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.output import Bytes
 from farcall_runtime import envelope
-from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
+from farcall_runtime.contract import OutcomeStatus
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
@@ -22,6 +20,11 @@ _TAIL_CHARACTERS = 1000
 _LINE_CHARACTERS = 300
 _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
+LOST = "raise retry_attempts, or set batch_queue to one with on-demand capacity"
+MEMORY = "raise memory"
+SUBNET = "the subnets of batch_queue's compute environment need a way to"
+"""What is to be done about more than one kind of ending."""
+
 
 class About(NamedTuple):
     """What every error says of its job; see `farcall.model.errors.JobError` for the attributes."""
@@ -29,6 +32,8 @@ class About(NamedTuple):
     job_id: str
     name: str
     reason: str = ""
+    told: str = ""
+    """What of the reason says more than that the job has ended."""
     attempts: int = 0
     stdout: Bytes = b""
     stderr: Bytes = b""
@@ -77,8 +82,8 @@ class About(NamedTuple):
     def tell(self, sentence: str, remedy: str) -> str:
         """Write a message: what happened, to which job, what to do, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
-        if reason := telling(self.reason):
-            text += f", Batch says {reason!r}"
+        if self.told:
+            text += f", Batch says {self.told!r}"
         text += f". To do: {remedy}."
         text += "".join(f"\n{line}" for line in self.earlier_lines())
         tail = self.stderr[-_TAIL_BYTES:].decode(errors="replace").rstrip().splitlines()
@@ -172,30 +177,6 @@ def unusable(error: envelope.EnvelopeError) -> Verdict:
     )
 
 
-def of_job(detail: JobDetail) -> Verdict:
-    """Return why a job ended that left no outcome."""
-    row = ending(detail)
-    sentence = row.sentence
-    if row.error is errors.JobError and detail.exit_code is not None:
-        sentence += f" (exit code {detail.exit_code})"
-    return Verdict(row.error, sentence, row.remedy, detail.exit_code)
-
-
-def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
-    """Tell whether what the last attempt stored of itself says how the job ended.
-
-    It was stored for another attempt to follow, which Batch did not let follow. Where the attempt
-    was told to stop, or somebody ended the job after it, the reasons for that are the job's.
-
-    Args:
-        meta: The description of the outcome that the attempt stored.
-        detail: What Batch says of the job.
-    """
-    if meta["status"] == OutcomeStatus.TERMINATED:
-        return False
-    return ending(detail).error not in (errors.JobCancelledError, errors.JobStuckError)
-
-
 def of_process(meta: dict[str, Any]) -> Verdict:
     """Return how the task's process ended where it did not come back, as its outcome says."""
     status, code = meta["status"], meta["child_status"]
@@ -227,57 +208,11 @@ def of_process(meta: dict[str, Any]) -> Verdict:
     return Verdict(errors.ChildKilledError, sentence, remedy, _exit_code(code))
 
 
-def of_attempt(meta: dict[str, Any], said: Attempt | None) -> str:
-    """Return in a line how an attempt ended that Batch followed with another.
-
-    Args:
-        meta: The description of the outcome that it stored.
-        said: What Batch says of it, where that is known.
-    """
-    status = meta["status"]
-    if status == OutcomeStatus.DONE:
-        failed = (r for r in meta["results"] if r["status"] != CallStatus.RETURNED)
-        record = next(failed, None)
-        if record is None or not record.get("chain"):
-            return of_tried(said)
-        first = record["chain"][0]
-        return in_a_line(first["type"], str(first["message"]))
-    if status == OutcomeStatus.TERMINATED:
-        return of_tried(said or Attempt(exit_code=ExitCode.TERMINATED))
-    is_refusal = status == OutcomeStatus.REFUSED
-    verdict = refused(meta, About("", "")) if is_refusal else of_process(meta)
-    return in_a_line(verdict.kind.__name__, verdict.sentence)
-
-
-def of_tried(said: Attempt | None) -> str:
-    """Return in a line how an attempt ended that left no outcome, by Batch's words on it."""
-    if said is None:
-        return "no outcome"
-    detail = JobDetail(
-        *("", "", JobStatus.FAILED),
-        status_reason=said.status_reason,
-        exit_code=said.exit_code,
-        container_reason=said.container_reason,
-        log_stream=said.log_stream,
-    )
-    verdict = of_job(detail)
-    text = verdict.sentence
-    if reason := telling(detail.reason):
-        text += f", Batch says {reason!r}"
-    return in_a_line(verdict.kind.__name__, text)
-
-
 def in_a_line(kind: str, text: str) -> str:
     """Return an error as the last line of a traceback."""
     first = next(iter(text.splitlines()), "")
     line = terminal.in_a_line(f"{kind}: {first}" if first else kind)
     return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]}..."
-
-
-def refused(meta: dict[str, Any], job: About) -> Verdict:
-    """Return why the container refused to run the task."""
-    row = ending(JobDetail(job.job_id, job.name, status=JobStatus.FAILED, exit_code=meta["code"]))
-    return Verdict(row.error, f"{row.sentence} ({meta['detail']})", row.remedy, meta["code"])
 
 
 def _exit_code(status: int | None) -> int | None:

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from farcall.backends.batch import waiting
-from farcall.backends.batch.endings import is_blocked
+from farcall.backends.batch.endings import is_blocked, verdict
 from farcall.engine import attempt_reporter
 from farcall.engine.delivered import Usage
 from farcall.engine.session import Session
-from farcall.model import endings
+from farcall.model import endings, exit_codes
 from farcall.model.endings import About, Verdict
 from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -163,7 +163,7 @@ def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
 
 def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
     if meta["status"] == OutcomeStatus.REFUSED:
-        return _of(endings.refused(meta, About(detail.job_id, detail.name)), detail)
+        return _of(exit_codes.refused(meta, About(detail.job_id, detail.name)), detail)
     if meta["status"] != OutcomeStatus.DONE:
         return _of(endings.of_process(meta), detail)
     records = meta["results"]
@@ -206,25 +206,24 @@ def _counts(meta: dict[str, Any]) -> dict[str, int]:
 
 def _of_ended(meta: dict[str, Any] | None, detail: JobDetail) -> Explanation:
     """Explain a job that has ended, by what its last attempt said of itself, if anything."""
-    if meta is not None and endings.is_the_end(meta, detail):
+    if meta is not None and attempt_reporter.is_the_end(meta, detail):
         return _of_outcome(meta, detail)
     usage = Usage(**meta["usage"]) if meta is not None else None
     return replace(_of_words(detail), usage=usage)
 
 
 def _of_words(detail: JobDetail) -> Explanation:
-    verdict = endings.of_job(detail)
-    if verdict.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED:
+    found = verdict(detail)
+    if found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED:
         sentence = "the job succeeded; its outcome is not in the bucket, or no longer"
-        remedy = f"nothing, where its caller has taken the value; otherwise: {verdict.remedy}"
+        remedy = f"nothing, where its caller has taken the value; otherwise: {found.remedy}"
         return Explanation(RETURNED, sentence, remedy)
-    return _of(verdict, detail)
+    return _of(found, detail)
 
 
-def _of(verdict: Verdict, detail: JobDetail) -> Explanation:
-    kind = CANCELLED if verdict.kind is JobCancelledError else FAILED
-    name = verdict.kind.__name__
-    return Explanation(kind, verdict.sentence, verdict.remedy, name)
+def _of(why: Verdict, detail: JobDetail) -> Explanation:
+    kind = CANCELLED if why.kind is JobCancelledError else FAILED
+    return Explanation(kind, why.sentence, why.remedy, why.kind.__name__)
 
 
 def _of_waiting(detail: JobDetail) -> Explanation:
@@ -263,7 +262,7 @@ async def _earlier(
     try:
         return tuple(await attempt_reporter.explain(store, submission, index, detail, numbers))
     except FarcallError:  # S3 refused: Batch has words for each, too
-        return tuple(map(endings.of_tried, detail.tried[: last - 1]))
+        return tuple(map(attempt_reporter.of_tried, detail.tried[: last - 1]))
 
 
 # --- arrays -----------------------------------------------------------------------------------
@@ -278,7 +277,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
         return Explanation(RETURNED, sentence, remedy)
     if detail.status is JobStatus.FAILED:
-        found = _of(endings.of_job(detail), detail)
+        found = _of(verdict(detail), detail)
         told = f"{failed} of its {detail.array_size} children failed"
         if found.kind == CANCELLED:
             found = replace(found, sentence=f"{found.sentence} ({told})")

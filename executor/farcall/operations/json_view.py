@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from farcall.backends.batch.endings import blocked, ending, is_blocked
+from farcall.backends.batch.endings import blocked, is_blocked, verdict
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.operations.catalog import Entry
@@ -18,7 +18,7 @@ STATES = (*(status.value for status in JobStatus), CANCELLED)
 
 def state(detail: JobDetail) -> str:
     """Return a job's status in Batch's words, or `CANCELLED`."""
-    if detail.status is JobStatus.FAILED and ending(detail).error is JobCancelledError:
+    if detail.status is JobStatus.FAILED and verdict(detail).kind is JobCancelledError:
         return CANCELLED
     return detail.status.value
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from farcall.model import endings, errors, output, terminal
+from farcall.model import endings, errors, exit_codes, output, terminal
 from farcall.model.endings import About, Verdict
 from farcall.model.output import Bytes
 from farcall.payload import unpickling
@@ -124,7 +124,7 @@ def read(
     """
     status = meta["status"]
     if status == OutcomeStatus.REFUSED:
-        return [_cut_off(endings.refused(meta, job), job)]
+        return [_cut_off(exit_codes.refused(meta, job), job)]
     if why is None and status != OutcomeStatus.DONE:
         why = endings.of_process(meta)
     records = meta["results"]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from farcall.aws import refusals
 from farcall.aws.clients import Aws
 from farcall.aws.paced_client import Lane, Ticket, Tries, is_throttling
+from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.endings import OWN_REASON, may_be_stopped
 from farcall.backends.batch.listing import Listing
@@ -220,7 +221,7 @@ class Batch:
         for ids in _groups(job_ids, DESCRIBE_IDS):
             reply = await self._polling.call("describe_jobs", jobs=ids)
             for job in reply.get("jobs", []):
-                found[job["jobId"]] = self.recall(JobDetail.from_describe(job))
+                found[job["jobId"]] = self.recall(from_describe(job))
         return found
 
     async def list_children(self, parent_id: str, status: JobStatus) -> list[int]:

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from farcall.backends.batch.matching import Row, all_of, container, exit_code, status
 from farcall.backends.batch.start_failures import STARTS
 from farcall.model import errors
+from farcall.model.endings import LOST, MEMORY, Verdict
 from farcall.model.exit_codes import EXITS
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.rows import LOST, MEMORY, Ending, Row, all_of, container, status
 from farcall_runtime.contract import ExitCode
 
 OWN_REASON = "farcall: "
@@ -43,7 +44,7 @@ _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed"
 """Status reasons that say no more than the status; all but the first are other Batches'."""
 
 
-def ending(detail: JobDetail) -> Ending:
+def verdict(detail: JobDetail) -> Verdict:
     """Say why a job that left no outcome ended.
 
     Args:
@@ -53,10 +54,13 @@ def ending(detail: JobDetail) -> Ending:
         The first row of the table that fits. Where Batch says why a job was never placed, the
         remedy is that of `blocked`.
     """
-    found = next(row.ending for row in ENDINGS if row.fits(detail))
-    if found.error is errors.JobStuckError:
-        return Ending(found.error, found.sentence, blocked(detail.status_reason) or found.remedy)
-    return found
+    found = next(row.verdict for row in ENDINGS if row.fits(detail))
+    sentence, remedy = found.sentence, found.remedy
+    if found.kind is errors.JobStuckError:
+        remedy = blocked(detail.status_reason) or remedy
+    if found.kind is errors.JobError and detail.exit_code is not None:
+        sentence += f" (exit code {detail.exit_code})"
+    return Verdict(found.kind, sentence, remedy, detail.exit_code)
 
 
 def is_explained(detail: JobDetail) -> bool:
@@ -213,7 +217,7 @@ _BATCH_WORDS = (
 ENDINGS: tuple[Row, ...] = (
     Row(
         all_of(_succeeded, container("OutOfMemoryError")),
-        Ending(
+        Verdict(
             errors.OutOfMemoryError,
             "a process of the job was killed for its memory, and the job left no outcome",
             MEMORY,
@@ -221,7 +225,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         _succeeded,
-        Ending(
+        Verdict(
             errors.OutcomeMissingError,
             "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
             "was delivered before)",
@@ -232,7 +236,7 @@ ENDINGS: tuple[Row, ...] = (
     # Known by their texts even where Batch flags them as terminated.
     Row(
         status("Canceled by JobStateTimeLimit action"),
-        Ending(
+        Verdict(
             errors.JobStuckError,
             "the queue's time limit for waiting jobs ended the job",
             "ask for less (vcpu, memory, num_gpus), or look at the jobStateTimeLimitActions and "
@@ -241,7 +245,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         status(f"{OWN_REASON}{STUCK}"),
-        Ending(
+        Verdict(
             errors.JobStuckError,
             "the job could not be placed for stuck_timeout_s and was ended",
             "ask for less (vcpu, memory, num_gpus), or enlarge the compute environment behind "
@@ -250,7 +254,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         status("Job attempt duration exceeded timeout"),
-        Ending(
+        Verdict(
             errors.JobTimeoutError,
             "the job ran longer than time_limit, and Batch ended it",
             "raise time_limit",
@@ -258,7 +262,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         status(f"{OWN_REASON}{WITHDRAWN}"),
-        Ending(
+        Verdict(
             errors.JobCancelledError,
             "the job turned up after another had been submitted in its place, and was ended "
             "without its payload",
@@ -267,11 +271,11 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         status(OWN_REASON),
-        Ending(errors.JobCancelledError, "the job was cancelled", "submit it again if needed"),
+        Verdict(errors.JobCancelledError, "the job was cancelled", "submit it again if needed"),
     ),
     Row(
         _withdrawn,
-        Ending(
+        Verdict(
             errors.JobCancelledError,
             "the job was cancelled or terminated by somebody else",
             "ask who did, and submit it again if needed",
@@ -279,20 +283,20 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         status("Host EC2"),
-        Ending(errors.HostLostError, "the instance under the job was terminated", LOST),
+        Verdict(errors.HostLostError, "the instance under the job was terminated", LOST),
     ),
     Row(
         status("Your Spot Task was interrupted"),
-        Ending(errors.HostLostError, "Fargate Spot took its capacity back", LOST),
+        Verdict(errors.HostLostError, "Fargate Spot took its capacity back", LOST),
     ),
     # Whatever the exit code: 137, or 1 where only a child process was killed.
     Row(
         container("OutOfMemoryError"),
-        Ending(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
+        Verdict(errors.OutOfMemoryError, "the container ran out of memory", MEMORY),
     ),
     Row(
         status("Dependent Job failed"),
-        Ending(
+        Verdict(
             errors.JobError,
             "a job this one depends on failed",
             "see that job (dependsOn in DescribeJobs), then submit both again",
@@ -300,7 +304,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         status("Array Child Job failed"),
-        Ending(
+        Verdict(
             errors.JobError,
             "a child of the array failed",
             "see the errors of its children, <job ID>:<index>",
@@ -308,7 +312,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         status("JobQueue deleted"),
-        Ending(
+        Verdict(
             errors.JobError,
             "the queue was deleted while the job was in it",
             "set batch_queue to another, and submit it again",
@@ -317,7 +321,7 @@ ENDINGS: tuple[Row, ...] = (
     *STARTS,
     Row(
         _was_not_started,
-        Ending(
+        Verdict(
             errors.ImageError,
             "the container was not started",
             "check container_image_uri (registry, repository, tag, architecture), that "
@@ -325,10 +329,10 @@ ENDINGS: tuple[Row, ...] = (
             "entry point, and volumes and log group of the job",
         ),
     ),
-    *EXITS,
+    *(Row(exit_code(code), verdict) for code, verdict in EXITS.items()),
     Row(
         lambda detail: detail.exit_code is None and not detail.array_size,
-        Ending(
+        Verdict(
             errors.HostLostError,
             "the container was started, and its machine or its container engine lost it",
             f"its log says how far it came; {LOST}",
@@ -336,7 +340,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         lambda _: True,
-        Ending(
+        Verdict(
             errors.JobError,
             "the job failed and left no outcome in the bucket",
             "its log says more; batch_job_role_name may lack s3:PutObject on s3_bucket_name",

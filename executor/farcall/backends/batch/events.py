@@ -21,6 +21,7 @@ from typing import Any
 
 from farcall.aws import clients
 from farcall.aws.clients import Aws
+from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.endings import is_explained
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -196,7 +197,7 @@ def read_event(body: str) -> JobDetail | None:
         event = json.loads(body)
         if (event["source"], event["detail-type"]) != ("aws.batch", "Batch Job State Change"):
             return None
-        detail = JobDetail.from_describe(event["detail"])
+        detail = from_describe(event["detail"])
         may_be_cancelled = detail.status is JobStatus.FAILED and not is_explained(detail)
         if not _is_sound(detail) or (may_be_cancelled and "isTerminated" not in event["detail"]):
             return None

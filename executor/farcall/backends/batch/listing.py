@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from farcall.aws.paced_client import Lane
+from farcall.backends.batch.describe import from_summary
 from farcall.model.jobs import JobDetail, JobStatus
 
 _OURS = "farcall-*"
@@ -86,7 +87,7 @@ class Listing:
         return [job["jobArn"].rpartition(":job/")[2] for job in jobs]
 
     def _read(self, reply: Mapping[str, Any]) -> list[JobDetail]:
-        listed = map(JobDetail.from_summary, reply.get("jobSummaryList", []))
+        listed = map(from_summary, reply.get("jobSummaryList", []))
         return [self._recall(job) for job in listed]
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farcall.backends.batch.client import Batch
-from farcall.backends.batch.documents import Definition, definition, job_request
+from farcall.backends.batch.documents import LARGEST_ARRAY, Definition, definition, job_request
 from farcall.backends.batch.preflight import Resources, find_image
 from farcall.model.settings import Settings
-from farcall.model.submission import Bundle
 from farcall.model.workflows import Workflow
+from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import Packed
 
 
@@ -69,9 +69,11 @@ class Documents:
         workflow: Workflow | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Bundle:
-        """Return what is to be uploaded; see `farcall.model.submission.Bundle`."""
+        """Return what is to be uploaded; see `farcall.payload.bundle.Bundle`."""
         belongs_to = workflow or Workflow.of(settings)
-        return Bundle(settings, self._root, name, iter(tasks), belongs_to, facts)
+        return Bundle(
+            settings, self._root, name, iter(tasks), belongs_to, facts, most=LARGEST_ARRAY
+        )
 
     def request(
         self, settings: Settings, bundle: Bundle, definition_arn: str, *, size: int

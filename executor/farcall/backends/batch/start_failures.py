@@ -7,8 +7,9 @@ Sources:
 
 from __future__ import annotations
 
+from farcall.backends.batch.matching import Row, all_of, container, status
 from farcall.model import errors
-from farcall.model.rows import LOST, SUBNET, Ending, Row, all_of, container, status
+from farcall.model.endings import LOST, SUBNET, Verdict
 
 STARTS: tuple[Row, ...] = (
     # Why an image cannot be pulled:
@@ -24,7 +25,7 @@ STARTS: tuple[Row, ...] = (
             "403 forbidden",
             "credential",
         ),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the image could not be pulled: the registry refused access",
             "batch_execution_role_name needs the policy AmazonECSTaskExecutionRolePolicy (on EC2, "
@@ -36,7 +37,7 @@ STARTS: tuple[Row, ...] = (
         container(
             "CannotPull", "i/o timeout", "dial tcp", "deadline", "request canceled", "no route"
         ),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the image could not be pulled: the registry was not reached",
             f"{SUBNET} the registry: a NAT gateway, a public address (networkConfiguration in "
@@ -45,7 +46,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "toomanyrequests", "rate limit", "429"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the image could not be pulled: the registry allows no more pulls now",
             "set container_image_uri to a copy in ECR, or try again later",
@@ -53,7 +54,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "platform", "no matching manifest"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the image could not be pulled: it is not made for the machine's architecture",
             "build the image of container_image_uri for x86_64 or arm64, whichever the machines "
@@ -62,7 +63,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "no space left"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the image could not be pulled: the machine's disk is full",
             "set ephemeralStorage in job_definition_extra on Fargate; on EC2 enlarge the volume "
@@ -71,7 +72,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull", "not found", "manifest unknown", "does not exist", "no such"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the image could not be pulled: the registry does not have it",
             "check container_image_uri: registry, repository, tag, and the region of ECR",
@@ -79,7 +80,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotPull"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the image could not be pulled",
             "check container_image_uri, the registry's permissions of batch_execution_role_name, "
@@ -88,7 +89,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotCreateContainerError"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the container could not be created",
             "check memory, and volumes, devices and user in job_definition_extra",
@@ -96,7 +97,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotStartContainerError", "exec format error"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the container could not be started: the image is made for another architecture",
             "build the image of container_image_uri for x86_64 or arm64, whichever the machines "
@@ -105,7 +106,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotStartContainerError"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the container could not be started",
             "build the image of container_image_uri from farcall's Dockerfile; check the "
@@ -114,7 +115,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ResourceInitializationError", "log group", "logger", "awslogs"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the job's log could not be opened",
             "batch_job_log_group_name must exist, and batch_execution_role_name needs "
@@ -123,7 +124,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ResourceInitializationError", "secret", "registry auth", "ssm"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the job's secrets or its registry credentials could not be fetched",
             "batch_execution_role_name needs permission for them "
@@ -133,7 +134,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ResourceInitializationError"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the job's surroundings could not be prepared",
             "check volumes and networkConfiguration in job_definition_extra, "
@@ -143,7 +144,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("ECS was unable to assume the role"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the job's role cannot be assumed",
             "batch_job_role_name and batch_execution_role_name must exist and trust "
@@ -152,7 +153,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("DockerTimeoutError"),
-        Ending(
+        Verdict(
             errors.HostLostError,
             "the machine's container engine was too slow to start the container",
             "raise retry_attempts; where it happens again, the machine's disk or network is too "
@@ -161,11 +162,11 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         container("CannotInspectContainerError"),
-        Ending(errors.HostLostError, "the machine's container engine lost the container", LOST),
+        Verdict(errors.HostLostError, "the machine's container engine lost the container", LOST),
     ),
     Row(
         container("Container Overrides length"),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the job's overrides exceed ECS's 8192 characters",
             "shorten prefix and the environment in job_definition_extra",
@@ -173,7 +174,7 @@ STARTS: tuple[Row, ...] = (
     ),
     Row(
         all_of(status("Task failed to start"), lambda detail: not detail.container_reason),
-        Ending(
+        Verdict(
             errors.ImageError,
             "the container was not started, and Batch does not say why",
             "submit it again; the event log of the ECS cluster behind batch_queue may say more",

@@ -1,35 +1,15 @@
-"""What the rows of the ending tables are made of. No I/O."""
+"""Matching: what the rows of the ending tables are made of. No I/O."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from farcall.model import errors
+from farcall.model.endings import Verdict
 from farcall.model.jobs import JobDetail
 
 Fits: TypeAlias = Callable[[JobDetail], bool]
-
-LOST = "raise retry_attempts, or set batch_queue to one with on-demand capacity"
-MEMORY = "raise memory"
-SUBNET = "the subnets of batch_queue's compute environment need a way to"
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a job without an outcome ended.
-
-    Attributes:
-        error: The class of the error to raise.
-        sentence: What happened.
-        remedy: What to do.
-    """
-
-    error: type[errors.JobError | errors.OutcomeError]
-    sentence: str
-    remedy: str
 
 
 class Row(NamedTuple):
@@ -37,11 +17,11 @@ class Row(NamedTuple):
 
     Attributes:
         fits: Tells whether it is about a job.
-        ending: What it says of it.
+        verdict: What it says of it.
     """
 
     fits: Fits
-    ending: Ending
+    verdict: Verdict
 
 
 def status(*starts: str) -> Fits:

@@ -1,0 +1,140 @@
+"""DescribeJobs and ListJobs: Batch's documents on jobs, read as values of ours. No I/O.
+
+What the texts in them mean is for `farcall.backends.batch.endings` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
+
+_UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
+"""In these an attempt goes on, which Batch may list beside those that have ended, or not."""
+
+
+def from_describe(job: Mapping[str, Any]) -> JobDetail:
+    """Read a member of DescribeJobs's ``jobs``, with containerProperties or ecsProperties.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
+    """
+    status, container = JobStatus(job["status"]), _first_container(job)
+    listed = list(map(_attempt, job.get("attempts") or ()))
+    if status.is_final:
+        listed = _completed(listed, job, container)
+    last = listed[-1] if listed else Attempt()
+    if listed and status in _UNDER_WAY and not last.is_over:
+        del listed[-1]
+    exit_code = container.get("exitCode")
+    log = (container.get("logConfiguration") or {}).get("options") or {}
+    array = job.get("arrayProperties") or {}
+    asked = {r["type"]: r["value"] for r in container.get("resourceRequirements") or ()}
+    return JobDetail(
+        job_id=job["jobId"],
+        name=job.get("jobName", ""),
+        status=status,
+        status_reason=job.get("statusReason") or last.status_reason,
+        exit_code=last.exit_code if exit_code is None else exit_code,
+        container_reason=container.get("reason") or last.container_reason,
+        tried=tuple(listed),
+        attempts_allowed=(job.get("retryStrategy") or {}).get("attempts") or 1,
+        created_at=_moment(job.get("createdAt")),
+        started_at=_moment(job.get("startedAt")),
+        stopped_at=_moment(job.get("stoppedAt")),
+        is_cancelled=bool(job.get("isCancelled")),
+        is_terminated=bool(job.get("isTerminated")),
+        log_group=log.get("awslogs-group", "/aws/batch/job"),
+        log_stream=container.get("logStreamName") or last.log_stream,
+        array_size=array.get("size") or 0,
+        status_summary=array.get("statusSummary") or {},
+        environment={
+            pair["name"]: pair.get("value", "") for pair in container.get("environment") or []
+        },
+        queue=_last_part(job.get("jobQueue")),
+        queue_arn=job.get("jobQueue") or "",
+        definition=_last_part(job.get("jobDefinition")),
+        image=container.get("image") or "",
+        vcpu=float(asked.get("VCPU", 0)),
+        memory_mib=int(asked.get("MEMORY", 0)),
+        gpus=int(asked.get("GPU", 0)),
+        time_limit_s=(job.get("timeout") or {}).get("attemptDurationSeconds"),
+        tags=job.get("tags") or {},
+    )
+
+
+def from_summary(job: Mapping[str, Any]) -> JobDetail:
+    """Read a member of ListJobs's ``jobSummaryList``, which tells less.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/APIReference/API_JobSummary.html
+    """
+    container = job.get("container") or {}
+    array = job.get("arrayProperties") or {}
+    return JobDetail(
+        job_id=job["jobId"],
+        name=job.get("jobName", ""),
+        status=JobStatus(job["status"]),
+        status_reason=job.get("statusReason") or "",
+        exit_code=container.get("exitCode"),
+        container_reason=container.get("reason") or "",
+        created_at=_moment(job.get("createdAt")),
+        started_at=_moment(job.get("startedAt")),
+        stopped_at=_moment(job.get("stoppedAt")),
+        is_cancelled=bool(job.get("isCancelled")),
+        is_terminated=bool(job.get("isTerminated")),
+        array_size=array.get("size") or 0,
+        status_summary=array.get("statusSummary") or {},
+        definition=_last_part(job.get("jobDefinition")),
+    )
+
+
+def _attempt(attempt: Mapping[str, Any]) -> Attempt:
+    container = _first_container(attempt)
+    return Attempt(
+        attempt.get("statusReason") or "",
+        container.get("reason") or "",
+        container.get("exitCode"),
+        container.get("logStreamName") or "",
+        _moment(attempt.get("startedAt")),
+        _moment(attempt.get("stoppedAt")),
+    )
+
+
+def _completed(
+    listed: list[Attempt], job: Mapping[str, Any], container: Mapping[str, Any]
+) -> list[Attempt]:
+    """Add what only the job itself says of the last attempt of one that has ended.
+
+    The list may be empty although a container ran, and its last member may lack the log.
+    """
+    log_stream = container.get("logStreamName") or ""
+    if listed:
+        last = listed[-1]
+        return [*listed[:-1], last._replace(log_stream=last.log_stream or log_stream)]
+    if not log_stream and container.get("exitCode") is None:
+        return []  # none ever ran
+    times = {name: job.get(name) for name in ("startedAt", "stoppedAt")}
+    reason = job.get("statusReason")
+    return [_attempt({"container": container, "statusReason": reason, **times})]
+
+
+def _first_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container of a job or an attempt, wherever this kind of definition puts it."""
+    tasks = job.get("taskProperties") or (job.get("ecsProperties") or {}).get("taskProperties")
+    containers = tasks[0].get("containers") if tasks else None
+    found = containers[0] if containers else job.get("container")
+    return found or {}
+
+
+def _last_part(arn: str | None) -> str:
+    """Return the name at the end of an ARN, or the name itself."""
+    return (arn or "").rpartition("/")[2]
+
+
+def _moment(milliseconds: float | None) -> datetime | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)

@@ -1,0 +1,177 @@
+"""A bundle: what is uploaded for a job before it is submitted. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from farcall.model.errors import TaskTooLargeError
+from farcall.model.settings import Settings
+from farcall.model.workflows import Workflow
+from farcall.payload.pickling import Origin, Packed
+from farcall_runtime import contract, envelope
+from farcall_runtime.contract import Location
+from farcall_runtime.envelope import Buffer
+
+_STEP_BYTES = 8 * 1024 * 1024
+"""How much is hashed in one go; meanwhile the step before is on its way to the bucket."""
+
+_FULL_BYTES = 4 * 1024**3
+"""From this size on a bundle takes no more tasks: those in it can begin."""
+
+_LARGEST_BYTES = 64 * 1024**3
+"""An upload has 10,000 parts at most, https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+
+_MOST_NAME = 90  # of Batch's 128 characters for a job's name; the rest makes it unique
+
+
+class Bundle:
+    """What is uploaded before a job is submitted; equal functions are in it once.
+
+    It takes tasks until it is full, so what is left of them is for another bundle.
+
+    Args:
+        settings: The options.
+        root: Key prefix of the run.
+        name: A name to recognise it by, such as the function's.
+        tasks: Function and arguments of each, at least one; all functions of one origin.
+        workflow: What they belong to.
+        facts: What the bundle says of them besides, JSON.
+        most: How many tasks it takes: children of the largest array.
+
+    Attributes:
+        where: Its place; it and its job have one name, so that who finds it finds the job.
+        keys: Every key that it has had.
+        key: What the job's outcomes are signed with.
+        size: Number of tasks, once `pieces` is through.
+        digest: SHA-256 of the root of its index, hexadecimal, likewise.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        root: str,
+        name: str,
+        tasks: Iterator[tuple[Packed, Packed]],
+        workflow: Workflow,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        most: int,
+    ) -> None:
+        self._name = name
+        self.where = Location(settings.s3_bucket_name, root, _unique(name))
+        self.keys = [self.where.bundle_key]
+        self.key = secrets.token_bytes(32)
+        self.size = 0
+        self.digest = "0" * 64  # as long as the one that is to come
+        self._settings = settings
+        self._tasks = tasks
+        self._workflow = workflow
+        self._facts = facts or {}
+        self._most = most
+
+    def pieces(self) -> Iterator[Buffer]:
+        """Yield the bytes, once; what is hashed is hashed on the way, and nothing is kept.
+
+        Raises:
+            TaskTooLargeError: The arguments of a task are larger than an upload can be.
+        """
+        functions: dict[bytes, tuple[int, Packed]] = {}
+        entries: list[tuple[int, int, bytes]] = []
+        total = 0
+        function: Packed | None = None
+        while len(entries) < self._most and total < _FULL_BYTES:
+            task = next(self._tasks, None)
+            if task is None:
+                break
+            if function is None:
+                yield envelope.bundle_start(task[0].origin.minor)
+            function, arguments = task
+            if arguments.size > _LARGEST_BYTES:
+                raise _too_large(arguments)
+            number, _ = functions.setdefault(function.sha256, (len(functions), function))
+            digest = yield from _hashed(arguments.pieces)
+            entries.append((number, arguments.size, digest))
+            total += arguments.size
+        if function is None:
+            raise ValueError("a bundle has at least one task")
+        pages, root = self._seal(function.origin, functions.values(), entries)
+        yield pages
+        for _, each in functions.values():
+            yield from each.pieces
+        yield root
+        self.size, self.digest = len(entries), hashlib.sha256(root).hexdigest()
+
+    def _seal(
+        self,
+        origin: Origin,
+        functions: Iterable[tuple[int, Packed]],
+        entries: Sequence[tuple[int, int, bytes]],
+    ) -> envelope.SealedIndex:
+        settings = self._settings
+        return envelope.seal_index(
+            {
+                "python": origin.python,
+                "cloudpickle": origin.cloudpickle,
+                "attempts": settings.retry_attempts,
+                "retry_on": settings.retry_on,
+                "time_limit_s": settings.time_limit,
+                "queue": settings.batch_queue,
+                **self._facts,
+            },
+            [(function.size, function.sha256) for _, function in functions],
+            entries,
+            origin.minor,
+        )
+
+    def rename(self) -> Location:
+        """Take another name, and return the place; what is stored is the caller's to move."""
+        self.where = self.where._replace(bundle=_unique(self._name))
+        self.keys.append(self.where.bundle_key)
+        return self.where
+
+    def environment(self, *, endpoint: str, region: str) -> dict[str, str]:
+        """Return what the job has to know, once `pieces` is through.
+
+        Args:
+            endpoint: URL of S3 where it is not AWS's own, else empty.
+            region: Region of the bucket.
+        """
+        environment = {
+            contract.ENV_BUNDLE: self.where.url,
+            contract.ENV_DIGEST: self.digest,
+            contract.ENV_OUTCOME_KEY: self.key.hex(),
+            contract.ENV_REGION: region,
+            **self._workflow.environment(),
+        }
+        if endpoint:
+            environment[contract.ENV_ENDPOINT] = endpoint
+        return environment
+
+
+def _unique(name: str) -> str:
+    """Make a name that Batch accepts and no other job has."""
+    plain = re.sub("[^A-Za-z0-9_-]+", "-", name).strip("-_")[:_MOST_NAME] or "task"
+    return f"{plain}-{secrets.token_hex(8)}"
+
+
+def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:
+    """Yield the bytes of some pieces in steps; return their SHA-256."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        for start in range(0, len(piece), _STEP_BYTES):
+            step = piece[start : start + _STEP_BYTES] if len(piece) > _STEP_BYTES else piece
+            digest.update(step)
+            yield step
+    return digest.digest()
+
+
+def _too_large(arguments: Packed) -> TaskTooLargeError:
+    return TaskTooLargeError(
+        f"the arguments of a task are {arguments.size / 1e9:.1f} GB, and "
+        f"{_LARGEST_BYTES / 1e9:.0f} GB are allowed; store them where the task can read them, and "
+        "pass where that is"
+    )
