@@ -13,6 +13,7 @@ import pytest
 
 from farcall import Settings
 from farcall.covalent.api import Covalent
+from farcall.covalent.cancel import CovalentCompanion
 from farcall.engine.session import session_for
 from farcall.operations.cancel import cancel, cancel_all, idle, unfinished
 from farcall.operations.catalog import Catalog, Query
@@ -126,7 +127,9 @@ def test_one_task_of_an_array_is_cancelled_in_covalent_and_no_other(
     first, second, third = sorted(nodes(covalent, started))
     assert [*"012"] == [job_id.partition(":")[2] for job_id in job_ids]
 
-    said = as_client(lambda session: cancel(session, job_ids[1:2], "enough", covalent))
+    said = as_client(
+        lambda session: cancel(session, job_ids[1:2], "enough", CovalentCompanion(covalent))
+    )
     text = f"{job_ids[1]} was RUNNING and is being ended"
     assert [(job_ids[1], "ending", text)] == said
     assert [(started, [second])] == covalent.told
@@ -168,7 +171,7 @@ def test_a_workflow_is_cancelled_with_its_sublattices(dispatch, wait, batch, wor
         entry.detail.job_id for entry in entries
     }
 
-    as_client(lambda session: cancel(session, job_ids[1:2], "enough", covalent))
+    as_client(lambda session: cancel(session, job_ids[1:2], "enough", CovalentCompanion(covalent)))
     ((inside, numbers),) = covalent.told
     assert inside != started
     until(lambda: nodes(covalent, inside)[numbers[0]] == "CANCELLED")
@@ -176,7 +179,9 @@ def test_a_workflow_is_cancelled_with_its_sublattices(dispatch, wait, batch, wor
     assert ["RUNNING"] == [*nodes(covalent, started).values()]
 
     covalent.told.clear()
-    said = as_client(lambda session: cancel_all(session, entries, "enough", covalent))
+    said = as_client(
+        lambda session: cancel_all(session, entries, "enough", CovalentCompanion(covalent))
+    )
     assert {"ending"} == {each.outcome for each in said}
     assert [(started, [])] == covalent.told
     assert ct.status.CANCELLED == wait(started).status
@@ -212,8 +217,8 @@ def test_a_dispatch_that_has_no_job_at_the_moment_is_cancelled(
     async def cancel_run(session):
         while unfinished(entries := await found_of(session, started)):
             pass
-        assert [started] == await idle(entries, covalent)
-        return await cancel_all(session, entries, "enough", covalent)
+        assert [started] == await idle(entries, CovalentCompanion(covalent))
+        return await cancel_all(session, entries, "enough", CovalentCompanion(covalent))
 
     text = f"dispatch {started} is being cancelled by Covalent"
     assert [(started, "ending", text)] == as_client(cancel_run)
@@ -236,7 +241,7 @@ def test_a_task_is_ended_though_covalents_server_is_gone(
     (job_id,) = jobs(0)
     assert {} == covalent.unfinished(["no-such-dispatch"])
     assert {started: True} == covalent.unfinished([started])
-    gone = Covalent("http://127.0.0.1:9")
+    gone = CovalentCompanion(Covalent("http://127.0.0.1:9"))
     (said,) = as_client(lambda session: cancel(session, [job_id], "enough", gone))
     assert "ending" == said.outcome
     assert f"{job_id} was RUNNING and is being ended; Covalent was not told: " in said.text

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import hostile
 from farcall import FarcallError, TaskError
 from farcall.cli import printing
+from farcall.client.console import Console
 from farcall.engine.logs.transcript import Line
 from farcall.model import terminal
 
@@ -101,7 +102,7 @@ def test_lines_of_farcall_in_a_log_are_left_alone_where_nothing_is_to_be_hidden(
 
 def test_a_console_shows_what_it_is_given_and_draws_its_own():
     out = io.StringIO()
-    console = printing.Console(file=out, force_terminal=True, width=200)
+    console = Console(file=out, force_terminal=True, width=200)
     console.print(f"[bold]{hostile.TEXT}[/]", style="red")
     assert hostile.obeyed(out.getvalue()) == set()
     assert f"[bold]{hostile.MARK}" in out.getvalue()

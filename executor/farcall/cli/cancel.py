@@ -12,7 +12,7 @@ from farcall.cli import exit_codes, tables
 from farcall.cli.common import opened, print_json
 from farcall.cli.list import chosen_user
 from farcall.cli.printing import say
-from farcall.covalent.api import Covalent
+from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.terminal import in_a_line
 from farcall.operations import cancel
@@ -91,26 +91,26 @@ def cancel_jobs(
     sys.exit(max((_CODES[one.outcome] for one in found), default=0))
 
 
-def _server(address: str | None) -> Covalent | None:
+def _server(address: str | None) -> CovalentCompanion | None:
     """Return Covalent's server; jobs are ended without it where its configuration is broken."""
     if address:
-        return Covalent.configured(address)
+        return CovalentCompanion.configured(address)
     try:
-        return Covalent.configured()
+        return CovalentCompanion.configured()
     except FarcallError as error:
         say(f"Covalent is not told: {error}", err=True)
         return None
 
 
 async def _cancel(
-    job_ids: Sequence[str], user: str | None, reason: str, covalent: Covalent | None
+    job_ids: Sequence[str], user: str | None, reason: str, covalent: CovalentCompanion | None
 ) -> list[Cancelled]:
     _, session = await opened()
     return await cancel.cancel(session, job_ids, reason, covalent, user)
 
 
 async def _find(
-    queues: Sequence[str], query: Query, covalent: Covalent | None
+    queues: Sequence[str], query: Query, covalent: CovalentCompanion | None
 ) -> tuple[list[Entry], list[str]]:
     """Return the jobs that are asked for, and dispatches that go on without one of them."""
     settings, session = await opened()
@@ -125,7 +125,7 @@ async def _find(
 
 
 async def _cancel_all(
-    entries: Sequence[Entry], reason: str, covalent: Covalent | None
+    entries: Sequence[Entry], reason: str, covalent: CovalentCompanion | None
 ) -> list[Cancelled]:
     _, session = await opened()
     return await cancel.cancel_all(session, entries, reason, covalent)

@@ -14,7 +14,8 @@ from rich.status import Status
 from rich.text import Text
 
 from farcall.cli.common import print_json
-from farcall.cli.printing import Console, say
+from farcall.cli.printing import say
+from farcall.client.console import Console
 from farcall.model.terminal import in_a_line
 from farcall.operations import doctor as checkup
 from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding

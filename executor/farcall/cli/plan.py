@@ -17,8 +17,9 @@ from farcall.backends.batch.documents import LARGEST_ARRAY
 from farcall.backends.batch.plan import Documents
 from farcall.backends.batch.preflight import Resources, role_arn
 from farcall.cli.options import called, given, job_options
-from farcall.cli.printing import Console, say
+from farcall.cli.printing import say
 from farcall.cli.run import prepare
+from farcall.client.console import Console
 from farcall.engine.session import session_for
 from farcall.model.settings import Settings
 from farcall.payload import pickling

@@ -6,11 +6,9 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import rich.console
-from rich.segment import Segment
 
 from farcall.model import terminal
 from farcall_runtime.contract import STDERR
@@ -30,24 +28,6 @@ def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
 def hand_out(text: str) -> None:
     """Write data to stdout: as it is, but to a terminal with its controls shown."""
     click.echo(terminal.shown(text) if sys.stdout.isatty() else text, nl=False)
-
-
-class Console(rich.console.Console):
-    """A console that takes nothing in a text for its own: controls, markup or emojis.
-
-    Args:
-        **options: Those of `rich.console.Console`.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
-
-    def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
-        """Render, and show the controls in what does not come from rich itself."""
-        for segment in super().render(*arguments, **options):
-            is_own = segment.control is not None
-            text = segment.text if is_own else terminal.shown(segment.text)
-            yield Segment(text, segment.style, segment.control)
 
 
 class Printer:

@@ -18,9 +18,10 @@ from rich.markup import escape
 from farcall.backends.batch.endings import blocked
 from farcall.cli import reattach
 from farcall.cli.options import called, given, job_options, value_file
-from farcall.cli.printing import Console, say
+from farcall.cli.printing import say
 from farcall.cli.signatures import Call
 from farcall.cli.targets import Target, find
+from farcall.client.console import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.task import Task

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from farcall.cli import tables
-from farcall.cli.printing import Console
+from farcall.client.console import Console
 from farcall.engine.session import this_user
 from farcall.model.terminal import in_a_line, shown
 from farcall.operations.catalog import Entry

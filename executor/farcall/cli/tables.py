@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farcall.backends.batch.endings import OWN_REASON, is_blocked, telling
-from farcall.cli.printing import Console
+from farcall.client.console import Console
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.terminal import in_a_line
 from farcall.operations import json_view

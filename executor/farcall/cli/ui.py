@@ -16,7 +16,7 @@ import click
 from farcall import ui
 from farcall.cli.common import moment
 from farcall.cli.printing import say
-from farcall.covalent.api import Covalent
+from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.settings import Settings
 from farcall.ui.guard import is_loopback
 
@@ -86,7 +86,7 @@ def serve_page(
         span=max(timedelta(), datetime.now(timezone.utc) - since),
         queues=queues,
         everybody=all_users,
-        covalent=None if no_covalent else Covalent.configured(covalent),
+        covalent=None if no_covalent else CovalentCompanion.configured(covalent),
     )
     asyncio.run(_serve(settings, options, opens=opens))
     say("The page has ended. Jobs go on.")

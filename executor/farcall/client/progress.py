@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from farcall.cli.printing import Console
+    from farcall.client.console import Console
 
 _log = logging.getLogger("farcall")
 
@@ -205,7 +205,7 @@ class Lines:
 
 def _live_console() -> Console | None:
     """Return what a bar can be drawn on, or None where it would only leave control codes."""
-    from farcall.cli.printing import Console  # which has rich, here and below: slow to import
+    from farcall.client.console import Console  # which has rich, here and below: slow to import
 
     console = Console(stderr=True)
     if console.is_jupyter or (console.is_interactive and sys.stderr.isatty()):

@@ -36,62 +36,72 @@ class _Share:
     job_ids: set[str] = field(default_factory=set)
 
 
-async def tell(
-    session: Session,
-    covalent: Covalent | None,
-    entries: Mapping[str, Entry],
-    whole: Collection[str] = (),
-) -> dict[str, str]:
-    """Cancel in Covalent what some jobs are to it.
+class CovalentCompanion:
+    """Covalent's server as `farcall.operations.cancel.Companion`.
 
     Args:
-        session: The open clients.
-        covalent: Its server; where there is none, nothing is done.
-        entries: The jobs, by ID; those that are nothing to Covalent may be among them.
-        whole: Dispatches to be cancelled with all that has not begun yet.
-
-    Returns:
-        Of jobs that Covalent could not be told of, why.
+        server: It.
     """
-    electrons = {job_id: each for job_id, each in entries.items() if each.workflow.dispatch}
-    if covalent is None or not electrons:
-        return {}
-    shares: dict[str, _Share] = {}
-    untold: dict[str, str] = {}
-    apart = {job_id: e for job_id, e in electrons.items() if e.workflow.dispatch not in whole}
-    nodes = await _nodes(session, apart)
-    for job_id, entry in electrons.items():
-        if job_id not in apart:
-            shares.setdefault(entry.workflow.dispatch, _Share()).job_ids.add(job_id)
-            continue
-        found = nodes[job_id]
-        if isinstance(found, str):
-            untold[job_id] = found
-            continue
-        for dispatch, number in found:
-            share = shares.setdefault(dispatch, _Share())
-            share.job_ids.add(job_id)
-            if dispatch not in whole:
-                share.nodes.add(number)
-    for why, job_ids in await _cancel(covalent, shares):
-        untold |= dict.fromkeys(job_ids, why)
-    return untold
 
+    def __init__(self, server: Covalent) -> None:
+        self._server = server
 
-async def going(covalent: Covalent, dispatches: Collection[str]) -> list[str]:
-    """Return those of some dispatches that Covalent has not ended; none where it is not there."""
-    try:
-        unfinished = await asyncio.to_thread(covalent.unfinished, sorted(dispatches))
-    except FarcallError:
-        return []
-    return [dispatch for dispatch, is_going in unfinished.items() if is_going]
+    @classmethod
+    def configured(cls, address: str | None = None) -> CovalentCompanion | None:
+        """Return that of the server which `Covalent.configured` finds.
 
+        Raises:
+            FarcallError: Covalent's configuration cannot be read, or names no address.
+        """
+        server = Covalent.configured(address)
+        return None if server is None else cls(server)
 
-async def tell_whole(covalent: Covalent, dispatches: Collection[str]) -> dict[str, str]:
-    """Cancel dispatches as a whole; return why that failed, for those where it did."""
-    shares = {dispatch: _Share(job_ids={dispatch}) for dispatch in dispatches}
-    refused = await _cancel(covalent, shares)
-    return {dispatch: why for why, those in refused for dispatch in those}
+    @property
+    def address(self) -> str:
+        """URL of the server."""
+        return self._server.address
+
+    async def tell(
+        self, session: Session, entries: Mapping[str, Entry], whole: Collection[str] = ()
+    ) -> dict[str, str]:
+        """Cancel in Covalent what some jobs are to it; see `Companion.tell`."""
+        electrons = {job_id: each for job_id, each in entries.items() if each.workflow.dispatch}
+        if not electrons:
+            return {}
+        shares: dict[str, _Share] = {}
+        untold: dict[str, str] = {}
+        apart = {job_id: e for job_id, e in electrons.items() if e.workflow.dispatch not in whole}
+        nodes = await _nodes(session, apart)
+        for job_id, entry in electrons.items():
+            if job_id not in apart:
+                shares.setdefault(entry.workflow.dispatch, _Share()).job_ids.add(job_id)
+                continue
+            found = nodes[job_id]
+            if isinstance(found, str):
+                untold[job_id] = found
+                continue
+            for dispatch, number in found:
+                share = shares.setdefault(dispatch, _Share())
+                share.job_ids.add(job_id)
+                if dispatch not in whole:
+                    share.nodes.add(number)
+        for why, job_ids in await _cancel(self._server, shares):
+            untold |= dict.fromkeys(job_ids, why)
+        return untold
+
+    async def going(self, dispatches: Collection[str]) -> list[str]:
+        """Return the dispatches that go on; see `Companion.going`."""
+        try:
+            unfinished = await asyncio.to_thread(self._server.unfinished, sorted(dispatches))
+        except FarcallError:
+            return []
+        return [dispatch for dispatch, is_going in unfinished.items() if is_going]
+
+    async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
+        """Cancel dispatches as a whole; see `Companion.tell_whole`."""
+        shares = {dispatch: _Share(job_ids={dispatch}) for dispatch in dispatches}
+        refused = await _cancel(self._server, shares)
+        return {dispatch: why for why, those in refused for dispatch in those}
 
 
 async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tuple[str, set[str]]]:

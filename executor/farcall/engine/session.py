@@ -132,7 +132,9 @@ class Session:
     async def _open_submitter(self, settings: Settings) -> Submitter:
         store = self.store(settings.s3_bucket_name)
         root = run_root(settings.prefix, self.run)
-        resources = await preflight.check(self.aws, self.batch, settings, store, root)
+        _, resources = await asyncio.gather(
+            store.check(root), preflight.check(self.aws, self.batch, settings)
+        )
         await self.events.check(settings.event_queue)
         documents = Documents(
             self.batch,

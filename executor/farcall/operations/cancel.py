@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from farcall.covalent import cancel as covalent_cancel
-from farcall.covalent.api import Covalent
 from farcall.engine.session import Session
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail
@@ -16,6 +14,34 @@ from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry
 
 OTHER_USER = "other user"
+
+
+class Companion(Protocol):
+    """Who has made jobs for tasks of its own, and is told that they end: Covalent's server."""
+
+    @property
+    def address(self) -> str:
+        """Its URL."""
+
+    async def tell(
+        self, session: Session, entries: Mapping[str, Entry], whole: Collection[str] = ()
+    ) -> dict[str, str]:
+        """Cancel there what some jobs are to it.
+
+        Args:
+            session: The open clients.
+            entries: The jobs, by ID; those that are nothing to it may be among them.
+            whole: Workflows to be cancelled with all that has not begun yet.
+
+        Returns:
+            Of jobs that it could not be told of, why.
+        """
+
+    async def going(self, dispatches: Collection[str]) -> list[str]:
+        """Return those of some workflows that it has not ended; none where it is not there."""
+
+    async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
+        """Cancel workflows as a whole; return why that failed, for those where it did."""
 
 
 class Cancelled(NamedTuple):
@@ -39,21 +65,21 @@ def unfinished(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry.detail.status.is_final]
 
 
-async def idle(entries: Iterable[Entry], covalent: Covalent | None) -> list[str]:
+async def idle(entries: Iterable[Entry], companion: Companion | None) -> list[str]:
     """Return the dispatches of some jobs that go on in Covalent though none of these jobs does.
 
     Args:
         entries: The jobs, ended ones among them.
-        covalent: Covalent's server, where there is one. If it does not answer, there are none.
+        companion: Covalent's server, where there is one. If it does not answer, there are none.
     """
     entries = list(entries)
     busy = {entry.workflow.dispatch for entry in unfinished(entries)}
     maybe = {entry.workflow.dispatch for entry in entries} - busy - {""}
-    return [] if covalent is None else await covalent_cancel.going(covalent, maybe)
+    return [] if companion is None else await companion.going(maybe)
 
 
 async def cancel_all(
-    session: Session, entries: Sequence[Entry], reason: str, covalent: Covalent | None = None
+    session: Session, entries: Sequence[Entry], reason: str, companion: Companion | None = None
 ) -> list[Cancelled]:
     """End the jobs of a workflow or a run, so that no more tasks of it begin.
 
@@ -64,7 +90,7 @@ async def cancel_all(
         session: The open clients.
         entries: The jobs, ended ones among them.
         reason: Kept by Batch.
-        covalent: Covalent's server, where there is one.
+        companion: Covalent's server, where there is one.
 
     Returns:
         One for each job that has to be ended, and for each dispatch that is `idle`.
@@ -75,10 +101,10 @@ async def cancel_all(
     left = unfinished(entries)
     whole = {entry.workflow.dispatch for entry in left}
     job_ids = [entry.detail.job_id for entry in left]
-    done = await _cancel(session, job_ids, reason, covalent, whole=whole)
-    waiting = await idle(entries, covalent)
-    if covalent is not None and waiting:
-        untold = await covalent_cancel.tell_whole(covalent, waiting)
+    done = await _cancel(session, job_ids, reason, companion, whole=whole)
+    waiting = await idle(entries, companion)
+    if companion is not None and waiting:
+        untold = await companion.tell_whole(waiting)
         done += [_told(dispatch, untold.get(dispatch, "")) for dispatch in waiting]
     return done
 
@@ -93,7 +119,7 @@ async def cancel(
     session: Session,
     job_ids: Iterable[str],
     reason: str,
-    covalent: Covalent | None = None,
+    companion: Companion | None = None,
     user: str | None = None,
 ) -> list[Cancelled]:
     """End jobs that farcall submitted, whatever their status.
@@ -108,7 +134,7 @@ async def cancel(
         session: The open clients.
         job_ids: The jobs; the child of an array is ``<parent>:<index>``.
         reason: Kept by Batch, up to 1000 characters.
-        covalent: Covalent's server, where there is one.
+        companion: Covalent's server, where there is one.
         user: Whose jobs may be ended, as `Entry.user`; by default everybody's.
 
     Returns:
@@ -117,14 +143,14 @@ async def cancel(
     Raises:
         ServiceError: Batch does not say how the jobs are.
     """
-    return await _cancel(session, job_ids, reason, covalent, user=user)
+    return await _cancel(session, job_ids, reason, companion, user=user)
 
 
 async def _cancel(
     session: Session,
     job_ids: Iterable[str],
     reason: str,
-    covalent: Covalent | None,
+    companion: Companion | None,
     *,
     whole: Collection[str] = (),
     user: str | None = None,
@@ -140,7 +166,7 @@ async def _cancel(
     wanted = await _in_few(session, named=ours, left=left)
     refused, untold = await asyncio.gather(
         session.terminations.each(wanted, reason),
-        covalent_cancel.tell(session, covalent, left, whole),
+        _tell(companion, session, left, whole),
     )
     try:
         later = await session.batch.describe(left)
@@ -164,6 +190,15 @@ async def _cancel(
         return Cancelled(job_id, "ending", text)
 
     return [tell(job_id) for job_id in job_ids]
+
+
+async def _tell(
+    companion: Companion | None,
+    session: Session,
+    entries: Mapping[str, Entry],
+    whole: Collection[str],
+) -> dict[str, str]:
+    return {} if companion is None else await companion.tell(session, entries, whole)
 
 
 def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:

@@ -10,13 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import farcall
-from farcall.covalent.api import Covalent
 from farcall.engine.logs import reader
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.operations import cancel, json_view
 from farcall.operations import describe as overview
-from farcall.operations.cancel import Cancelled
+from farcall.operations.cancel import Cancelled, Companion
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.ui.account import Account
 from farcall.ui.children import Arrays
@@ -49,7 +48,7 @@ class Options:
     span: timedelta = field(default=timedelta(days=7))
     queues: Sequence[str] = ()
     everybody: bool = False
-    covalent: Covalent | None = None
+    covalent: Companion | None = None
 
 
 class Site:

@@ -1,4 +1,4 @@
-"""What is known to be missing before a job is paid for: bucket, queue, roles, log group, image."""
+"""What is known to be missing before a job is paid for: queue, roles, log group, image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from farcall.aws.clients import Aws
 from farcall.backends.batch.client import Batch
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
-from farcall.storage.store import Store
 
 _log = logging.getLogger("farcall")
 
@@ -30,9 +29,7 @@ class Resources:
     execution_role: str
 
 
-async def check(
-    access: Aws, batch: Batch, settings: Settings, store: Store, root: str
-) -> Resources:
+async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
     """Look up what the options name.
 
     Whoever may not look (IAM, logs) is not stopped: what is missing then shows when a job starts.
@@ -41,15 +38,12 @@ async def check(
         access: The open clients.
         batch: Batch.
         settings: The options.
-        store: The bucket's store.
-        root: Key prefix of the run.
 
     Raises:
         SettingsError: Something the options name does not exist, or cannot be used.
-        ServiceError: S3 or Batch refused.
+        ServiceError: Batch refused.
     """
-    _, _, _, job_role, execution_role = await asyncio.gather(
-        store.check(root),
+    _, _, job_role, execution_role = await asyncio.gather(
         _check_queue(batch, settings, access.region),
         _check_log_group(access, settings),
         _find_role(access, settings, "batch_job_role_name"),

@@ -35,7 +35,7 @@ from farcall import local
 from farcall.cli.demos import common
 from farcall.cli.demos import covalent_scripts as experiment
 from farcall.cli.demos.covalent_server import CovalentServer
-from farcall.cli.printing import Console
+from farcall.client.console import Console
 from farcall.local import names
 from farcall.model.errors import FarcallError
 

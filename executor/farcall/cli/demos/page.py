@@ -9,7 +9,7 @@ import signal
 
 from farcall import local, ui
 from farcall.cli.demos import common, workflows
-from farcall.cli.printing import Console
+from farcall.client.console import Console
 from farcall.model.settings import Settings
 
 _NEXT = (

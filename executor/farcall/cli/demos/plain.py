@@ -19,7 +19,7 @@ from rich.text import Text
 
 from farcall import local
 from farcall.cli.demos import common
-from farcall.cli.printing import Console
+from farcall.client.console import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.model.jobs import JobDetail, JobStatus
