@@ -62,6 +62,7 @@ check: $(VENV)/lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typed_api.py
 	$(BIN)/lint-imports
 
 bench: $(VENV)/bench

@@ -91,11 +91,18 @@ _HOMES = {
 a second, and a command line that shows its help needs none of them."""
 
 if not TYPE_CHECKING:
+    for _name in set(__all__) - set(_HOMES):
+        globals()[_name].__module__ = __name__  # where users find it, and what tracebacks say
 
     def __getattr__(name: str) -> Any:
         """Import the module of a public name."""
         if name not in _HOMES:
             raise AttributeError(f"module 'farcall' has no attribute {name!r}")
         found = getattr(importlib.import_module(f"farcall.{_HOMES[name]}"), name)
+        found.__module__ = __name__
         globals()[name] = found
         return found
+
+    def __dir__() -> list[str]:
+        """Return the public names, those that are not imported yet among them."""
+        return sorted({*globals(), *__all__})

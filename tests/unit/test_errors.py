@@ -32,6 +32,8 @@ TREE = """
       ServiceError
 """
 
+HOMES = ("farcall", errors.__name__)
+
 ENDED = [
     kind
     for name in (TREE.split())
@@ -42,7 +44,7 @@ ENDED = [
 def drawn(kind, depth=0):
     """Draw a class and its public descendants, in the order of their definition."""
     own = [] if kind.__name__.startswith("_") else [f"{'  ' * depth}{kind.__name__}"]
-    below = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+    below = [child for child in kind.__subclasses__() if child.__module__ in HOMES]
     return own + [line for child in below for line in drawn(child, depth + len(own))]
 
 

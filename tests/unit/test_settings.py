@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import get_type_hints
 
 import pydantic
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from farcall import Settings
 from farcall.model import config_trust, settings
 from farcall.model.errors import SettingsError
+from farcall.model.settings import Options
 
 DOCUMENTED = {
     "profile": "default",
@@ -301,3 +303,10 @@ def test_settings_cannot_be_changed():
 def test_slashes_at_the_ends_don_t_count():
     assert Settings(prefix="/a/b/").prefix == "a/b"
     assert Settings(endpoint_url="http://localhost:5000/").endpoint_url == "http://localhost:5000"
+
+
+def test_type_checkers_know_every_option():
+    known = get_type_hints(Options)
+    assert list(known) == list(Settings.model_fields)
+    for name, field in Settings.model_fields.items():
+        assert known[name] == field.annotation, name

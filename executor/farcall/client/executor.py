@@ -22,7 +22,9 @@ from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableEr
 from farcall.model.settings import Settings
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from farcall.model.settings import Options
 
 _log = logging.getLogger("farcall")
 
@@ -58,7 +60,7 @@ class BatchExecutor:
         SettingsError: A value is wrong, or an option is unknown.
     """
 
-    def __init__(self, settings: Settings | None = None, **options: Any) -> None:
+    def __init__(self, settings: Settings | None = None, **options: Unpack[Options]) -> None:
         if settings is not None and not isinstance(settings, Settings):
             raise SettingsError(
                 f"settings is a {type(settings).__name__}; a farcall.Settings is allowed, or "
@@ -92,9 +94,9 @@ class BatchExecutor:
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
     @overload
-    def task(self, /, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, /, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    def task(self, function: Any = None, /, **options: Unpack[Options]) -> Any:
         """Make a function a task: ``@executor.task`` or ``@executor.task(vcpu=8, memory=16)``.
 
         Raises:
@@ -106,7 +108,17 @@ class BatchExecutor:
             return lambda function: Task(function, executor)
         return Task(function, executor)
 
-    async def submit(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
+    @overload
+    async def submit(
+        self, function: Task[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[R]: ...
+
+    @overload
+    async def submit(
+        self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[R]: ...
+
+    async def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job[Any]:
         """Submit a call of any function, and return its job once Batch has accepted it.
 
         Raises:
@@ -119,7 +131,7 @@ class BatchExecutor:
             function = function.function  # whose executor is asked decides the options
         return await Task(function, self).submit(*args, **kwargs)
 
-    def with_options(self, **options: Any) -> BatchExecutor:
+    def with_options(self, **options: Unpack[Options]) -> BatchExecutor:
         """Return an executor with other options that shares clients, tracker and jobs.
 
         Raises:

@@ -15,7 +15,10 @@ from farcall.payload import pickling
 from farcall_runtime import pickles
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from farcall.client.executor import BatchExecutor
+    from farcall.model.settings import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,7 +127,7 @@ class Task(Generic[P, R]):
         """Call the function here and now."""
         return self.function(*args, **kwargs)
 
-    def with_options(self, **options: Any) -> Task[P, R]:
+    def with_options(self, **options: Unpack[Options]) -> Task[P, R]:
         """Return the same function with other options, such as ``vcpu=16``.
 
         Raises:

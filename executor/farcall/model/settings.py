@@ -19,7 +19,7 @@ import sys
 from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
@@ -36,6 +36,9 @@ from farcall.model import config_trust, terminal
 from farcall.model.config_trust import CONFIG_VARIABLE
 from farcall.model.errors import SettingsError
 from farcall_runtime.contract import JOB_ENVIRONMENT, is_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -117,6 +120,41 @@ _elsewhere: ContextVar[tuple[Place, dict[str, Any]] | None] = ContextVar("elsewh
 def _place() -> Place:
     elsewhere = _elsewhere.get()
     return elsewhere[0] if elsewhere else _HOME
+
+
+class Options(TypedDict, total=False):
+    """The options as keyword arguments, for type checkers; see `Settings` for what they mean."""
+
+    profile: str
+    region: str
+    credentials: str
+    batch_queue: str
+    s3_bucket_name: str
+    batch_job_definition_name: str
+    batch_execution_role_name: str
+    batch_job_role_name: str
+    batch_job_log_group_name: str
+    vcpu: float
+    memory: float
+    num_gpus: int
+    retry_attempts: int
+    time_limit: int
+    poll_freq: float
+    cache_dir: str
+    container_image_uri: str
+    prefix: str
+    linger_s: float
+    retry_on: Literal["failure", "infrastructure"]
+    stuck_timeout_s: float | None
+    tags: dict[str, str]
+    priority: int | None
+    share_identifier: str
+    job_definition_extra: dict[str, Any]
+    event_queue: str
+    endpoint_url: str
+    keep_artifacts: bool
+    workflow: str
+    page_url: str
 
 
 class Settings(BaseSettings):
@@ -225,7 +263,7 @@ class Settings(BaseSettings):
     workflow: Annotated[str, _HOW] = Field("", max_length=128)
     page_url: _Where = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[Options]) -> None:
         _refuse_unknown(options, _place().constructor)
         try:
             super().__init__(**options)
@@ -292,7 +330,7 @@ class Settings(BaseSettings):
         finally:
             _elsewhere.reset(token)
 
-    def replace(self, **options: Any) -> Settings:
+    def replace(self, **options: Unpack[Options]) -> Settings:
         """Return settings that differ in some options.
 
         Raises:
@@ -411,7 +449,7 @@ def _agreed_file(given: Collection[str]) -> dict[str, Any]:
     return section
 
 
-def _refuse_unknown(options: dict[str, Any], where: str, prefix: str = "") -> None:
+def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") -> None:
     known = Settings.model_fields
     for name in options:
         if name in known:

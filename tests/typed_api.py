@@ -1,0 +1,83 @@
+"""What type checkers are to make of the public names. It is checked, and never run.
+
+A line with ``type: ignore`` is an error of the user's that has to be found: mypy tells of those
+that are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from typing_extensions import assert_type
+
+from farcall import BatchExecutor, CallResult, Job, JobDetail, JobStatus, Settings, Sweep, Task
+
+executor = BatchExecutor(vcpu=2, memory=3.75, retry_on="infrastructure", tags={"team": "physics"})
+BatchExecutor(vcpuu=3)  # type: ignore[call-arg]
+BatchExecutor(vcpu="two")  # type: ignore[arg-type]
+BatchExecutor(retry_on="never")  # type: ignore[arg-type]
+BatchExecutor(Settings(vcpu=2), memory=8)
+BatchExecutor({"vcpu": 2})  # type: ignore[arg-type]
+Settings(time_limit=3600).replace(time_limit="1h")  # type: ignore[arg-type]
+
+
+@executor.task
+def simulate(x: int, *, steps: int = 10) -> float:
+    return x / steps
+
+
+@executor.task(vcpu=8, memory=16)
+def train(path: str) -> dict[str, float]:
+    return {path: 1.0}
+
+
+@executor.task(cpus=8)  # type: ignore[call-overload, untyped-decorator]
+def wrong() -> None: ...
+
+
+def tasks() -> Task[[str], dict[str, float]]:
+    return train
+
+
+assert_type(simulate.local(3), float)
+simulate.local("3")  # type: ignore[arg-type]
+simulate.with_options(vcpu=16)
+simulate.with_options(cpu=16)  # type: ignore[call-arg]
+
+
+async def calls() -> None:
+    assert_type(await simulate(3, steps=5), float)
+    assert_type(await train("data"), dict[str, float])
+    await simulate()  # type: ignore[call-arg]
+    await simulate(3, stepz=5)  # type: ignore[call-arg]
+
+
+async def jobs() -> None:
+    job = await simulate.submit(3)
+    assert_type(job, Job[float])
+    assert_type(await job.result(), float)
+    assert_type(await job.stdout(), str)
+    assert_type(await executor.submit(len, "abc"), Job[int])
+    assert_type(await executor.submit(simulate, 3, steps=2), Job[float])
+    await executor.submit(len, 3)  # type: ignore[call-overload]
+    await executor.submit(simulate, "3")  # type: ignore[call-overload]
+    await executor.submit(3)  # type: ignore[call-overload]
+
+
+async def sweeps() -> None:
+    sweep = simulate.map(range(10), chunksize=5)
+    assert_type(sweep, Sweep[float])
+    assert_type(await sweep, list[float])
+    async for index, value in simulate.map(range(10)):
+        assert_type(index, int)
+        assert_type(value, float)
+    async for result in simulate.map(range(10)).results():
+        assert_type(result, CallResult[float])
+    simulate.map(range(10), chunk=5)  # type: ignore[call-arg]
+
+
+def described(detail: JobDetail) -> JobStatus:
+    return detail.status
+
+
+handler: Callable[[JobDetail], JobStatus] = described

@@ -1,0 +1,27 @@
+"""The names that users import."""
+
+from __future__ import annotations
+
+import pydoc
+import subprocess
+import sys
+
+import pytest
+
+import farcall
+
+
+def test_all_public_names_are_listed_before_any_of_them_is_used():
+    script = "import farcall; print(sorted(set(farcall.__all__) - set(dir(farcall))))"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert said.stdout == "[]\n", said.stderr
+
+
+@pytest.mark.parametrize("name", farcall.__all__)
+def test_a_public_name_says_where_users_find_it(name):
+    assert getattr(farcall, name).__module__ == "farcall"
+
+
+def test_help_shows_all_of_them():
+    page = pydoc.plain(pydoc.render_doc(farcall))
+    assert [name for name in farcall.__all__ if f"class {name}" not in page] == []
