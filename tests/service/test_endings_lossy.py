@@ -6,7 +6,6 @@ A proxy before the embedded Batch takes from its answers what such a one does no
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,28 +87,6 @@ async def test_what_never_ran_was_cancelled(
         aws.configure(delays={})
 
 
-BULK = {
-    "version": 1.0,
-    "merge": {
-        "operations": {
-            "TerminateJobs": {
-                "name": "TerminateJobs",
-                "http": {"method": "POST", "requestUri": "/v1/terminatejobs"},
-                "input": {"shape": "TerminateJobsRequest"},
-                "output": {"shape": "TerminateJobsResponse"},
-            }
-        },
-        "shapes": {
-            "TerminateJobsRequest": {
-                "type": "structure",
-                "members": {"jobs": {"shape": "StringList"}, "reason": {"shape": "String"}},
-            },
-            "TerminateJobsResponse": {"type": "structure", "members": {}},
-        },
-    },
-}
-
-
 @pytest.mark.parametrize("answer", ["", (404, "UnknownOperationException"), (501, "NotYet")])
 async def test_jobs_are_ended_whether_or_not_batch_knows_the_call_for_many(
     answer: Any,
@@ -119,11 +96,6 @@ async def test_jobs_are_ended_whether_or_not_batch_knows_the_call_for_many(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """botocore knows the call as its newer versions do."""
-    folder = tmp_path / "data" / "batch" / "2016-08-10"
-    folder.mkdir(parents=True)
-    (folder / "service-2.sdk-extras.json").write_text(json.dumps(BULK))
-    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path / "data"))
     aws.configure(delays={"RUNNABLE": 600})
     proxy.lasting["batch terminatejobs"] = answer
     try:

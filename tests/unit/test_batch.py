@@ -395,7 +395,13 @@ async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
 IDS = [f"j{n}" for n in range(120)]
 
 
-async def test_jobs_are_ended_in_bulk_where_the_client_can(clock):
+async def test_one_job_is_ended_by_the_call_for_one(clock):
+    batch, client = made(terminate_job=lambda **_: {})
+    await batch.terminate(["j1"], "enough")
+    assert client.asked("terminate_job") == [{"jobId": "j1", "reason": "farcall: enough"}]
+
+
+async def test_jobs_are_ended_in_bulk(clock):
     batch, client = made(terminate_jobs=lambda **_: {"successful": [], "errors": []})
     await batch.terminate(IDS, "enough")
     asked = client.asked("terminate_jobs")
@@ -404,17 +410,12 @@ async def test_jobs_are_ended_in_bulk_where_the_client_can(clock):
     assert {call["reason"] for call in asked} == {"farcall: enough"}
 
 
-async def test_jobs_are_ended_one_by_one_where_it_cannot(clock):
-    batch, client = made(terminate_job=lambda **_: {})
-    await batch.terminate(IDS, "enough")
-    assert [call["jobId"] for call in client.asked("terminate_job")] == IDS
-
-
 async def test_one_job_that_cannot_be_ended_keeps_no_other_alive(clock):
     def terminate(*, jobId, **_):  # noqa: N803  # Batch's name
         return refusal("ServerException", 500) if jobId == "j3" else {}
 
-    batch, client = made(terminate_job=terminate)
+    unknown = refusal("UnknownOperationException", 404)
+    batch, client = made(terminate_jobs=lambda **_: unknown, terminate_job=terminate)
     with pytest.raises(ServiceError, match="TerminateJob"):
         await batch.terminate(IDS, "enough")
     asked = [call["jobId"] for call in client.asked("terminate_job")]
@@ -472,10 +473,20 @@ async def test_jobs_are_ended_one_by_one_where_batch_does_not_know_the_bulk(cloc
 
 
 async def test_a_bulk_that_is_refused_is_no_call_that_is_unknown(clock):
-    batch, client = made(terminate_jobs=lambda **_: refusal("AccessDeniedException", 403))
+    batch, client = made(terminate_jobs=lambda **_: refusal("ClientException", 400))
     assert list(await batch.terminate_each(["j0", "j1"], "enough")) == ["j0", "j1"]
-    assert await batch.terminate_each(["j2"], "enough")
+    assert await batch.terminate_each(["j2", "j3"], "enough")
     assert len(client.asked("terminate_jobs")) == 2
+
+
+async def test_a_bulk_that_is_denied_may_be_so_for_one_of_its_jobs(clock):
+    denied = refusal("AccessDeniedException", 403)
+    batch, client = made(
+        terminate_jobs=lambda **_: denied,
+        terminate_job=lambda jobId, **_: denied if jobId == "j1" else {},  # noqa: N803
+    )
+    assert list(await batch.terminate_each(["j0", "j1"], "enough")) == ["j1"]
+    assert len(client.asked("terminate_job")) == 2
 
 
 # --- a Batch that loses why a job was ended ---------------------------------------------------

@@ -56,6 +56,12 @@ _CONNECTIONS = 128
 _LAST_CONNECTIONS_S = 1.0
 _TURN_S = 0.001
 _SETTLE_S = 0.05
+_MODELS = str(Path(__file__).with_name("models"))
+"""What botocore merges into its models: operations of AWS's that its pinned version does not know.
+
+From AWS's API reference, https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html
+"""
+
 _ENVIRONMENT = "env"
 _READ_ONCE = (_ENVIRONMENT, "shared-credentials-file", "config-file")
 """botocore's words for keys that cost nothing to be read again."""
@@ -503,6 +509,7 @@ def _prepare(settings: Settings) -> Any:
             "ca_bundle in the AWS configuration say which file is read"
         ) from error
     loader = core.get_component("data_loader")
+    loader.search_paths.append(_MODELS)
     for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
         loader.load_data(name)
     for service in (*_SERVICES, "sqs") if settings.event_queue else _SERVICES:

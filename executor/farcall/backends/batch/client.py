@@ -83,7 +83,7 @@ class Batch:
         self._polling = Lane(access.batch, _POLLS_PER_S)
         self._control = Lane(access.batch, _CONTROLS_PER_S)
         self._stops: dict[str, _Stop] = {}
-        self._takes_many = hasattr(access.batch, "terminate_jobs")  # from botocore 1.43.93 on
+        self._takes_many = True  # until it says that it does not know the call
         self.listing = Listing(self._polling, self.recall)
 
     # --- queues and definitions ---------------------------------------------------------------
@@ -250,7 +250,7 @@ class Batch:
         """End jobs as `terminate` does; return those that Batch refused to end, with why."""
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
         new = self._note_stops(job_ids, reason)
-        if self._takes_many:
+        if self._takes_many and len(job_ids) > 1:
             groups = _groups(job_ids, TERMINATE_IDS)
             requests = [self._terminate_together(ids, reason) for ids in groups]
         else:
@@ -349,10 +349,14 @@ class Batch:
     async def _without_many(
         self, job_ids: list[str], reason: str, error: ServiceError
     ) -> dict[str, ServiceError]:
-        """End jobs one by one where Batch does not know the call for many; else tell its error."""
-        if not refusals.is_unknown_call(error):
+        """End jobs one by one where Batch does not know the call for many; else tell its error.
+
+        So too where it is denied: maybe for one of them alone.
+        """
+        if refusals.is_unknown_call(error):
+            self._takes_many = False
+        elif not refusals.is_denied(error):
             return dict.fromkeys(job_ids, error)
-        self._takes_many = False
         refused: dict[str, ServiceError] = {}
         for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):
             refused |= found
