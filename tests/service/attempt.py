@@ -59,6 +59,10 @@ class Attempt:
         """Store an object beside the process."""
         obstore.put(self._bucket, key, data)
 
+    def data(self, key):
+        """Return an object as it is."""
+        return bytes(obstore.get(self._bucket, key).bytes())
+
     def delete(self, key):
         """Delete an object beside the process."""
         obstore.delete(self._bucket, key)
@@ -97,7 +101,7 @@ class Attempt:
         """Return the outcome, verified; None where there is none."""
         key = key or self.where.outcome_key(0)
         try:
-            data = bytes(obstore.get(self._bucket, key).bytes())
+            data = self.data(key)
         except FileNotFoundError:
             return None
         return envelope.open_outcome(self._bundle.key, key, data)
@@ -107,7 +111,7 @@ class Attempt:
         data = b""
         for number in range(outcome.meta["stdout"]["chunks"]):
             key = self.where.chunk_key(0, 1, "stdout", number)
-            chunk = bytes(obstore.get(self._bucket, key).bytes())
+            chunk = self.data(key)
             data += envelope.open_chunk(self._bundle.key, key, chunk)
         return data + outcome.stdout
 

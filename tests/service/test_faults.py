@@ -326,6 +326,22 @@ async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
     assert attempt.outcome() is None
 
 
+@_WAYS
+async def test_an_outcome_that_is_there_again_is_taken_back_by_the_next_attempt(
+    twice: Callable[..., Attempt], deliver: Callable[[Attempt], None]
+) -> None:
+    """The first one was killed after it had stored it again, before it could look."""
+    attempt = twice(abs, -7)
+    key = attempt.where.outcome_key(0)
+    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    data = attempt.data(key)
+    deliver(attempt)
+    attempt.put(key, data)
+    attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
+    assert await asyncio.to_thread(attempt.end) == (ExitCode.RETURNED, "")
+    assert attempt.outcome() is None
+
+
 @pytest.mark.parametrize("fault", ["reset", "lost", "error", "slow"])
 async def test_an_outcome_that_nobody_has_taken_stays(
     twice: Callable[..., Attempt], proxy: Proxy, fault: Fault
