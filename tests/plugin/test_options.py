@@ -21,6 +21,7 @@ import farcall.awsbatch
 from farcall import JobLostError, Settings, SettingsError, covalent_state, questions
 from farcall.covalent_server import CovalentServer
 from farcall.errors import FarcallError
+from farcall.workflows import Workflow
 from proxy import Proxy
 
 if sys.version_info >= (3, 11):
@@ -30,14 +31,6 @@ else:
 
 EXECUTOR = ct.executor.AWSBatchExecutor
 MANAGER = sys.modules["covalent.executor"]._executor_manager
-
-
-@pytest.fixture
-def aws(embedded, monkeypatch):
-    """An embedded AWS, with the environment set to it."""
-    for name, value in embedded.environment.items():
-        monkeypatch.setenv(name, value)
-    return embedded
 
 
 @pytest.fixture
@@ -345,6 +338,7 @@ class Direct:
         self.handles = []
         self.dispatch_id = str(uuid.uuid4())
         monkeypatch.setattr(covalent_state, "note_job", self._store)
+        monkeypatch.setattr(covalent_state, "stored", self._read)
 
     async def call(self, function, *args, before=(), after=(), **kwargs):
         calls = [
@@ -365,6 +359,10 @@ class Direct:
         assert self.executor.page_url == json.loads(executor)["attributes"]["page_url"]
         assert (self.dispatch_id, 3) == (dispatch_id, node)
         self.handles.append(job_id)
+
+    def _read(self, dispatch_id, nodes):
+        assert (self.dispatch_id, [3]) == (dispatch_id, [*nodes])
+        return covalent_state.Stored({}, Workflow("direct", dispatch_id))
 
 
 @pytest.fixture
