@@ -11,7 +11,7 @@ import obstore
 from obstore.store import S3Store
 
 import farcall_runtime
-from farcall import Settings, payload
+from farcall import Settings, payload, unpickling
 from farcall.submission import Bundle
 from farcall.workflows import Workflow
 from farcall_runtime import envelope
@@ -28,6 +28,11 @@ __main__.leave(runner.run(os.environ, times.Times(*map(float, sys.argv[1:]))))
 
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+def value_of(outcome):
+    """Return the value in an outcome that `Attempt.outcome` has verified."""
+    return unpickling.load(envelope.unpack(outcome.value))
 
 
 class Attempt:
@@ -66,6 +71,12 @@ class Attempt:
     def delete(self, key):
         """Delete an object beside the process."""
         obstore.delete(self._bucket, key)
+
+    def objects(self, prefix):
+        """Return what lies below a prefix, by key."""
+        listed = obstore.list(self._bucket, prefix).collect()
+        keys = [each["path"] for each in listed]
+        return {key: bytes(obstore.get(self._bucket, key).bytes()) for key in keys}
 
     def receipt(self, *indexes, number=0, key=None):
         """Say as a client does that it has the values of some tasks."""

@@ -20,33 +20,11 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from farcall import unpickling
-from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.electron import Code, Node, run_group
 from patience import until
-from proxy import Proxy
-from service.attempt import Attempt
+from service.attempt import value_of
 from signing import session
-
-
-@pytest.fixture
-def proxy(aws):
-    with Proxy(aws.endpoint_url) as running:
-        yield running
-
-
-@pytest.fixture
-def attempt(aws, proxy):
-    """Put a task into the bucket; what runs it ends with the test."""
-    with contextlib.ExitStack() as stack:
-
-        def make(function, *args, **options):
-            return stack.enter_context(
-                contextlib.closing(Attempt(aws, proxy, function, *args, **options))
-            )
-
-        yield make
 
 
 def wait_for(path):
@@ -61,10 +39,6 @@ def wait_for(path):
 def started(made):
     """Wait until the task says that it is there."""
     made.process.stdout.readline()
-
-
-def value_of(outcome):
-    return unpickling.load(envelope.unpack(outcome.value))
 
 
 # --- the network at the end ------------------------------------------------------------------
@@ -294,15 +268,7 @@ def test_a_sigterm_of_the_functions_own_is_nothing_of_batchs(attempt):
     assert link["message"] == "SIGTERM came, and not from farcall"
 
 
-@pytest.fixture
-def _this_module_travels():
-    """The job has no tests to import."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.mark.usefixtures("_this_module_travels")
+@pytest.mark.usefixtures("module_travels")
 def test_a_task_group_whose_time_is_up_is_out_of_time(attempt):
     def electron(function):
         pickled = base64.b64encode(cloudpickle.dumps(function))

@@ -17,27 +17,7 @@ import pytest
 from farcall import endings, results, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
-from proxy import Proxy
-from service.attempt import Attempt
-
-
-@pytest.fixture
-def attempt(aws):
-    """Put a task into the bucket; what runs it ends with the test."""
-    with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(aws.endpoint_url))
-
-        def make(function, *args, **options):
-            return stack.enter_context(
-                contextlib.closing(Attempt(aws, proxy, function, *args, **options))
-            )
-
-        yield make
-
-
-def value_of(outcome):
-    return unpickling.load(envelope.unpack(outcome.value))
-
+from service.attempt import value_of
 
 LARGE = bytes(range(256)) * 20_000  # more than there is a refuge for
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,6 @@ from farcall.records import CANCELLED, state
 from farcall.session import session_for
 from patience import until_async
 from proxy import Proxy, lose_reasons
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import boto3
 import pytest
@@ -20,12 +20,6 @@ MIB = 1024 * 1024
 LINE = "x" * 1023 + "\n"
 MUCH = 20 * MIB
 """Several chunks, for the container stores 8 MiB at most in one."""
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as running:
-        yield running
 
 
 @pytest.fixture
