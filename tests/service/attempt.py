@@ -76,7 +76,7 @@ class Attempt:
         """Return what lies below a prefix, by key."""
         listed = obstore.list(self._bucket, prefix).collect()
         keys = [each["path"] for each in listed]
-        return {key: bytes(obstore.get(self._bucket, key).bytes()) for key in keys}
+        return {key: self.data(key) for key in keys}
 
     def receipt(self, *indexes, number=0, key=None):
         """Say as a client does that it has the values of some tasks."""

@@ -297,18 +297,18 @@ async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
 
 @_WAYS
 async def test_an_outcome_that_is_there_again_is_taken_back_by_the_next_attempt(
-    twice: Callable[..., Attempt], deliver: Callable[[Attempt], None]
+    attempt: Callable[..., Attempt], deliver: Callable[[Attempt], None]
 ) -> None:
     """The first one was killed after it had stored it again, before it could look."""
-    attempt = twice(abs, -7)
-    key = attempt.where.outcome_key(0)
-    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
-    data = attempt.data(key)
-    deliver(attempt)
-    attempt.put(key, data)
-    attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
-    assert await asyncio.to_thread(attempt.end) == (ExitCode.RETURNED, "")
-    assert attempt.outcome() is None
+    made = attempt(abs, -7)
+    key = made.where.outcome_key(0)
+    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
+    data = made.data(key)
+    deliver(made)
+    made.put(key, data)
+    made.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
+    assert await asyncio.to_thread(made.end) == (ExitCode.RETURNED, "")
+    assert made.outcome() is None
 
 
 @pytest.mark.parametrize("fault", ["reset", "lost", "error", "slow"])
