@@ -32,8 +32,8 @@ from farcall_runtime.envelope import Buffer
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 _MARK_BYTES = 16
-# mark, kind, number; for a result also: bytes of description, bytes of parts, number of the question
-# that comes with it (0: none)
+# mark, kind, number; for a result also: bytes of description, bytes of parts, number of the
+# question that comes with it (0: none)
 _HEAD = struct.Struct("=16sBQQQQ")
 _MOST_BYTES, _MOST_PIECES = 128 * 1024, 256  # of a message
 _LEAST_BYTES = 1024  # what does not take that takes nothing
@@ -198,14 +198,18 @@ class SupervisorEnd:
             found = self._take(kind, size - _HEAD.size, *more)
             if found is not None:
                 take(found)
-            if found is not None or self.trouble:
-                self._reply(self._question, True, answer)
-                self._question = 0
+            self._reply_to_result(found, answer)
         return True
 
     def is_receiving(self) -> bool:
         """Tell whether a result is on its way."""
         return self._coming is not None
+
+    def _reply_to_result(self, found: Result | None, answer: Callable[[bool], Any]) -> None:
+        """Answer the question that came with a result, once that is there, or lost for good."""
+        if found is not None or self.trouble:
+            self._reply(self._question, True, answer)
+            self._question = 0
 
     def _reply(self, number: int, may_go_on: bool, answer: Callable[[bool], Any]) -> None:
         """Answer a question, if it is one: the same again where the answer was lost."""

@@ -128,7 +128,7 @@ def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
 
 
 def _insist(call: Callable[[], Any]) -> Any:
-    """Call the supervisor, again where a handler of the function's own signals raises meanwhile."""
+    """Call the supervisor, again where a handler of the function's signals raises meanwhile."""
     tries = 0
     while True:
         tries += 1

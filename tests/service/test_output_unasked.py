@@ -7,6 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import boto3
 import pytest
@@ -47,9 +48,10 @@ def fail(size: int) -> None:
     raise ValueError("after all that")
 
 
-def speak_slowly(seconds: float) -> str:
+def speak_around(gate: Path) -> str:
     print("begun", flush=True)
-    time.sleep(seconds)
+    while not gate.exists():
+        time.sleep(0.05)
     print("ended")
     return "value"
 
@@ -104,10 +106,15 @@ async def test_output_that_nobody_asked_for_goes_with_the_block(
 
 
 async def test_little_output_is_still_there_after_the_block(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    left: Callable[[str], list[str]],
+    tmp_path: Path,
 ) -> None:
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        job = await executor.submit(speak_slowly, 4)
+    async with make_executor(endpoint_url=proxy.url, prefix="unasked/little") as executor:
+        job = await executor.submit(speak_around, tmp_path / "gate")
+        await until_async(lambda: asyncio.to_thread(left, "unasked/little"))
+        (tmp_path / "gate").touch()
         assert await job.result() == "value"
     fetched = proxy.counts["s3 GET streams"]
     assert fetched >= 1
