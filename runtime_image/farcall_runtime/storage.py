@@ -427,8 +427,8 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
     text = where + _brief(error)
     if isinstance(error, NoAnswerError):
         return StorageError(text if reason in text else f"{text}; before that: {reason}")
-    if (said := _by_code(text)) is not None:
-        return said
+    if (known_by_code := _by_code(text)) is not None:
+        return known_by_code
     by_class: dict[type[Exception], type[StorageError]] = {
         AlreadyExistsError: _ExistsError,
         FileNotFoundError: NotFoundError,
