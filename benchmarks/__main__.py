@@ -52,7 +52,9 @@ _LONG = {"embedded"}
 @click.option("--repeats", default=5, show_default=True, help="Turns of most measurements.")
 @click.option("--sweeps", default=3, show_default=True, help="Turns of the most tasks.")
 @click.option("--starts", default=20, show_default=True, help="Starts of the container side.")
-@click.option("--size", default=1024, show_default=True, help="MiB of the large values.")
+@click.option(
+    "--size", default=1024, show_default=True, help="MiB of the large values, and of the output."
+)
 @click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
 @click.option("--embedded", "real", type=int, help="Tasks for the embedded AWS (10 a second).")
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")

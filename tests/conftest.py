@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import cloudpickle
 import pytest
 
 import farcall.local
@@ -32,6 +33,14 @@ def _clean_environment(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # it keeps the keys it has found once
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have a test's module pickled by value: a job has no tests to import."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture(scope="session")

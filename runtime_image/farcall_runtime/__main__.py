@@ -10,34 +10,35 @@ import sys
 from typing import NoReturn
 
 _PRINTING_S = 5
+_FAILED = 74  # ExitCode.SUPERVISOR_FAILED, where importing that may be what fails
 
 
 def main() -> int:
     """Run the task, or print the contract with ``--contract``; return the exit code."""
     # First of all: a container's first process does not get a signal it has no handler for.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    _open_standard()
     # What is imported stays, so looking through it for garbage is in vain.
     gc.disable()
-    from farcall_runtime import contract
-
-    if sys.argv[1:] == ["--contract"]:
-        import json
-
-        print(json.dumps(contract.describe(), indent=2))  # noqa: T201
-        return 0
     try:
+        _open_standard()
+        if sys.argv[1:] == ["--contract"]:
+            import json
+
+            from farcall_runtime import contract
+
+            print(json.dumps(contract.describe(), indent=2))  # noqa: T201
+            return 0
         from farcall_runtime import runner
 
         return runner.run(os.environ)
     except BaseException:  # the last resort; 1 would say that the function raised
         # Nobody may be reading what is printed.
-        signal.signal(signal.SIGALRM, lambda *_: os._exit(contract.ExitCode.SUPERVISOR_FAILED))
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(_FAILED))
         signal.alarm(_PRINTING_S)
         # The interpreter's own way to print it: importing another may be what fails.
         with contextlib.suppress(Exception):
             sys.__excepthook__(*sys.exc_info())
-        return contract.ExitCode.SUPERVISOR_FAILED
+        return _FAILED
 
 
 def leave(code: int) -> NoReturn:

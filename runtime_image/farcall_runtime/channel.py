@@ -32,9 +32,12 @@ from farcall_runtime.envelope import Buffer
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 _MARK_BYTES = 16
-# mark, kind, number; of a result, bytes of its description and parts, and the number of a question
+# mark, kind, number; for a result also: bytes of description, bytes of parts, number of the
+# question that comes with it (0: none)
 _HEAD = struct.Struct("=16sBQQQQ")
 _MOST_BYTES, _MOST_PIECES = 128 * 1024, 256  # of a message
+_LEAST_BYTES = 1024  # what does not take that takes nothing
+_ROOM_BYTES = 4 * _MOST_BYTES  # which the kernel may bound
 _LARGE_BYTES = 1024 * 1024
 _HIGHEST_DESCRIPTOR = 4096  # each process has a table as long as its highest one
 _BELOW_LIMIT = 16
@@ -63,6 +66,10 @@ class _Kind(enum.IntEnum):
 
 class BrokenError(Exception):
     """The function has closed, replaced or spoiled what its process speaks through."""
+
+
+class _TooLargeError(BrokenError):
+    """The socket takes no message as large as this one."""
 
 
 class Result(NamedTuple):
@@ -103,13 +110,17 @@ class Slate:
 def pair() -> tuple[SupervisorEnd, TaskEnd]:
     """Make both ends, before the fork."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, _KIND)
+    for end in (ours, theirs):
+        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, buffer, _ROOM_BYTES)
     mark, other = os.urandom(_MARK_BYTES), os.urandom(_MARK_BYTES)
     refuge = mmap.mmap(-1, _REFUGE_BYTES)
     return SupervisorEnd(ours, mark, other, refuge), TaskEnd(theirs, other, mark, refuge)
 
 
 class SupervisorEnd:
-    """The supervisor's end, which no message breaks and no call holds.
+    """The supervisor's end. No message makes it fail, and none of its calls blocks.
 
     Args:
         ours: The socket.
@@ -119,7 +130,7 @@ class SupervisorEnd:
 
     Attributes:
         has_noise: Whether something else than the task's end wrote to the socket.
-        trouble: Why something that the task's end sent is lost, where it is.
+        trouble: Why the result of a call is lost, where it is; no other call is to begin then.
     """
 
     def __init__(
@@ -187,19 +198,26 @@ class SupervisorEnd:
             found = self._take(kind, size - _HEAD.size, *more)
             if found is not None:
                 take(found)
-                self._reply(self._question, True, answer)
+            self._reply_to_result(found, answer)
         return True
 
     def is_receiving(self) -> bool:
         """Tell whether a result is on its way."""
         return self._coming is not None
 
+    def _reply_to_result(self, found: Result | None, answer: Callable[[bool], Any]) -> None:
+        """Answer the question that came with a result, once that is there, or lost for good."""
+        if found is not None or self.trouble:
+            self._reply(self._question, True, answer)
+            self._question = 0
+
     def _reply(self, number: int, may_go_on: bool, answer: Callable[[bool], Any]) -> None:
         """Answer a question, if it is one: the same again where the answer was lost."""
         if number == 0:
             return
         if self._answered[0] != number:
-            self._answered = number, answer(may_go_on)
+            is_over = may_go_on and self.trouble != ""
+            self._answered = number, False if is_over else answer(may_go_on)
         self._send(_Kind.ANSWER, *self._answered)
 
     def left_behind(self) -> Result | None:
@@ -225,7 +243,7 @@ class SupervisorEnd:
         try:
             if kind == _Kind.RESULT:
                 data = self._beginning(length)
-                self._coming, self._question = None, question
+                self._coming, self._question, self.trouble = None, question, ""
                 if length == description + parts:
                     result = _taken_apart(memoryview(bytes(data)), description)
                     self._results += 1
@@ -327,9 +345,11 @@ class TaskEnd:
         self._refuge = refuge
         found = os.fstat(theirs.fileno())
         self._identity = found.st_dev, found.st_ino
+        self._most_bytes = _MOST_BYTES  # of a message
         self._handed = 0
         self._asked = 0
         self._is_asking = False
+        self._lost: BrokenError | None = None  # once a result was left behind
 
     def close(self) -> None:
         """Close it, in the supervisor."""
@@ -390,18 +410,32 @@ class TaskEnd:
         more = len(description), sum(lengths), self._asked + 1 if asks else 0
         size = more[0] + more[1]
         pieces = [description, *(piece for part in parts for piece in part)]
-        kind = _Kind.RESULT
         try:
             self._check()
-            for portion in _messages(pieces, size):
-                self._send(kind, self._handed, more, portion)
-                kind = _Kind.DATA
-        except BrokenError:
+            while not self._send_result(pieces, size, more):
+                self._most_bytes //= 2
+        except BrokenError as error:
             if _HEAD.size + size > len(self._refuge):
                 raise
             self._leave_behind(more, pieces)
+            self._lost = error
         self._handed += 1
         self._is_asking = asks
+
+    def _send_result(
+        self, pieces: Sequence[Buffer], size: int, more: tuple[int, int, int]
+    ) -> bool:
+        """Send a result from its beginning; tell whether the socket takes messages so large."""
+        kind = _Kind.RESULT
+        try:
+            for portion in _messages(pieces, size, self._most_bytes):
+                self._send(kind, self._handed, more, portion)
+                kind = _Kind.DATA
+        except _TooLargeError:
+            if self._most_bytes <= _LEAST_BYTES:
+                raise
+            return False
+        return True
 
     def _leave_behind(self, more: tuple[int, int, int], pieces: Sequence[Buffer]) -> None:
         """Put a result where the supervisor looks when this process has ended."""
@@ -427,6 +461,8 @@ class TaskEnd:
         return bool(self._ask(_Kind.GOES_ON, asked=asked))
 
     def _ask(self, kind: _Kind, *, asked: bool = False) -> Any:
+        if self._lost is not None:
+            raise self._lost
         self._asked += 1
         while True:
             if not asked:
@@ -447,7 +483,7 @@ class TaskEnd:
         except BlockingIOError:
             raise
         except OSError as error:
-            raise self._broken(str(error)) from error
+            raise self._meaning(error) from error
         if not data:
             raise self._broken("the supervisor has gone")
         mark, kind, number, *_ = _HEAD.unpack_from(data.ljust(_HEAD.size))
@@ -468,7 +504,7 @@ class TaskEnd:
                 os.set_blocking(self._socket.fileno(), True)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:  # macOS does not wait for room
-                    raise self._broken(str(error)) from error
+                    raise self._meaning(error) from error
                 time.sleep(_FULL_S)
             else:
                 return
@@ -478,20 +514,31 @@ class TaskEnd:
         try:
             found = os.fstat(self._socket.fileno())
         except OSError as error:
-            raise self._broken(str(error)) from error
+            raise self._meaning(error) from error
         if (found.st_dev, found.st_ino) != self._identity:
             raise self._broken("it is another file now")
 
-    def _broken(self, how: str) -> BrokenError:
-        return BrokenError(
+    def _meaning(self, error: OSError) -> Exception:
+        """Say what an error means that a call on the descriptor has raised.
+
+        One without a number is not the kernel's: a handler of the function's own signals has
+        raised it, as a `TimeoutError` for example.
+        """
+        if error.errno is None:
+            return error
+        kind = _TooLargeError if error.errno == errno.EMSGSIZE else BrokenError
+        return self._broken(str(error), kind)
+
+    def _broken(self, how: str, kind: type[BrokenError] = BrokenError) -> BrokenError:
+        return kind(
             f"descriptor {self._socket.fileno()}, by which it hands over what came of a call, "
             f"was closed, replaced or spoiled while the function ran ({how})"
         )
 
 
-def _messages(pieces: Sequence[Buffer], size: int) -> Iterable[list[Buffer]]:
+def _messages(pieces: Sequence[Buffer], size: int, most_bytes: int) -> Iterable[list[Buffer]]:
     """Give what there is to send in portions that a message has room for."""
-    if size <= _MOST_BYTES:
+    if size <= most_bytes:
         return [[b"".join(pieces)]]
-    portions = envelope.portions(pieces, _MOST_BYTES)
+    portions = envelope.portions(pieces, most_bytes)
     return (each if len(each) <= _MOST_PIECES else [b"".join(each)] for each in portions)

@@ -12,6 +12,8 @@ import select
 import threading
 import time
 
+from farcall_runtime.waiting import NoThreadError, start_thread
+
 _MOST_WAITING_BYTES = 1024 * 1024
 _STALL_S = 5.0
 """A stream that takes nothing for so long is read by nobody: it must not hold a task, and what it
@@ -40,8 +42,11 @@ class Outlet:
             if len(self._waiting) >= _MOST_WAITING_BYTES and self._is_stuck():
                 return
             self._waiting += data
-            if self._thread is None and not self._start_thread():
-                self._write_what_fits()
+            if self._thread is None:
+                try:
+                    self._thread = start_thread(self._write_on, "farcall-outlet")
+                except NoThreadError:
+                    self._write_what_fits()
             self._changed.notify_all()
 
     def holds(self) -> bool:
@@ -63,16 +68,6 @@ class Outlet:
 
     def _is_stuck(self) -> bool:
         return bool(self._waiting) and time.monotonic() - self._moved_at > _STALL_S
-
-    def _start_thread(self) -> bool:
-        """Start the thread; tell whether the container's limit of processes has room for it."""
-        thread = threading.Thread(target=self._write_on, name="farcall-outlet", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return False
-        self._thread = thread
-        return True
 
     def _write_on(self) -> None:
         while True:

@@ -58,7 +58,17 @@ EXPIRED = frozenset(
 """The credentials have expired, and may have been renewed since."""
 
 _PASSING_STATUSES = (408, 429)
-_NEVER = 501  # not implemented
+_UNKNOWN_STATUS, _UNKNOWN = 501, "NotImplemented"
+
+
+def is_unknown(code: str, status: int) -> bool:
+    """Tell whether the service does not know what it was asked for, and never will.
+
+    Args:
+        code: The error's code, empty where the answer has none; some emulators give any.
+        status: The answer's HTTP status, 0 where it is not known.
+    """
+    return status == _UNKNOWN_STATUS or code == _UNKNOWN
 
 
 def may_pass(code: str, status: int) -> bool:
@@ -68,6 +78,6 @@ def may_pass(code: str, status: int) -> bool:
         code: The error's code, empty where the answer has none.
         status: The answer's HTTP status, 0 where it is not known.
     """
-    if status == _NEVER:  # whatever some emulators call it
+    if is_unknown(code, status):
         return False
     return code in PASSING or status in _PASSING_STATUSES or status >= 500

@@ -113,6 +113,8 @@ class Supervisor:
         job = self.assignment
         stored = stored_code(job, self._storage)
         if stored is not None:
+            if stored == ExitCode.RETURNED:  # maybe for the second time, before it died
+                self._take_back(self._storage, job.where.outcome_key(job.number))
             return stored
         try:
             # What is deleted has gone well.

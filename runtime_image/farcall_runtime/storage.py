@@ -13,6 +13,7 @@ import functools
 import hashlib
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from farcall_runtime import contract, envelope
 from farcall_runtime.envelope import Buffer
-from farcall_runtime.refusals import EXPIRED, PASSING
+from farcall_runtime.refusals import EXPIRED, PASSING, is_unknown
 from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class TooShortError(StorageError):
 
 
 class UnfitError(StorageError):
-    """The store does not do what S3 does: it gives a whole object where a part is asked for."""
+    """The store does not do what S3 does.
+
+    It does not know a request, or gives a whole object where a part is asked for.
+    """
 
 
 class DeniedError(StorageError):
@@ -381,8 +385,8 @@ class Storage:
                 known = _translate(error, f"s3://{self.bucket}/{key}: ", reason)
                 if isinstance(known, _FINAL) or not self._sleep(pause, stop):
                     raise known from error
-                # Of those that were not answered the first: once its runtime could not start,
-                # all that obstore says is that it could not.
+                # Keep the first reason of unanswered tries: later ones only repeat that obstore's
+                # runtime is not there.
                 if not (isinstance(error, NoAnswerError) and (reason or error.__cause__ is None)):
                     reason = _brief(error)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -398,7 +402,10 @@ class Storage:
         return True
 
 
-_FINAL = (NotFoundError, TooShortError, DeniedError, _ExistsError, _WholeError)
+_FINAL = (NotFoundError, TooShortError, DeniedError, UnfitError, _ExistsError, _WholeError)
+
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_STATUS = re.compile(r"\bstatus code: (\d{3})\b")
 
 _BY_TEXT: dict[str, type[StorageError]] = {
     "<Code>InvalidRange</Code>": TooShortError,  # it begins behind the object's end
@@ -420,8 +427,8 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
     text = where + _brief(error)
     if isinstance(error, NoAnswerError):
         return StorageError(text if reason in text else f"{text}; before that: {reason}")
-    if any(f"<Code>{code}</Code>" in text for code in _PASSING):
-        return StorageError(text)
+    if (known_by_code := _by_code(text)) is not None:
+        return known_by_code
     by_class: dict[type[Exception], type[StorageError]] = {
         AlreadyExistsError: _ExistsError,
         FileNotFoundError: NotFoundError,
@@ -436,6 +443,14 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
     if isinstance(error, (BaseError, OSError)):
         return StorageError(text)
     raise error
+
+
+def _by_code(text: str) -> StorageError | None:
+    """Say what an answer means by its code and status, whatever class obstore has for it."""
+    code, status = _CODE.search(text), _STATUS.search(text)
+    if is_unknown(code[1] if code else "", int(status[1]) if status else 0):
+        return UnfitError(f"{text}; farcall needs a store that knows this request, as S3 does")
+    return StorageError(text) if code and code[1] in _PASSING else None
 
 
 def _brief(error: Exception) -> str:

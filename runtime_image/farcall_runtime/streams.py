@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import math
 import os
 import sys
@@ -15,8 +16,8 @@ from typing import Any
 from farcall_runtime import envelope, outlet
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.outlet import Outlet, say
-from farcall_runtime.storage import DeniedError, Storage, StorageError
-from farcall_runtime.waiting import LOOK_S
+from farcall_runtime.storage import DeniedError, Storage, UnfitError
+from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
 
 INLINE_BYTES = 1024 * 1024
 """Output up to this size (1 MiB a stream) that was not stored yet travels inside the outcome."""
@@ -120,19 +121,17 @@ class Streams:
             storage: The bucket; what it does not take in time is given up.
         """
         self._storage = storage
-        self._start_thread(storage)
+        self._is_being_stored(storage)
 
-    def _start_thread(self, storage: Storage) -> bool:
-        """Start the thread; tell whether the container's limit of processes has room for it."""
-        thread = threading.Thread(
-            target=self._store_while_running, args=(storage,), name="farcall-streams", daemon=True
-        )
-        try:
-            thread.start()
-        except RuntimeError as error:
-            say(f"output cannot be stored while the task runs: {error}")
-            return False
-        self._thread = thread
+    def _is_being_stored(self, storage: Storage) -> bool:
+        """Tell whether there is the thread; start it where there is none, or none any more."""
+        if self._thread is None or not self._thread.is_alive():
+            run = functools.partial(self._store_while_running, storage)
+            try:
+                self._thread = start_thread(run, "farcall-streams")
+            except NoThreadError as error:
+                say(f"output cannot be stored while the task runs: {error}")
+                return False
         return True
 
     def holds(self, stream: Stream) -> bool:
@@ -141,9 +140,7 @@ class Streams:
         Too much waits to be stored, or to be taken by the container's own stream.
         """
         if len(stream.pending) >= _MOST_PENDING_BYTES:
-            if self._thread is not None or self._storage is None:
-                return True
-            if self._start_thread(self._storage):
+            if self._storage is None or self._is_being_stored(self._storage):
                 return True
             self._drop(stream, _MOST_PENDING_BYTES // 2)
         return stream.own.holds()
@@ -236,13 +233,13 @@ class Streams:
             self._look_at = now + _LOOK_AGAIN_S
             try:
                 mark = storage.version(self._where.followed_key(self._index))
-            except DeniedError:
+            except (DeniedError, UnfitError):
                 self._look_at = math.inf
-            except StorageError:  # most likely there is none
-                pass
-            else:
-                if mark != self._mark:
-                    self._mark, self._followed_until = mark, now + FOLLOWED_S
+                mark = self._mark
+            except Exception:  # most likely there is none; whatever it is, the thread goes on
+                mark = self._mark
+            if mark != self._mark:
+                self._mark, self._followed_until = mark, now + FOLLOWED_S
         return now < self._followed_until
 
     def _store_chunk(self, storage: Storage, stream: Stream) -> bool:
@@ -251,11 +248,11 @@ class Streams:
         A request that was given up may still arrive, after a later one too. So the same bytes are
         sent under a name until they are stored.
         """
-        with self._lock:
-            stream.trying = stream.trying or min(len(stream.pending), _CHUNK_BYTES)
-            data = bytes(stream.pending[: stream.trying])
         name = self._where.chunk_key(self._index, self._attempt, stream.name, stream.chunks)
         try:
+            with self._lock:
+                stream.trying = stream.trying or min(len(stream.pending), _CHUNK_BYTES)
+                data = bytes(stream.pending[: stream.trying])
             storage.put(name, envelope.seal_chunk(self._key, name, data))
         except Exception as error:  # whatever it is, the task goes on
             say(f"output could not be stored: {error}")

@@ -59,7 +59,7 @@ class Encoded(NamedTuple):
 
 
 _TRIES = 3
-"""How often a result is handed over where a handler of the function's own signals raises then."""
+"""How often the supervisor is called where a handler of the function's own signals raises then."""
 
 
 def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
@@ -114,31 +114,29 @@ def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
     goes_on = bool(left) and not _stopping
     if not goes_on:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
-        _pass_on(record, parts, left, asks=False)
+        _insist(lambda: _supervisor.hand_over(record, parts, left))
         return
     # What the function has put in their place may hang or raise; so its value goes first.
     usual = (sys.stdout, sys.stderr) == _own_streams
     if usual:
         _flush()
-    _pass_on(record, parts, left, asks=usual)
+    _insist(lambda: _supervisor.hand_over(record, parts, left, asks=usual))
     if not usual:
         _flush()
     # It notes how much was written up to here, and knows of a SIGTERM that the function took.
-    _stopping = not _supervisor.goes_on() or _stopping
+    _stopping = not _insist(_supervisor.goes_on) or _stopping
 
 
-def _pass_on(record: Record, parts: list[Pieces], left: int, *, asks: bool) -> None:
-    """Send a result, once more where a handler of the function's own signals raises meanwhile."""
-    for last in (*[False] * (_TRIES - 1), True):
+def _insist(call: Callable[[], Any]) -> Any:
+    """Call the supervisor, again where a handler of the function's signals raises meanwhile."""
+    tries = 0
+    while True:
+        tries += 1
         try:
-            _supervisor.hand_over(record, parts, left, asks=asks)
-        except BrokenError:
-            raise
-        except BaseException:
-            if last:
+            return call()
+        except BaseException as error:
+            if isinstance(error, BrokenError) or tries == _TRIES:
                 raise
-        else:
-            return
 
 
 def _flush() -> None:

@@ -1,4 +1,4 @@
-"""Waiting for a call that may never return, without being held by it."""
+"""Threads of the supervisor's, and waiting for a call that may never return in one of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class NoAnswerError(Exception):
     """A call was given up, or could not be made as things are in this process."""
 
 
+class NoThreadError(NoAnswerError):
+    """The container's limit of processes, or of memory for stacks, has no room for a thread."""
+
+
 def calm(call: Callable[[], _Value]) -> _Value:
     """Call into Rust, where a panic is no `Exception` and would pass every handler.
 
@@ -32,6 +36,24 @@ def calm(call: Callable[[], _Value]) -> _Value:
         raise NoAnswerError(f"{type(panic).__name__}: {panic}") from panic
 
 
+def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
+    """Start a thread that the process does not wait for at its end.
+
+    Args:
+        run: What it does.
+        name: What it is called.
+
+    Raises:
+        NoThreadError: The container has no room for another one.
+    """
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # a limit of processes, or of memory for stacks
+        raise NoThreadError(f"no thread: {error}") from error
+    return thread
+
+
 def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], float]) -> _Value:
     """Call something that lets other threads run, such as obstore.
 
@@ -44,7 +66,8 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
         deadline: Tells when not to wait any longer, `time.monotonic`. It is asked again and again.
 
     Raises:
-        NoAnswerError: The call was given up, panicked, or there was no thread for it.
+        NoAnswerError: The call was given up or panicked.
+        NoThreadError: There was no thread for it.
         Exception: Whatever else the call raises.
     """
     began = time.monotonic()
@@ -59,10 +82,7 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
             errors.append(error)
         done.set()
 
-    try:
-        threading.Thread(target=run, name="farcall-request", daemon=True).start()
-    except RuntimeError as error:  # a limit of processes, or of memory for stacks
-        raise NoAnswerError(f"no thread: {error}") from error
+    start_thread(run, "farcall-request")
     while not done.wait(LOOK_S):
         now = time.monotonic()
         if now > min(began + patience_s, deadline()):

@@ -7,6 +7,7 @@ of the server that `server` starts later. Other servers are named to it call by 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -226,12 +228,26 @@ def run(dispatch: Dispatch, wait: Wait) -> Callable[..., Any]:
     return lambda lattice, *args, **kwargs: wait(dispatch(lattice, *args, **kwargs))
 
 
-@pytest.fixture
-def packing(monkeypatch):
-    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
+@contextlib.contextmanager
+def _packing() -> Iterator[None]:
     lattices = sys.modules["covalent._workflow.lattice"]
     read, answers = lattices.get_config, {"sdk.task_packing": "true"}
-    monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
+        yield
+
+
+@pytest.fixture(scope="session")
+def pack_tasks() -> Callable[[], AbstractContextManager[None]]:
+    """Have lattices built as `packing` does, within a block: ``with pack_tasks(): ...``."""
+    return _packing
+
+
+@pytest.fixture
+def packing() -> Iterator[None]:
+    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
+    with _packing():
+        yield
 
 
 class Node(NamedTuple):

@@ -453,11 +453,8 @@ def test_other_tasks_of_the_dispatch_go_on(dispatch, wait, node, batch, folder, 
 
 @pytest.mark.parametrize("of", ["first", "last"])
 def test_the_nodes_of_a_packed_task_group_end_together(
-    dispatch, wait, node, batch, folder, counting, monkeypatch, of
+    dispatch, wait, node, batch, folder, counting, packing, of
 ):
-    lattices = sys.modules["covalent._workflow.lattice"]
-    read, answers = lattices.get_config, {"sdk.task_packing": "true"}
-    monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
     work = folder.task(batch())
 
     @ct.lattice

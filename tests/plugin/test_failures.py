@@ -21,6 +21,7 @@ import pytest
 
 from patience import until
 from proxy import Proxy
+from service.attempt import LATE
 
 NOBODY = "arn:aws:iam::123456789012:role/nobody"
 
@@ -360,21 +361,6 @@ def test_a_job_that_takes_too_long_says_so_and_keeps_its_output(embedded, run, n
     assert "FAILED" == failed.status
     assert "JobTimeoutError: the job ran longer than time_limit" in failed.error
     assert "raise time_limit" in failed.error
-
-
-LATE = """
-import os, sys
-from farcall_runtime import __main__, runner, times
-
-class Late(times.Times):
-    is_late = False
-    def due(self):
-        if not self.is_late and os.path.exists(sys.argv[1]):
-            self.is_late, self.started = True, self.started - 570
-        return super().due()
-
-__main__.leave(runner.run(os.environ, Late()))
-"""
 
 
 @pytest.fixture

@@ -18,11 +18,10 @@ from covalent._workflow.transportable_object import TransportableObject
 from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
-from farcall import JobLostError, Settings, SettingsError
-from farcall.cli.demos.covalent_server import CovalentServer
-from farcall.covalent.plugin import database
-from farcall.engine import status_poller
-from farcall.model.errors import FarcallError
+from farcall import JobLostError, Settings, SettingsError, covalent_state, questions
+from farcall.covalent_server import CovalentServer
+from farcall.errors import FarcallError
+from farcall.workflows import Workflow
 from proxy import Proxy
 
 if sys.version_info >= (3, 11):
@@ -32,14 +31,6 @@ else:
 
 EXECUTOR = ct.executor.AWSBatchExecutor
 MANAGER = sys.modules["covalent.executor"]._executor_manager
-
-
-@pytest.fixture
-def aws(embedded, monkeypatch):
-    """An embedded AWS, with the environment set to it."""
-    for name, value in embedded.environment.items():
-        monkeypatch.setenv(name, value)
-    return embedded
 
 
 @pytest.fixture
@@ -346,7 +337,8 @@ class Direct:
         self.folder = folder
         self.handles = []
         self.dispatch_id = str(uuid.uuid4())
-        monkeypatch.setattr(database, "note_job", self._store)
+        monkeypatch.setattr(covalent_state, "note_job", self._store)
+        monkeypatch.setattr(covalent_state, "stored", self._read)
 
     async def call(self, function, *args, before=(), after=(), **kwargs):
         calls = [
@@ -367,6 +359,10 @@ class Direct:
         assert self.executor.page_url == json.loads(executor)["attributes"]["page_url"]
         assert (self.dispatch_id, 3) == (dispatch_id, node)
         self.handles.append(job_id)
+
+    def _read(self, dispatch_id, nodes):
+        assert (self.dispatch_id, [3]) == (dispatch_id, [*nodes])
+        return covalent_state.Stored({}, Workflow("direct", dispatch_id))
 
 
 @pytest.fixture

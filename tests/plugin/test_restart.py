@@ -158,7 +158,7 @@ def executor(endpoint_url, **options):
 class Killed:
     """A server that was killed while it had all kinds of dispatches, and resumed after it."""
 
-    def __init__(self, server, folder, aws):
+    def __init__(self, server, folder, aws, pack_tasks):
         self.server = server
         self.aws = aws
         with Proxy(aws.endpoint_url) as self.early, Proxy(aws.endpoint_url) as self.late:
@@ -169,7 +169,7 @@ class Killed:
             self.halved = Work(folder / "halved", usual)
             self.inner = Work(folder / "inner", usual)
             self.early_work = Work(folder / "early", executor(self.early.url, linger_s=4))
-            self._begin()
+            self._begin(pack_tasks)
             self.ended = Work(folder / "ended", usual)
             self.ended.let_go()
             self._begin_last()
@@ -183,12 +183,9 @@ class Killed:
             self.again = list(covalent_resume.resume(address=server.address))
             self._go_on()
 
-    def _begin(self):
+    def _begin(self, pack_tasks):
         self._begin_plain()
-        lattices = sys.modules["covalent._workflow.lattice"]
-        read, answers = lattices.get_config, {"sdk.task_packing": "true"}
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
+        with pack_tasks():
             self._begin_packed()
         running = [
             (self.single, ["RUNNING", "NEW_OBJECT"]),
@@ -308,9 +305,9 @@ class Killed:
 
 
 @pytest.fixture(scope="module")
-def killed(here, aws):
+def killed(here, aws, pack_tasks):
     with CovalentServer(here / "killed", aws.environment) as server:
-        yield Killed(server, here, aws)
+        yield Killed(server, here, aws, pack_tasks)
 
 
 def test_the_command_says_what_it_found(killed):

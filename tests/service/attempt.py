@@ -11,10 +11,9 @@ import obstore
 from obstore.store import S3Store
 
 import farcall_runtime
-from farcall import Settings
-from farcall.model.workflows import Workflow
-from farcall.payload import pickling
-from farcall.payload.bundle import Bundle
+from farcall import Settings, payload, unpickling
+from farcall.submission import Bundle
+from farcall.workflows import Workflow
 from farcall_runtime import envelope
 from patience import PATIENCE_S
 
@@ -28,7 +27,29 @@ __main__.leave(runner.run(os.environ, times.Times(*map(float, sys.argv[1:]))))
 """
 
 
+#: The container's entry point with a time limit that is over as soon as there is a file.
+LATE = """
+import os, sys, time
+from farcall_runtime import __main__, runner, times
+
+class Late(times.Times):
+    is_late = False
+    def due(self):
+        if not self.is_late and os.path.exists(sys.argv[1]):
+            told_at, _ = self._limit()
+            self.is_late, self.started = True, self.started - (told_at - time.monotonic())
+        return super().due()
+
+__main__.leave(runner.run(os.environ, Late()))
+"""
+
+
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+def value_of(outcome):
+    """Return the value in an outcome that `Attempt.outcome` has verified."""
+    return unpickling.load(envelope.unpack(outcome.value))
 
 
 class Attempt:
@@ -61,9 +82,19 @@ class Attempt:
         """Store an object beside the process."""
         obstore.put(self._bucket, key, data)
 
+    def data(self, key):
+        """Return an object as it is."""
+        return bytes(obstore.get(self._bucket, key).bytes())
+
     def delete(self, key):
         """Delete an object beside the process."""
         obstore.delete(self._bucket, key)
+
+    def objects(self, prefix):
+        """Return what lies below a prefix, by key."""
+        listed = obstore.list(self._bucket, prefix).collect()
+        keys = [each["path"] for each in listed]
+        return {key: self.data(key) for key in keys}
 
     def receipt(self, *indexes, number=0, key=None):
         """Say as a client does that it has the values of some tasks."""
@@ -99,7 +130,7 @@ class Attempt:
         """Return the outcome, verified; None where there is none."""
         key = key or self.where.outcome_key(0)
         try:
-            data = bytes(obstore.get(self._bucket, key).bytes())
+            data = self.data(key)
         except FileNotFoundError:
             return None
         return envelope.open_outcome(self._bundle.key, key, data)
@@ -109,7 +140,7 @@ class Attempt:
         data = b""
         for number in range(outcome.meta["stdout"]["chunks"]):
             key = self.where.chunk_key(0, 1, "stdout", number)
-            chunk = bytes(obstore.get(self._bucket, key).bytes())
+            chunk = self.data(key)
             data += envelope.open_chunk(self._bundle.key, key, chunk)
         return data + outcome.stdout
 

@@ -20,33 +20,11 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from farcall.payload import unpickling
-from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.electron import Code, Node, run_group
 from patience import until
-from proxy import Proxy
-from service.attempt import Attempt
+from service.attempt import LATE, value_of
 from signing import session
-
-
-@pytest.fixture
-def proxy(aws):
-    with Proxy(aws.endpoint_url) as running:
-        yield running
-
-
-@pytest.fixture
-def attempt(aws, proxy):
-    """Put a task into the bucket; what runs it ends with the test."""
-    with contextlib.ExitStack() as stack:
-
-        def make(function, *args, **options):
-            return stack.enter_context(
-                contextlib.closing(Attempt(aws, proxy, function, *args, **options))
-            )
-
-        yield make
 
 
 def wait_for(path):
@@ -61,10 +39,6 @@ def wait_for(path):
 def started(made):
     """Wait until the task says that it is there."""
     made.process.stdout.readline()
-
-
-def value_of(outcome):
-    return unpickling.load(envelope.unpack(outcome.value))
 
 
 # --- the network at the end ------------------------------------------------------------------
@@ -248,10 +222,29 @@ def test_sigterm_does_not_take_what_the_function_has_returned(attempt, proxy):
 # --- the time limit ---------------------------------------------------------------------------
 
 
-def wait_until_told():
-    """A task that says why it was told to stop."""
+@pytest.fixture
+def late(attempt, tmp_path):
+    """Start a task whose time is up when a file appears, whose path it gets first."""
+    said = str(tmp_path / "late")
+
+    def start(function, *args, time_limit=600, **options):
+        made = attempt(function, *args, time_limit=time_limit, **options)
+        return made.start(entry=("-c", LATE, said))
+
+    start.said = said
+    return start
+
+
+def wait_until_told(late=None):
+    """A task that says why it was told to stop.
+
+    Args:
+        late: The file by which its time is up.
+    """
     try:
         print("started", flush=True)
+        if late is not None:
+            Path(late).touch()
         time.sleep(60)  # until the test, or what it tests, ends it
     except KeyboardInterrupt as told:
         print(told)
@@ -265,12 +258,12 @@ def told(made, outcome):
     return lines
 
 
-def test_a_function_whose_time_is_up_is_told_so(attempt):
-    made = attempt(wait_until_told, time_limit=20).start()
+def test_a_function_whose_time_is_up_is_told_so(late):
+    made = late(wait_until_told, late.said)
 
     assert ExitCode.TIMED_OUT == made.end()[0]
     (why,) = told(made, made.outcome())
-    sentence = r"the job's time limit of 20 s is over; its process is killed in [01](\.\d+)? s"
+    sentence = r"the job's time limit of 600 s is over; its process is killed in \d+(\.\d+)? s"
     assert re.fullmatch(sentence, why)
 
 
@@ -294,41 +287,35 @@ def test_a_sigterm_of_the_functions_own_is_nothing_of_batchs(attempt):
     assert link["message"] == "SIGTERM came, and not from farcall"
 
 
-@pytest.fixture
-def _this_module_travels():
-    """The job has no tests to import."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.mark.usefixtures("_this_module_travels")
-def test_a_task_group_whose_time_is_up_is_out_of_time(attempt):
+@pytest.mark.usefixtures("module_travels")
+def test_a_task_group_whose_time_is_up_is_out_of_time(late):
     def electron(function):
         pickled = base64.b64encode(cloudpickle.dumps(function))
         return Code("work", pickled, (), ())
 
-    codes = [electron(lambda: 1 // 0), electron(wait_until_told)]
+    said = late.said
+    codes = [electron(lambda: 1 // 0), electron(lambda: wait_until_told(said))]
     nodes = [Node(0, (), {}), Node(1, (), {})]
-    made = attempt(run_group, codes, nodes, {}, time_limit=20).start()
+    made = late(run_group, codes, nodes, {})
 
     assert ExitCode.TIMED_OUT == made.end()[0]
     outcome = made.outcome()
     assert outcome.meta["status"] == "timed_out"
     (record,) = outcome.meta["results"]
-    assert record["nodes"][1]["chain"][0]["message"].startswith("the job's time limit of 20 s is")
+    assert record["nodes"][1]["chain"][0]["message"].startswith("the job's time limit of 600 s is")
 
 
-def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(attempt):
-    def work():
+def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(late):
+    def work(late):
         print("started", flush=True)
+        Path(late).touch()
         while True:
             try:
                 time.sleep(60)  # for ever: the container has to end it
             except KeyboardInterrupt:
                 print("ignored", flush=True)
 
-    made = attempt(work, time_limit=4).start()
+    made = late(work, late.said, time_limit=100)  # of which it gets five seconds
 
     assert ExitCode.TIMED_OUT == made.end()[0]
     outcome = made.outcome()
@@ -339,9 +326,10 @@ def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(attempt)
     assert b"started\nignored\n" == made.stdout(outcome)
 
 
-def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(attempt, tmp_path):
-    def work(told):
+def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(late, tmp_path):
+    def work(late, told):
         try:
+            Path(late).touch()
             time.sleep(60)  # until it is told
         except KeyboardInterrupt:
             Path(told).touch()
@@ -350,7 +338,7 @@ def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(attempt, tmp_path
             raise
 
     told = tmp_path / "told"
-    made = attempt(work, str(told), time_limit=30).start()
+    made = late(work, late.said, str(told))
     until(told.exists)
 
     made.process.terminate()
@@ -594,6 +582,24 @@ def test_what_handlers_at_the_end_print_is_kept(attempt):
 
     assert (0, "") == made.end()
     assert b"at the end\n" == made.stdout(made.outcome())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+        "sys.modules['farcall_runtime.contract'] = None",
+    ],
+    ids=["files", "module"],
+)
+def test_a_container_that_cannot_begin_does_not_look_like_a_function_that_raised(attempt, broken):
+    entry = f"import resource, sys; from farcall_runtime import __main__; {broken}\n"
+    entry += "__main__.leave(__main__.main())"
+    made = attempt(lambda: 7).start(entry=("-c", entry))
+
+    code, stderr = made.end()
+    assert ExitCode.SUPERVISOR_FAILED == code
+    assert "Traceback" in stderr
 
 
 def test_a_container_without_open_files_to_spare_says_so(attempt):

@@ -18,27 +18,7 @@ from farcall.model import endings
 from farcall.payload import results, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
-from proxy import Proxy
-from service.attempt import Attempt
-
-
-@pytest.fixture
-def attempt(aws):
-    """Put a task into the bucket; what runs it ends with the test."""
-    with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(aws.endpoint_url))
-
-        def make(function, *args, **options):
-            return stack.enter_context(
-                contextlib.closing(Attempt(aws, proxy, function, *args, **options))
-            )
-
-        yield make
-
-
-def value_of(outcome):
-    return unpickling.load(envelope.unpack(outcome.value))
-
+from service.attempt import value_of
 
 LARGE = bytes(range(256)) * 20_000  # more than there is a refuge for
 
@@ -126,14 +106,14 @@ def has_no_streams():
     os.close(2)
 
 
-def sets_an_alarm():
+def sets_an_alarm(where="_send"):
     """Whose handler raises while the value is handed over."""
 
     def ring(_number, _frame):
         raise TimeoutError
 
     def let_it_ring(frame, _event, _argument):
-        if frame.f_code.co_name == "_send":
+        if frame.f_code.co_name == where:
             sys.settrace(None)
             os.kill(os.getpid(), signal.SIGALRM)
 
@@ -177,6 +157,23 @@ def test_the_value_is_kept(attempt, spoil):
     outcome = made.outcome()
     assert LARGE == value_of(outcome)
     assert b"started\n" == made.stdout(outcome)
+
+
+def test_an_alarm_between_two_calls_takes_neither(attempt):
+    def work(x):
+        print(x)
+        if x == 0:
+            sets_an_alarm("_hear")  # the supervisor's answer
+        return x
+
+    made = attempt(work, calls=[((x,), {}) for x in range(3)]).start()
+
+    assert (0, "") == made.end()
+    outcome = made.outcome()
+    values = [unpickling.load([part]) for part in envelope.unpack(outcome.value)]
+    assert [0, 1, 2] == values
+    ended = [record.get("ended") for record in outcome.meta["results"]]
+    assert [[2, 0], [4, 0], None] == ended
 
 
 class Forking:
@@ -228,6 +225,29 @@ def test_a_value_is_kept_though_nothing_is_left_to_hand_it_over_by(attempt, how)
 
     assert 0 == made.end()[0]
     assert 1 == value_of(made.outcome())
+
+
+@pytest.mark.parametrize("how", ["close", "replace", "another", "shut down"])
+def test_no_call_begins_that_could_not_hand_over_its_value(attempt, how):
+    """What the one before has left is the last that is taken."""
+
+    def work(x):
+        print(x, flush=True)
+        if x == 1:
+            lose(how)
+        return x
+
+    made = attempt(work, calls=[((x,), {}) for x in range(4)]).start()
+
+    assert ExitCode.CHILD_KILLED == made.end()[0]
+    outcome = made.outcome()
+    values = [unpickling.load([part]) for part in envelope.unpack(outcome.value)]
+    assert [0, 1] == values
+    assert b"0\n1\n" == made.stdout(outcome)
+    *_, third, fourth = verdict(outcome, 4)
+    for each in (third, fourth):
+        with pytest.raises(endings.errors.ChildKilledError, match="closed, replaced or spoiled"):
+            raise each.error
 
 
 # --- what happened is told --------------------------------------------------------------------

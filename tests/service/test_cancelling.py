@@ -16,7 +16,6 @@ from farcall.operations.cancel import cancel, cancel_all, unfinished
 from farcall.operations.catalog import Catalog, Query
 from foreign import submit
 from patience import until
-from proxy import Proxy
 
 QUEUE = "farcall-local"
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
@@ -25,12 +24,6 @@ UNKNOWN = "00000000-0000-0000-0000-000000000000"
 @pytest.fixture
 def batch(aws):
     return boto3.client("batch")
-
-
-@pytest.fixture
-def proxy(aws):
-    with Proxy(aws.endpoint_url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from farcall.payload import results
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.task import TaskTerminated
 from patience import until
-from proxy import Proxy
 from service.attempt import Attempt
 
 MEGABYTES = 20
@@ -38,17 +37,14 @@ async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
 
 
 @pytest.fixture
-def attempt(aws: farcall.local.LocalAWS) -> Any:
-    """Put calls into the bucket; what runs them ends with the test."""
-    with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(aws.endpoint_url))
+def attempt(attempt: Callable[..., Attempt]) -> Callable[..., Attempt]:
+    """Put calls of one argument each into the bucket; what runs them ends with the test."""
 
-        def make(function: Callable[..., Any], arguments: list[Any], **options: Any) -> Attempt:
-            calls = [((argument,), {}) for argument in arguments]
-            made = Attempt(aws, proxy, function, calls=calls, **options)
-            return stack.enter_context(contextlib.closing(made))
+    def make(function: Callable[..., Any], arguments: list[Any], **options: Any) -> Attempt:
+        calls = [((argument,), {}) for argument in arguments]
+        return attempt(function, calls=calls, **options)
 
-        yield make
+    return make
 
 
 def read(made: Attempt, outcome: Any, calls: int) -> list[results.Result]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,12 +49,6 @@ class Login:
             f"aws_secret_access_key = {keys['SecretAccessKey']}\n"
             f"aws_session_token = {keys['Token']}\n"
         )
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,6 @@ from farcall.engine.session import session_for
 from farcall.operations.json_view import CANCELLED, state
 from patience import until_async
 from proxy import Proxy, lose_reasons
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -44,12 +44,6 @@ NO_CAPACITY = (
 
 
 @pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def go(tmp_path: Path) -> Iterator[Path]:
     """What `wait_for` waits for; made at the end, whatever happens."""
     path = tmp_path / "go"

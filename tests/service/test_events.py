@@ -87,12 +87,6 @@ def queue(aws: farcall.local.LocalAWS) -> Iterator[str]:
             sqs.delete_queue(QueueUrl=url)
 
 
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as opened:
-        yield opened
-
-
 @contextlib.contextmanager
 def closed(client: Any) -> Iterator[Any]:
     yield client

@@ -7,7 +7,8 @@ import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,14 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor
-from farcall.engine import sender
-from farcall.payload import unpickling
-from farcall_runtime import envelope
-from farcall_runtime.contract import ExitCode
+from farcall_runtime.contract import VALUE_PART_BYTES, ExitCode
 from patience import PATIENCE_S, until
 from proxy import FAULTS, Fault, Proxy, Request
-from service.attempt import Attempt
+from service.attempt import Attempt, value_of
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 SUBMIT, LIST = "batch submitjob", "batch listjobs"
-
-
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded Batch's lists don't lag behind, but for the faults of these tests."""
-    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as running:
-        yield running
 
 
 class Ledger:
@@ -193,45 +181,24 @@ async def test_a_request_that_arrives_late_runs_nothing(
 
 
 @pytest.mark.parametrize("fault", ["lost", "truncated", "error"])
-async def test_a_large_value_leaves_nothing_whatever_is_answered(
-    aws: farcall.local.LocalAWS,
-    proxy: Proxy,
-    twice: Callable[..., Attempt],
-    fault: Fault,
+async def test_a_large_value_is_its_parts_whatever_is_answered(
+    proxy: Proxy, attempt: Callable[..., Attempt], fault: Fault
 ) -> None:
-    """S3 shows no list of objects the parts of an upload that nobody has finished."""
-    for operation in ("s3 POST values", "s3 PUT values"):
-        proxy.faults[operation] += [fault] * 2
-    attempt = twice(bytes, 65 << 20)
-    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
-    assert attempt.outcome().meta["value"]["size"] > 65 << 20
+    proxy.faults["s3 PUT values"] += [fault] * 2
+    made = attempt(bytes, 65 << 20)
+    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
+    assert not any(proxy.faults.values())
 
-    s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
-    try:
-        found = s3.list_multipart_uploads(Bucket=aws.environment["FARCALL_S3_BUCKET_NAME"])
-    finally:
-        s3.close()
-    assert found.get("Uploads", []) == []
+    value = made.outcome().meta["value"]
+    found = made.objects(f"{made.where.root}/values/{made.where.bundle}/")
+    parts = [made.where.value_key(0, 1, number) for number in range(5)]
+    assert sorted(found) == parts
+    assert {*map(len, map(found.get, parts[:-1]))} == {VALUE_PART_BYTES}
+    whole = b"".join(found[key] for key in parts)
+    assert (len(whole), sha256(whole).hexdigest()) == (value["size"], value["sha256"])
 
 
 # --- a container that runs twice --------------------------------------------------------------
-
-
-def _value(outcome: Any) -> Any:
-    return unpickling.load(envelope.unpack(outcome.value))
-
-
-@pytest.fixture
-def twice(aws: farcall.local.LocalAWS, proxy: Proxy) -> Iterator[Callable[..., Attempt]]:
-    made: list[Attempt] = []
-
-    def make(function: Callable[..., Any], *args: Any, **options: Any) -> Attempt:
-        made.append(Attempt(aws, proxy, function, *args, **options))
-        return made[-1]
-
-    yield make
-    for attempt in made:
-        attempt.close()
 
 
 def number_of_run(folder: str) -> int:
@@ -246,14 +213,14 @@ def number_of_run(folder: str) -> int:
 
 
 async def test_the_same_attempt_started_twice_stores_one_outcome(
-    twice: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
+    attempt: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs"
     folder.mkdir()
-    attempt = twice(number_of_run, str(folder))
-    first = attempt.start().process
+    made = attempt(number_of_run, str(folder))
+    first = made.start().process
     await asyncio.to_thread(until, (folder / "1").exists)
-    second = attempt.start().process
+    second = made.start().process
     await asyncio.to_thread(until, (folder / "2").exists)
     (folder / "go").touch()
 
@@ -263,38 +230,38 @@ async def test_the_same_attempt_started_twice_stores_one_outcome(
 
     answered = {name: n for name, n in proxy.answers.items() if "PUT outcomes" in name}
     assert answered == {"s3 PUT outcomes 200": 1, "s3 PUT outcomes 412": 1}
-    assert _value(attempt.outcome()) in (1, 2)
+    assert value_of(made.outcome()) in (1, 2)
 
 
 async def test_a_second_attempt_after_a_stored_outcome_runs_nothing(
-    twice: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
+    attempt: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
 ) -> None:
     """The host went away between the outcome and the container's end."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    attempt = twice(number_of_run, str(folder))
+    made = attempt(number_of_run, str(folder))
     (folder / "go").touch()
     for number in ("1", "2"):
-        attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": number}, stdout=subprocess.DEVNULL)
-        assert await asyncio.to_thread(attempt.end) == (ExitCode.RETURNED, "")
+        made.start(environment={"AWS_BATCH_JOB_ATTEMPT": number}, stdout=subprocess.DEVNULL)
+        assert await asyncio.to_thread(made.end) == (ExitCode.RETURNED, "")
 
     assert not (folder / "3").exists()
     assert proxy.answers["s3 PUT outcomes 200"] == 1
-    assert _value(attempt.outcome()) == 2  # "go" is counted
+    assert value_of(made.outcome()) == 2  # "go" is counted
 
 
 # --- what was delivered -----------------------------------------------------------------------
 
 
-def _deliver_by_receipt(attempt: Attempt) -> None:
-    attempt.receipt(1)  # another client's
-    attempt.receipt(0, number=1)
-    attempt.delete(attempt.where.outcome_key(0))
+def _deliver_by_receipt(made: Attempt) -> None:
+    made.receipt(1)  # another client's
+    made.receipt(0, number=1)
+    made.delete(made.where.outcome_key(0))
 
 
-def _deliver_as_a_whole(attempt: Attempt) -> None:
-    attempt.delete(attempt.where.bundle_key)
-    attempt.delete(attempt.where.outcome_key(0))
+def _deliver_as_a_whole(made: Attempt) -> None:
+    made.delete(made.where.bundle_key)
+    made.delete(made.where.outcome_key(0))
 
 
 _WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_whole])
@@ -304,14 +271,14 @@ _WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_w
 @pytest.mark.parametrize("fault", ["lost", "truncated"])
 @pytest.mark.parametrize("times", [1, 2, 3])
 async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
-    twice: Callable[..., Attempt],
+    attempt: Callable[..., Attempt],
     proxy: Proxy,
     fault: Fault,
     times: int,
     deliver: Callable[[Attempt], None],
 ) -> None:
     """Answers to the PUT are lost; before the second one a client has taken the outcome."""
-    attempt = twice(abs, -7)
+    made = attempt(abs, -7)
     puts = []
 
     def rule(request: Request) -> Fault:
@@ -319,43 +286,59 @@ async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
             return ""
         puts.append(request)
         if len(puts) == 2:
-            deliver(attempt)
+            deliver(made)
         return fault if len(puts) <= times else ""
 
     proxy.rule = rule
-    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
     assert proxy.answers["s3 PUT outcomes 200"] == 2
-    assert attempt.outcome() is None
+    assert made.outcome() is None
+
+
+@_WAYS
+async def test_an_outcome_that_is_there_again_is_taken_back_by_the_next_attempt(
+    attempt: Callable[..., Attempt], deliver: Callable[[Attempt], None]
+) -> None:
+    """The first one was killed after it had stored it again, before it could look."""
+    made = attempt(abs, -7)
+    key = made.where.outcome_key(0)
+    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
+    data = made.data(key)
+    deliver(made)
+    made.put(key, data)
+    made.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
+    assert await asyncio.to_thread(made.end) == (ExitCode.RETURNED, "")
+    assert made.outcome() is None
 
 
 @pytest.mark.parametrize("fault", ["reset", "lost", "error", "slow"])
 async def test_an_outcome_that_nobody_has_taken_stays(
-    twice: Callable[..., Attempt], proxy: Proxy, fault: Fault
+    attempt: Callable[..., Attempt], proxy: Proxy, fault: Fault
 ) -> None:
-    attempt = twice(abs, -7)
-    attempt.receipt(1, 8)  # others of its bundle
+    made = attempt(abs, -7)
+    made.receipt(1, 8)  # others of its bundle
     proxy.faults["s3 PUT outcomes"] += [fault]
-    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
-    assert _value(attempt.outcome()) == 7
+    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
+    assert value_of(made.outcome()) == 7
 
 
 async def test_a_container_that_may_not_delete_leaves_it_and_says_so(
-    twice: Callable[..., Attempt], proxy: Proxy
+    attempt: Callable[..., Attempt], proxy: Proxy
 ) -> None:
-    attempt = twice(abs, -7)
-    attempt.receipt(0)
+    made = attempt(abs, -7)
+    made.receipt(0)
     proxy.faults["s3 PUT outcomes"] += ["reset"]
     proxy.lasting["s3 DELETE*"] = "denied"
-    code, stderr = await asyncio.to_thread(attempt.start().end)
+    code, stderr = await asyncio.to_thread(made.start().end)
     assert code == ExitCode.RETURNED
     assert "AccessDenied" in stderr
 
 
 async def test_an_outcome_that_is_stored_at_once_costs_one_request(
-    twice: Callable[..., Attempt], proxy: Proxy
+    attempt: Callable[..., Attempt], proxy: Proxy
 ) -> None:
-    attempt = twice(abs, -7)
-    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
+    made = attempt(abs, -7)
+    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
     assert proxy.of("s3") == {"GET bundles": 1, "PUT outcomes": 1}
 
 
@@ -367,7 +350,7 @@ async def test_an_outcome_that_is_stored_at_once_costs_one_request(
     ],
 )
 async def test_a_second_attempt_of_what_was_delivered_runs_and_stores_nothing(
-    twice: Callable[..., Attempt],
+    attempt: Callable[..., Attempt],
     tmp_path: Path,
     deliver: Callable[[Attempt], None],
     code: ExitCode,
@@ -376,23 +359,23 @@ async def test_a_second_attempt_of_what_was_delivered_runs_and_stores_nothing(
     folder = tmp_path / "runs"
     folder.mkdir()
     (folder / "go").touch()
-    attempt = twice(number_of_run, str(folder))
-    assert await asyncio.to_thread(attempt.start().end) == (ExitCode.RETURNED, "")
-    deliver(attempt)
+    made = attempt(number_of_run, str(folder))
+    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
+    deliver(made)
 
-    attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
-    assert (await asyncio.to_thread(attempt.end))[0] == code
+    made.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
+    assert (await asyncio.to_thread(made.end))[0] == code
     assert len(list(folder.iterdir())) == 2  # "go" is counted
-    assert attempt.outcome() is None
+    assert made.outcome() is None
 
 
 async def test_a_receipt_that_somebody_forged_is_not_believed(
-    twice: Callable[..., Attempt],
+    attempt: Callable[..., Attempt],
 ) -> None:
-    attempt = twice(abs, -7)
-    attempt.put(attempt.where.receipt_key(0), b"rubbish")
-    attempt.receipt(0, number=1, key=b"x" * 32)
-    attempt.receipt(1, number=2)
-    attempt.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
-    assert await asyncio.to_thread(attempt.end) == (ExitCode.RETURNED, "")
-    assert _value(attempt.outcome()) == 7
+    made = attempt(abs, -7)
+    made.put(made.where.receipt_key(0), b"rubbish")
+    made.receipt(0, number=1, key=b"x" * 32)
+    made.receipt(1, number=2)
+    made.start(environment={"AWS_BATCH_JOB_ATTEMPT": "2"})
+    assert await asyncio.to_thread(made.end) == (ExitCode.RETURNED, "")
+    assert value_of(made.outcome()) == 7

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import boto3
 import psutil
@@ -19,7 +20,7 @@ from farcall.storage import bucket
 from farcall_runtime.contract import ExitCode
 from patience import until_async
 from proxy import Fault, Proxy, Request
-from service.attempt import Attempt
+from service.attempt import Attempt, value_of
 
 PASSING: list[Fault] = [
     (400, "RequestTimeout"),
@@ -32,12 +33,6 @@ PASSING: list[Fault] = [
     (503, "SlowDown"),
     (500, "InternalError"),
 ]
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as running:
-        yield running
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=str)
@@ -54,27 +49,25 @@ async def test_what_passes_costs_the_client_nothing(
 
 @pytest.mark.parametrize("fault", PASSING, ids=str)
 def test_what_passes_costs_the_container_nothing(
-    fault: Fault, aws: farcall.local.LocalAWS, proxy: Proxy
+    fault: Fault, proxy: Proxy, attempt: Callable[..., Attempt]
 ) -> None:
     """S3 says 409, too, where an outcome is in place already; that is another thing."""
     proxy.faults["s3 GET bundles"] += [fault] * 2
     proxy.faults["s3 PUT outcomes"] += [fault] * 2
-    with contextlib.closing(Attempt(aws, proxy, pow, 2, 5)) as attempt:
-        assert attempt.start().end() == (ExitCode.RETURNED, "")
-        assert attempt.outcome() is not None
-
+    made = attempt(pow, 2, 5)
+    assert made.start().end() == (ExitCode.RETURNED, "")
+    assert value_of(made.outcome()) == 32
     assert not any(proxy.faults.values())
 
 
 @pytest.mark.parametrize("fault", [(400, "RequestTimeout"), (409, "OperationAborted")], ids=str)
 def test_a_part_of_a_value_that_is_refused_for_a_moment_is_sent_again(
-    fault: Fault, aws: farcall.local.LocalAWS, proxy: Proxy
+    fault: Fault, proxy: Proxy, attempt: Callable[..., Attempt]
 ) -> None:
     proxy.faults["s3 PUT values"] += ["", fault]
-    with contextlib.closing(Attempt(aws, proxy, bytes, 65 * 1024 * 1024)) as attempt:
-        assert attempt.start().end() == (ExitCode.RETURNED, "")
-        assert attempt.outcome() is not None
-
+    made = attempt(bytes, 65 * 1024 * 1024)
+    assert made.start().end() == (ExitCode.RETURNED, "")
+    assert made.outcome() is not None
     assert not any(proxy.faults.values())
 
 
@@ -91,10 +84,17 @@ UPLOADS: dict[str, dict[str, list[Fault]]] = {
 }
 
 
-def uploads(aws: farcall.local.LocalAWS) -> list[str]:
-    """Return the keys of uploads that nobody has finished."""
+@pytest.fixture
+def prefix() -> str:
+    """A prefix that no other test has."""
+    return f"codes-{uuid.uuid4().hex}"
+
+
+def uploads(aws: farcall.local.LocalAWS, prefix: str) -> list[str]:
+    """Return the keys of uploads below a prefix that nobody has finished."""
+    name = aws.environment["FARCALL_S3_BUCKET_NAME"]
     with contextlib.closing(boto3.client("s3", endpoint_url=aws.endpoint_url)) as s3:
-        found = s3.list_multipart_uploads(Bucket=aws.environment["FARCALL_S3_BUCKET_NAME"])
+        found = s3.list_multipart_uploads(Bucket=name, Prefix=f"{prefix}/")
     return [each["Key"] for each in found.get("Uploads", [])]
 
 
@@ -108,16 +108,17 @@ async def test_a_large_argument_arrives_whatever_passes(
     what: str,
     aws: farcall.local.LocalAWS,
     proxy: Proxy,
+    prefix: str,
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
     data = random.Random(1).randbytes(40 << 20)
     for method, faults in UPLOADS[what].items():
         proxy.faults[f"s3 {method} bundles"] += faults
-    async with make_executor(endpoint_url=proxy.url) as executor:
+    async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         assert await executor.task(zlib.crc32)(data) == zlib.crc32(data)
 
     assert not any(proxy.faults.values())
-    assert uploads(aws) == []
+    assert uploads(aws, prefix) == []
 
 
 @pytest.mark.parametrize(
@@ -128,32 +129,36 @@ async def test_an_upload_that_is_refused_for_good_is_taken_back(
     operation: str,
     aws: farcall.local.LocalAWS,
     proxy: Proxy,
+    prefix: str,
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
     proxy.faults[f"s3 {method} bundles"] += ["", (400, "InvalidPart")]
-    async with make_executor(endpoint_url=proxy.url) as executor:
+    async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         with pytest.raises(
             ServiceError, match=rf"{operation} of s3://.*\(InvalidPart\)"
         ) as caught:
             await executor.task(len)(bytes(40 << 20))
 
     assert (caught.value.operation, caught.value.code) == (operation, "InvalidPart")
-    assert uploads(aws) == []
+    assert uploads(aws, prefix) == []
     assert proxy.counts["batch submitjob"] == 0
 
 
 async def test_an_upload_that_is_cancelled_is_taken_back(
-    aws: farcall.local.LocalAWS, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+    aws: farcall.local.LocalAWS,
+    proxy: Proxy,
+    prefix: str,
+    make_executor: Callable[..., BatchExecutor],
 ) -> None:
     proxy.faults["s3 PUT bundles"] += ["", "hang", "hang"]
-    async with make_executor(endpoint_url=proxy.url) as executor:
+    async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         asked = asyncio.ensure_future(executor.task(len)(bytes(40 << 20)))
         await until_async(lambda: proxy.counts["s3 PUT bundles"] >= 3)
-        assert len(uploads(aws)) == 1
+        assert len(uploads(aws, prefix)) == 1
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        await until_async(lambda: uploads(aws) == [])
+        await until_async(lambda: uploads(aws, prefix) == [])
         proxy.refuse()  # what hangs would be on its way for as long as this loop lives
         await until_async(lambda: proxy.port not in connected())
 

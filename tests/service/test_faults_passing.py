@@ -10,15 +10,10 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, JobError
-from farcall.engine import sender
 from proxy import FAULTS
 from service.operations import Meeting, Way, each_operation, end_without_outcome
 
-
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded Batch's lists don't lag behind."""
-    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.2, 0.5, 1.0))
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 
 @pytest.fixture

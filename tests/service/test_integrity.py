@@ -26,9 +26,10 @@ from farcall import (
     VersionMismatchError,
 )
 from farcall_runtime import envelope
-from farcall_runtime.contract import ENV_BUNDLE, ExitCode, Location
+from farcall_runtime.contract import ExitCode
 from patience import PATIENCE_S, until_async
 from service.attacker import Attacker
+from service.places import place
 
 Gate = Callable[[], None]
 MakeExecutor = Callable[..., BatchExecutor]
@@ -64,11 +65,6 @@ async def gate(executor: BatchExecutor, tmp_path: Path) -> AsyncIterator[Gate]:
 def behind(executor: BatchExecutor, gate: Gate) -> BatchExecutor:
     """An executor whose jobs wait behind the gate."""
     return executor.with_options(vcpu=1000)
-
-
-async def place(job: Job[Any]) -> Location:
-    """Return where a job's objects lie."""
-    return Location.parse((await job.detail()).environment[ENV_BUNDLE])
 
 
 async def result(job: Job[Any]) -> Any:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -283,12 +283,6 @@ class Slow:
         self.begun.set()
         assert self.go.wait(PATIENCE_S)
         return int, (1,)
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("phase", ["preflight", "pickling", "upload", "submission"])

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import boto3
 import pytest
@@ -20,12 +21,6 @@ MIB = 1024 * 1024
 LINE = "x" * 1023 + "\n"
 MUCH = 20 * MIB
 """Several chunks, for the container stores 8 MiB at most in one."""
-
-
-@pytest.fixture
-def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
-    with Proxy(aws.endpoint_url) as running:
-        yield running
 
 
 @pytest.fixture
@@ -53,9 +48,10 @@ def fail(size: int) -> None:
     raise ValueError("after all that")
 
 
-def speak_slowly(seconds: float) -> str:
+def speak_around(gate: Path) -> str:
     print("begun", flush=True)
-    time.sleep(seconds)
+    while not gate.exists():
+        time.sleep(0.05)
     print("ended")
     return "value"
 
@@ -110,10 +106,15 @@ async def test_output_that_nobody_asked_for_goes_with_the_block(
 
 
 async def test_little_output_is_still_there_after_the_block(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+    proxy: Proxy,
+    make_executor: Callable[..., BatchExecutor],
+    left: Callable[[str], list[str]],
+    tmp_path: Path,
 ) -> None:
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        job = await executor.submit(speak_slowly, 4)
+    async with make_executor(endpoint_url=proxy.url, prefix="unasked/little") as executor:
+        job = await executor.submit(speak_around, tmp_path / "gate")
+        await until_async(lambda: asyncio.to_thread(left, "unasked/little"))
+        (tmp_path / "gate").touch()
         assert await job.result() == "value"
     fetched = proxy.counts["s3 GET streams"]
     assert fetched >= 1

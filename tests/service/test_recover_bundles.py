@@ -13,9 +13,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from farcall import FarcallError, IntegrityError, TaskNotPicklableError
-from farcall.client import recovery
-from farcall.engine.session import session_for
+from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery, store
+from farcall.session import session_for
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from proxy import Proxy
@@ -241,6 +240,29 @@ async def test_a_task_that_was_delivered_is_none_to_be_waited_for(aws, make_exec
             assert await second.result() == "done"
     assert recovered.delivered == 1
     assert [job.id for job in recovered.jobs] == [second.id]
+
+
+async def test_what_strangers_put_in_a_receipt_s_place_is_passed_by(
+    aws, make_executor, bucket, monkeypatch, caplog
+):
+    monkeypatch.setattr(store, "_MOST_BYTES", 1 << 20)  # it is over a GB
+
+    def rule(request):
+        is_cold = request.method == "GET" and request.path.endswith(".delivered/2")
+        return (403, "InvalidObjectState") if is_cold else ""
+
+    with Proxy(aws.endpoint_url) as proxy:
+        proxy.rule = rule
+        async with make_executor(endpoint_url=proxy.url, keep_artifacts=True) as executor:
+            job = await executor.submit(double, 21)
+            await job.wait()
+            bundle = the_bundle(bucket, (await session_for(executor.settings)).run).key
+            for number, body in enumerate((bytes(2 << 20), b"x", b"cold")):
+                bucket.put_object(Key=f"{bundle}.delivered/{number}", Body=body)
+            recovered = await executor.recover((await session_for(executor.settings)).run)
+            assert [await each.result() for each in recovered.jobs] == [42]
+    assert recovered.delivered == 0
+    assert ".delivered/2 failed" in caplog.text
 
 
 @pytest.mark.parametrize("trace", ["", "streams", "outcomes"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import pwd
 import subprocess
 import sys
 import venv
@@ -165,6 +166,40 @@ def test_any_other_program_needs_one(tmp_path):
         done = run(*arguments, cwd=folder)
         assert (done.returncode, done.stdout) == (1, "")
         assert "NotAgreedError" in done.stderr
+
+
+def test_what_is_installed_for_the_user_alone_is_no_program_of_home(tmp_path):
+    """As ``pip install --user`` does; the working directory is home."""
+    write('batch_queue = "theirs"')
+    installed = tmp_path / ".local" / "bin" / "farcall"
+    installed.parent.mkdir(parents=True)
+    installed.write_text(TELL)
+    done = run(installed)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "NotAgreedError" in done.stderr
+
+
+def test_what_is_installed_beside_python_is_no_program_of_its_folder(tmp_path, monkeypatch):
+    write('batch_queue = "theirs"')
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "python"))
+    monkeypatch.setattr(agreement, "_programs", [])
+    agreement.note_program(str(tmp_path / "python" / "bin" / "farcall"))
+    with pytest.raises(NotAgreedError):
+        Settings()
+    agreement.note_program(str(tmp_path / "bin" / "mine"))
+    assert Settings().batch_queue == "theirs"
+
+
+def test_without_a_home_no_file_of_the_working_directory_is_taken_for_the_home_s(monkeypatch):
+    write('batch_queue = "theirs"', Path("~/.config/farcall/farcall.toml"))
+
+    def unknown(_):
+        raise KeyError("no such user")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert settings.files() == []
+    assert Settings().batch_queue == "covalent-batch-queue"
 
 
 def test_what_is_installed_in_the_folder_is_no_program_of_it(tmp_path):

@@ -15,13 +15,7 @@ from farcall_runtime import archive, task
 from farcall_runtime.contract import TERMINATED_TYPE, CallStatus
 from farcall_runtime.electron import Code, Node, run_group
 
-
-@pytest.fixture(autouse=True)
-def _this_module_travels():
-    """The job has no tests to import."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 @pytest.fixture(autouse=True)

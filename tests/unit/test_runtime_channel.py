@@ -6,14 +6,17 @@ import contextlib
 import mmap
 import os
 import select
+import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from farcall_runtime import channel, envelope
 from farcall_runtime.channel import BrokenError, Slate
+from patience import until
 
 RECORD = {"status": "returned"}
 
@@ -181,6 +184,77 @@ def test_what_did_not_come_to_its_end_is_handed_over_once_more(ends):
     assert ends.results == [(RECORD, [bytes(channel._MOST_BYTES), b"end"], 0)]
 
 
+@contextlib.contextmanager
+def alarmed(when):
+    """Have a handler of the function's own raise, once, from some moment on."""
+    left = [TimeoutError("time is up")]  # an `OSError`, but none of the kernel's
+
+    def raise_once(*_):
+        if left:
+            raise left.pop()
+
+    def alarm():
+        until(when)
+        while left:  # one that comes just before a call into the kernel does not end that
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            time.sleep(0.02)
+
+    before = signal.signal(signal.SIGUSR1, raise_once)
+    thread = threading.Thread(target=alarm)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def is_ready(file, event):
+    poll = select.poll()
+    poll.register(file, event)
+    return bool(poll.poll(0))
+
+
+def test_what_a_handler_raises_is_no_broken_descriptor(ends):
+    large = bytes(4 * channel._LARGE_BYTES)
+    with (
+        pytest.raises(TimeoutError, match="time is up"),
+        alarmed(lambda: not is_ready(ends.task._socket, select.POLLOUT)),
+    ):
+        ends.task.hand_over(RECORD, [[large]], 1)
+    ends.hear()
+    with (
+        pytest.raises(TimeoutError, match="time is up"),
+        alarmed(lambda: is_ready(ends.supervisor, select.POLLIN)),
+    ):
+        ends.task.goes_on()
+
+    with served(ends):
+        ends.task.hand_over(RECORD, [[large]], 1)
+        assert ends.task.goes_on() is True
+    assert ends.results == [(RECORD, [large], 1)]
+
+
+@pytest.mark.parametrize("size", [10, 3 * channel._MOST_BYTES, channel._LARGE_BYTES])
+def test_a_socket_that_takes_no_large_messages_gets_small_ones(ends, size):
+    ends.task._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)  # the least there is
+    value = os.urandom(size)
+    with served(ends):
+        for left in (1, 0):
+            ends.task.hand_over(RECORD, [[value]], left)
+    assert ends.results == [(RECORD, [value], 1), (RECORD, [value], 0)]
+
+
+def test_both_ends_have_room_for_messages_as_far_as_the_kernel_allows(ends):
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        with socket.socket(socket.AF_UNIX, channel._KIND) as other:
+            other.setsockopt(socket.SOL_SOCKET, option, 1 << 30)
+            most = other.getsockopt(socket.SOL_SOCKET, option)
+        for end in (ends.supervisor, ends.task):
+            room = end._socket.getsockopt(socket.SOL_SOCKET, option)
+            assert room >= min(most, 2 * channel._MOST_BYTES)
+
+
 def test_an_answer_that_was_read_by_another_is_asked_for_anew(ends, monkeypatch):
     monkeypatch.setattr(channel, "_PATIENCE_S", 0.02)
     ends.task.settle()
@@ -201,11 +275,12 @@ def test_an_answer_that_was_read_by_another_is_asked_for_anew(ends, monkeypatch)
 def test_a_copy_of_the_process_reaches_nobody(ends):
     number = os.fork()
     if number == 0:
-        ends.task.forget()
-        with contextlib.suppress(BaseException):
+        try:
+            ends.task.forget()
             ends.task._handed = -1  # whatever it would say
             ends.task.hand_over(RECORD, [], 0)
-        os._exit(0)
+        finally:
+            os._exit(0)
     os.waitpid(number, 0)
     assert not ends.hear()
     assert (ends.results, ends.supervisor.left_behind()) == ([], None)
@@ -236,8 +311,9 @@ def test_a_result_that_cannot_be_sent_is_left_behind(ends, lose):
 
     ends.task.hand_over(RECORD, [[b"second"], [b""]], 1)
 
-    with pytest.raises(BrokenError):
-        ends.task.goes_on()
+    for ask in (ends.task.goes_on, ends.task.written):
+        with pytest.raises(BrokenError, match="closed, replaced or spoiled"):
+            ask()
     found = ends.supervisor.left_behind()
     assert (found.record, list(map(bytes, found.parts)), found.left) == (
         RECORD,
@@ -258,6 +334,51 @@ def test_an_end_is_told_from_an_empty_message(how, monkeypatch):
     assert ends.hear()
     ends.supervisor.close()
     ends.task.close()
+
+
+def test_what_is_left_behind_is_followed_by_nothing(ends):
+    """Neither is an answer waited for, nor is another's socket read from that is there now."""
+    number = ends.task._socket.fileno()
+    mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with mine, other:
+        mine.send(b"the function's own")
+        os.dup2(other.fileno(), number)
+
+        ends.task.hand_over(RECORD, [[b"value"]], 1, asks=True)
+
+        with pytest.raises(BrokenError, match="it is another file now"):
+            ends.task.goes_on()
+        assert ends.supervisor.left_behind().record == RECORD
+        os.set_blocking(number, False)
+        assert os.read(number, 100) == b"the function's own"
+        os.close(number)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_once_a_result_is_lost_no_other_call_begins(ends, monkeypatch, asks):
+    """What is written until then is not the call's before it either."""
+
+    def refuse(*_args, **_kwargs):
+        raise MemoryError("no room")
+
+    ends.task.settle()
+    large = [[bytes(2 * channel._LARGE_BYTES)]]
+    with served(ends):
+        ends.task.hand_over(RECORD, [[b"first"]], 2, asks=True)
+        assert ends.task.goes_on() is True
+        with monkeypatch.context() as patch:
+            patch.setattr(mmap, "mmap", refuse)
+            ends.task.hand_over(RECORD, large, 1, asks=asks)
+            assert ends.task.goes_on() is False
+    assert ends.asked == [True]
+    assert ends.results == [(RECORD, [b"first"], 2)]
+    assert ends.supervisor.trouble == "MemoryError: no room"
+
+    with served(ends):  # a handler has raised, and it is handed over once more
+        ends.task._handed -= 1
+        ends.task.hand_over(RECORD, large, 1, asks=True)
+        assert ends.task.goes_on() is True
+    assert ends.supervisor.trouble == ""
 
 
 def test_room_that_there_is_not_is_told(ends, monkeypatch):

@@ -12,8 +12,9 @@ import time
 
 import pytest
 
+from farcall_runtime import storage as storage_module
 from farcall_runtime.contract import VALUE_PART_BYTES
-from farcall_runtime.storage import Created, NotFoundError, Storage, StorageError
+from farcall_runtime.storage import Created, NotFoundError, Storage, StorageError, UnfitError
 
 
 class Server:
@@ -161,6 +162,18 @@ def test_what_is_not_there_is_not_tried_again(open_bucket):
     with pytest.raises(NotFoundError):
         storage.read("key", 0, 10)
     assert 1 == len(server.requests)
+
+
+@pytest.mark.parametrize("status", [501, 400])
+def test_what_the_store_does_not_know_is_not_tried_again(open_bucket, monkeypatch, status):
+    monkeypatch.setattr(storage_module, "_QUICK_RETRY_S", 0)
+    server, storage = open_bucket(fails(status, "NotImplemented"))
+
+    with pytest.raises(UnfitError, match="NotImplemented.*needs a store that knows this request"):
+        storage.create("key", [b"data"])
+    assert 1 == len(server.requests)
+    with pytest.raises(UnfitError if status == 501 else StorageError):  # whose body is empty
+        storage.version("key")
 
 
 def test_an_object_in_place_is_no_error(open_bucket):

@@ -9,7 +9,7 @@ import pytest
 
 from farcall_runtime import envelope, outlet, streams
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
-from farcall_runtime.storage import DeniedError, NotFoundError, StorageError
+from farcall_runtime.storage import DeniedError, NotFoundError, StorageError, UnfitError
 from farcall_runtime.streams import INLINE_BYTES, Streams
 from patience import until
 
@@ -36,7 +36,7 @@ class Bucket:
     def version(self, name):
         assert name == WHERE.followed_key(0)
         self.looks += 1
-        if isinstance(self.mark, StorageError):
+        if isinstance(self.mark, Exception):
             raise self.mark
         return self.mark
 
@@ -210,7 +210,10 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     write(made, b"01234567")
     assert not made.holds(made.stdout)
     assert bytes(made.stdout.pending) == b"4567"
-    assert b"output cannot be stored while the task runs: can't start" in outlet.stderr.data
+    assert (
+        b"output cannot be stored while the task runs: no thread: can't start"
+        in outlet.stderr.data
+    )
 
     write(made, b"89ab")
     monkeypatch.setattr(threading.Thread, "start", start)
@@ -218,6 +221,46 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
     until(lambda: not made.stdout.pending)
     made.finish()
     assert bucket.chunks() == [b"456789ab"]
+
+
+def test_a_chunk_that_there_is_no_memory_for_holds_no_task(made, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    short = [True]
+
+    def copied(data):
+        if short and threading.current_thread().name == "farcall-streams":
+            short.clear()
+            raise MemoryError
+        return bytes(data)
+
+    monkeypatch.setattr(streams, "bytes", copied, raising=False)
+    bucket = Bucket()
+    write(made, b"01234567")
+    made.start(bucket)
+    until(lambda: not made.stdout.pending)
+    made.finish()
+    assert b"output could not be stored: " in outlet.stderr.data
+    assert b"".join(bucket.chunks()) == b"01234567"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_died_is_replaced(made, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    is_due = made._is_due
+
+    def die(*_):
+        raise MemoryError
+
+    made._is_due = die
+    bucket = Bucket()
+    made.start(bucket)
+    until(lambda: not made._thread.is_alive())
+    made._is_due = is_due
+    write(made, b"01234567")
+    assert made.holds(made.stdout)
+    until(lambda: not made.stdout.pending)
+    made.finish()
+    assert bucket.chunks() == [b"01234567"]
 
 
 # --- how often ----------------------------------------------------------------------------------
@@ -260,7 +303,15 @@ def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
     assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 10  # a mark nobody renews
 
 
-@pytest.mark.parametrize(("said", "looks"), [(DeniedError("no"), 1), (StorageError("no"), 10)])
+@pytest.mark.parametrize(
+    ("said", "looks"),
+    [
+        (DeniedError("no"), 1),
+        (UnfitError("no"), 1),
+        (StorageError("no"), 10),
+        (MemoryError("no"), 10),
+    ],
+)
 def test_a_mark_that_cannot_be_looked_for_leaves_the_slow_pace(paced, said, looks):
     bucket = Bucket()
     bucket.mark = said

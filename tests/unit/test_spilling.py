@@ -70,15 +70,15 @@ def as_user(user, function):
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
         try:
-            said = function()
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            os.write(writer, repr(function()).encode())
         except BaseException as error:
-            said = error
-        os.write(writer, repr(said).encode())
-        os._exit(0)
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as file:
         said = file.read()

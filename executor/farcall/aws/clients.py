@@ -90,12 +90,17 @@ class _TlsContext(ssl.SSLContext):
 
 
 @functools.cache
-def _tls_context() -> _TlsContext:
-    return _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
+def _tls_context(certificates: str) -> _TlsContext:
+    """Return the context that trusts the certificates of a file, and no others."""
+    context = _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(certificates)
+    return context
 
 
 class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no types
     """aiobotocore's HTTP session, with the TLS context that all clients share.
+
+    What answers behind a proxy is verified, too: aiobotocore's own takes anything there.
 
     Once it is closed it stays so: aiobotocore's own opens again when it is asked for more. And
     once it is closed nothing of it is open: aiohttp waits for the connections that it holds, and
@@ -118,7 +123,10 @@ class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no typ
         return opened
 
     def _get_ssl_context(self) -> ssl.SSLContext:
-        return _tls_context()
+        return _tls_context(get_cert_path(self._verify))
+
+    def _setup_proxy_ssl_context(self, proxy_url: str) -> ssl.SSLContext:
+        return self._get_ssl_context()
 
     async def __aexit__(self, *error: object) -> None:
         self._is_closed = True
@@ -134,10 +142,10 @@ class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # botocore has no typ
                         each.shutdown(socket.SHUT_RDWR)
             await asyncio.sleep(_TURN_S)
 
-    async def _get_session(self, proxy_url: str | None) -> Any:
+    async def send(self, request: Any) -> Any:
         if self._is_closed:  # it would open connections that nobody closes
-            raise FarcallError("the executor was closed while AWS was being asked; ask again")
-        return await super()._get_session(proxy_url)
+            raise _closed()
+        return await super().send(request)
 
 
 class _SendingSession(_HttpSession):
@@ -152,6 +160,18 @@ class _SendingSession(_HttpSession):
         self._timeout = aiohttp.ClientTimeout(
             total=_LONGEST_REQUEST_S, sock_connect=_CONNECT_TIMEOUT_S
         )
+
+
+class _Config(AioConfig):  # type: ignore[misc]  # botocore has no types
+    """What all clients are made with, those too by which botocore fetches credentials."""
+
+    def __init__(self) -> None:
+        super().__init__(http_session_cls=_HttpSession)
+
+    def merge(self, other_config: Any) -> Any:
+        merged = super().merge(other_config)
+        merged.http_session_cls = _HttpSession  # aiobotocore forgets it
+        return merged
 
 
 @functools.cache
@@ -189,6 +209,8 @@ class Aws:
         self._settings = settings
         self._session = session
         self._stack = contextlib.AsyncExitStack()
+        self._is_closed = False
+        self._verify = _verify(core)
         self._http: dict[bool, Any] = {}
         self._account = ""
         self.s3_endpoint: str = (
@@ -255,6 +277,7 @@ class Aws:
 
     async def close(self) -> None:
         """Close the clients."""
+        self._is_closed = True
         await self._stack.aclose()
 
     @contextlib.asynccontextmanager
@@ -318,8 +341,11 @@ class Aws:
         return await (await self._session.get_credentials()).get_frozen_credentials()
 
     async def _send(self, request: Any, sending: bool) -> Any:
+        if self._is_closed:
+            raise _closed()
         if sending not in self._http:
             http = (_SendingSession if sending else _HttpSession)(
+                verify=self._verify,
                 proxies=get_environ_proxies(request.url),
                 timeout=(_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S),
                 max_pool_connections=_CONNECTIONS,
@@ -391,7 +417,6 @@ class Aws:
         self, stack: contextlib.AsyncExitStack, service: str, *, attempts: int
     ) -> Any:
         config = AioConfig(
-            http_session_cls=_HttpSession,
             connect_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=_READ_TIMEOUT_S,
             max_pool_connections=_CONNECTIONS,
@@ -399,7 +424,11 @@ class Aws:
         )
         url = self._settings.endpoint_url or None
         opening = self._session.client(
-            service, region_name=self.region, endpoint_url=url, config=config
+            service,
+            region_name=self.region,
+            endpoint_url=url,
+            verify=self._verify,
+            config=config,
         )
         try:
             client = await stack.enter_async_context(opening)
@@ -473,6 +502,10 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
     return reply
 
 
+def _closed() -> FarcallError:
+    return FarcallError("the executor was closed while AWS was being asked; ask again")
+
+
 def _unusable(error: Exception) -> ServiceError:
     text = f"the AWS configuration cannot be used: {error}"
     if isinstance(error, botocore.exceptions.CredentialRetrievalError):
@@ -480,11 +513,20 @@ def _unusable(error: Exception) -> ServiceError:
     return ServiceError(text)
 
 
+def _verify(core: Any) -> Any:
+    """Return the file of certificates that the configuration names; True for botocore's own.
+
+    The variable of requests counts as it does in botocore.
+    """
+    return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or True
+
+
 def _prepare(settings: Settings) -> Any:
     """Make the session and read the models that its clients will want."""
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
     core = aiobotocore.session.AioSession(profile=profile)
+    core.set_default_client_config(_Config())
     if "credentials" in given:
         try:
             path = Path(settings.credentials).expanduser()
@@ -500,13 +542,13 @@ def _prepare(settings: Settings) -> Any:
     region = settings.region
     if "region" not in given:
         region = core.get_config_variable("region") or region
-    certificates = get_cert_path(core.get_config_variable("ca_bundle") or True)
+    certificates = get_cert_path(_verify(core))
     try:
-        _tls_context().load_verify_locations(certificates)
+        _tls_context(certificates)
     except OSError as error:
         raise ServiceError(
-            f"the certificates of {certificates} cannot be read: {error}; AWS_CA_BUNDLE and "
-            "ca_bundle in the AWS configuration say which file is read"
+            f"the certificates of {certificates} cannot be read: {error}; AWS_CA_BUNDLE, "
+            "ca_bundle in the AWS configuration, or REQUESTS_CA_BUNDLE says which file is read"
         ) from error
     loader = core.get_component("data_loader")
     loader.search_paths.append(_MODELS)

@@ -73,7 +73,7 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     holds stays as it is, and the file as it was is kept beside it as .bak. Nothing is written
     unless every option has a value that is allowed.
     """  # noqa: D301  # click's mark for lines to be left as they are
-    path = path or next(iter(files()), _HOME.expanduser())
+    path = path or next(iter(files()), None) or _home_file()
     values = parse(assignments)
     check(values)
     if not values and not is_printed and sys.stdin.isatty():
@@ -94,6 +94,15 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
         say(f"{variable} is set, and comes before the file", err=True)
     say("next: farcall doctor", err=True)
+
+
+def _home_file() -> Path:
+    try:
+        return _HOME.expanduser()
+    except RuntimeError as error:  # nobody knows where home is
+        raise FarcallError(
+            f"there is no home folder to write the options to: {error}; name a file with --file"
+        ) from error
 
 
 def _is_known(path: Path) -> bool:

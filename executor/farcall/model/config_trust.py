@@ -7,7 +7,8 @@ agreed is to these values, not to the file, so another value needs another yes. 
 somebody else can write, each option does.
 
 A program that lies beside the file, or below its folder, needs no yes: who runs it runs that
-folder's code already. What is installed is no such program, farcall's own command included.
+folder's code already. What is installed is no such program, farcall's own command included: what
+lies below Python's own folders, a virtual environment's, or that of ``pip install --user``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import site
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,10 +102,12 @@ def _is_run_from(path: Path) -> bool:
     """Tell whether the program that runs lies in the folder of a file of this user's."""
     folder = path.resolve().parent
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    installed = Path(sys.prefix).resolve()
+    places = (sys.prefix, sys.base_prefix, site.getuserbase())
+    installed = [Path(place).resolve() for place in places]
     programs = [each.resolve() for each in (*_programs, *([Path(main)] if main else ()))]
     return is_own(path) and any(
-        each.is_relative_to(folder) and not each.is_relative_to(installed) for each in programs
+        each.is_relative_to(folder) and not any(map(each.is_relative_to, installed))
+        for each in programs
     )
 
 

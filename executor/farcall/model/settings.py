@@ -382,9 +382,9 @@ def files() -> list[Path]:
     found = []
     for path in _FILES:
         with contextlib.suppress(RuntimeError):  # nobody knows where home is
-            path = path.expanduser()
-        if path.is_file():
-            found.append(path)
+            there = path.expanduser()
+            if there.is_file():
+                found.append(there)
     return found
 
 

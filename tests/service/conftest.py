@@ -1,0 +1,38 @@
+"""What tests of services share: a proxy on the way there, attempts of tasks, and quick looks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import farcall.local
+from farcall import sending
+from proxy import Proxy
+from service.attempt import Attempt
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    with Proxy(aws.endpoint_url) as running:
+        yield running
+
+
+@pytest.fixture
+def attempt(aws: farcall.local.LocalAWS, proxy: Proxy) -> Iterator[Callable[..., Attempt]]:
+    """Put a task into the bucket, as `Attempt` does; what runs it ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(function: Callable[..., Any], *args: Any, **options: Any) -> Attempt:
+            made = Attempt(aws, proxy, function, *args, **options)
+            return stack.enter_context(contextlib.closing(made))
+
+        yield make
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for a job less long: the embedded Batch's lists lag only where a test has them lag."""
+    monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))

@@ -1,0 +1,13 @@
+"""Where the objects of a job lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farcall import Job
+from farcall_runtime.contract import ENV_BUNDLE, Location
+
+
+async def place(job: Job[Any]) -> Location:
+    """Return what Batch says that the job was given."""
+    return Location.parse((await job.detail()).environment[ENV_BUNDLE])
