@@ -18,10 +18,12 @@ from covalent._workflow.transportable_object import TransportableObject
 from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
-from farcall import JobLostError, Settings, SettingsError, covalent_state, questions
-from farcall.covalent_server import CovalentServer
-from farcall.errors import FarcallError
-from farcall.workflows import Workflow
+from farcall import JobLostError, Settings, SettingsError
+from farcall.cli.demos.covalent_server import CovalentServer
+from farcall.covalent.plugin import database
+from farcall.engine import status_poller
+from farcall.model.errors import FarcallError
+from farcall.model.workflows import Workflow
 from proxy import Proxy
 
 if sys.version_info >= (3, 11):
@@ -337,8 +339,8 @@ class Direct:
         self.folder = folder
         self.handles = []
         self.dispatch_id = str(uuid.uuid4())
-        monkeypatch.setattr(covalent_state, "note_job", self._store)
-        monkeypatch.setattr(covalent_state, "stored", self._read)
+        monkeypatch.setattr(database, "note_job", self._store)
+        monkeypatch.setattr(database, "stored", self._read)
 
     async def call(self, function, *args, before=(), after=(), **kwargs):
         calls = [
@@ -362,7 +364,7 @@ class Direct:
 
     def _read(self, dispatch_id, nodes):
         assert (self.dispatch_id, [3]) == (dispatch_id, [*nodes])
-        return covalent_state.Stored({}, Workflow("direct", dispatch_id))
+        return database.Stored({}, Workflow("direct", dispatch_id))
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import obstore
 from obstore.store import S3Store
 
 import farcall_runtime
-from farcall import Settings, payload, unpickling
-from farcall.submission import Bundle
-from farcall.workflows import Workflow
+from farcall import Settings
+from farcall.model.workflows import Workflow
+from farcall.payload import pickling, unpickling
+from farcall.payload.bundle import Bundle
 from farcall_runtime import envelope
 from patience import PATIENCE_S
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import farcall.local
-from farcall import sending
+from farcall.engine import sender
 from proxy import Proxy
 from service.attempt import Attempt
 
@@ -35,4 +35,4 @@ def attempt(aws: farcall.local.LocalAWS, proxy: Proxy) -> Iterator[Callable[...,
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for a job less long: the embedded Batch's lists lag only where a test has them lag."""
-    monkeypatch.setattr(sending, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))
+    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))

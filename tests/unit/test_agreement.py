@@ -182,11 +182,11 @@ def test_what_is_installed_for_the_user_alone_is_no_program_of_home(tmp_path):
 def test_what_is_installed_beside_python_is_no_program_of_its_folder(tmp_path, monkeypatch):
     write('batch_queue = "theirs"')
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "python"))
-    monkeypatch.setattr(agreement, "_programs", [])
-    agreement.note_program(str(tmp_path / "python" / "bin" / "farcall"))
+    monkeypatch.setattr(config_trust, "_programs", [])
+    config_trust.note_program(str(tmp_path / "python" / "bin" / "farcall"))
     with pytest.raises(NotAgreedError):
         Settings()
-    agreement.note_program(str(tmp_path / "bin" / "mine"))
+    config_trust.note_program(str(tmp_path / "bin" / "mine"))
     assert Settings().batch_queue == "theirs"
 
 

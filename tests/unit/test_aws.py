@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from farcall.aws import Aws, call
-from farcall.errors import FarcallError, ServiceError
-from farcall.settings import Settings
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.settings import Settings
 from leaks import Held
 from patience import PATIENCE_S, until_async
 
