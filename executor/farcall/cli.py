@@ -119,8 +119,11 @@ def _run() -> Any:
     except (FarcallError, ModuleNotFoundError) as error:
         from farcall.printing import say
 
-        if _is_agreed_now(error):
-            return _run()
+        try:
+            if _is_agreed_now(error):
+                return _run()
+        except FarcallError as unnoted:
+            error = unnoted
         say(f"farcall: {error}", fg="red", err=True)
         return codes.code_of(error)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -242,22 +243,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     """
     store = session.store(where.bucket)
     queues = await _queues(settings, store, [where])
-
-    async def look(waits_s: Sequence[float] = (0.0,)) -> Submission | None:
-        found, unanswered = await _find_jobs(session, queues, waits_s)
-        if where in found:
-            return found[where][0]
-        if where in unanswered:
-            raise FarcallError(
-                f"whether {where.bundle} was submitted is not known: its queue could not be asked"
-            )
-        if await has_begun(store, where):
-            raise FarcallError(
-                f"the job of {where.bundle} has begun, and Batch does not list it: lists lag "
-                "behind for some seconds, so try again; it forgets a job some days after its end"
-            )
-        return None
-
+    look = functools.partial(_look, session, store, queues, where)
     found = await look(_LOOK_AGAIN_S)
     if found is not None:
         return found
@@ -271,6 +257,29 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     if found is None:
         await store.delete([new.bundle_key])
     return found
+
+
+async def _look(
+    session: Session,
+    store: Store,
+    queues: Mapping[Location, list[str]],
+    where: Location,
+    waits_s: Sequence[float] = (0.0,),
+) -> Submission | None:
+    """Look for the job of a bundle; None where nothing tells of one."""
+    found, unanswered = await _find_jobs(session, queues, waits_s)
+    if where in found:
+        return found[where][0]
+    if where in unanswered:
+        raise FarcallError(
+            f"whether {where.bundle} was submitted is not known: its queue could not be asked"
+        )
+    if await has_begun(store, where):
+        raise FarcallError(
+            f"the job of {where.bundle} has begun, and Batch does not list it: lists lag "
+            "behind for some seconds, so try again; it forgets a job some days after its end"
+        )
+    return None
 
 
 async def _queues(

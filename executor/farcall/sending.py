@@ -116,24 +116,37 @@ class Sender:
             try:
                 return await self._batch.submit(request, ticket)
             except ServiceError as error:
-                queue = request["jobQueue"]
-                found = await self._look(bundle.where, queue, error) if error.sent else None
+                found = await self._follow_up(bundle, request, error, ticket, tries)
                 if found:
                     return found
-                if not error.sent:
-                    ticket.note_refused()
-                # Batch's own services learn of a new definition one after the other.
-                new = bool(_NEW_DEFINITION.search(str(error)))
-                last = await _wait(tries, error, again=new)
-                found = await self._withdraw(bundle, queue, error) if error.sent else None
-                if found:
-                    return found
-                if error.sent:
-                    ticket.note_refused()  # only now: until here a job of it could run
-                if last is not None:
-                    raise failures.explain_submission(request, last) from error
                 if error.sent and renamed is not None:
                     await renamed(bundle.where)
+
+    async def _follow_up(
+        self,
+        bundle: Bundle,
+        request: Mapping[str, Any],
+        error: ServiceError,
+        ticket: Ticket,
+        tries: Tries,
+    ) -> str | None:
+        """Find out what became of a request that failed; return its job, or None for a new try."""
+        queue = request["jobQueue"]
+        found = await self._look(bundle.where, queue, error) if error.sent else None
+        if found:
+            return found
+        if not error.sent:
+            ticket.note_refused()
+        # Batch's own services learn of a new definition one after the other.
+        last = await _wait(tries, error, again=bool(_NEW_DEFINITION.search(str(error))))
+        if error.sent:
+            found = await self._withdraw(bundle, queue, error)
+            if found:
+                return found
+            ticket.note_refused()  # only now: until here a job of it could run
+        if last is not None:
+            raise failures.explain_submission(request, last) from error
+        return None
 
     async def _terminate_late(self, bundle: Bundle, sending: asyncio.Future[str]) -> None:
         try:
