@@ -31,6 +31,7 @@ DESCRIBE_IDS = 100
 TERMINATE_IDS = 50
 """Jobs in one TerminateJobs call, https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html"""
 
+_NOT_FOUND = 404
 _REASON_CHARACTERS = 1024
 
 # Calls a second. An account has 50 of each operation, or of all together: the documents differ.
@@ -349,7 +350,8 @@ class Batch:
         self, job_ids: list[str], reason: str, error: ServiceError
     ) -> dict[str, ServiceError]:
         """End jobs one by one where Batch does not know the call for many; else tell its error."""
-        if not failures.is_unknown_call(error):
+        # Jobs that are not there are no error: it is the call's path that is not.
+        if not failures.is_unknown_call(error) and error.status != _NOT_FOUND:
             return dict.fromkeys(job_ids, error)
         self._takes_many = False
         refused: dict[str, ServiceError] = {}
