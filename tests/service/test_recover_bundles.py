@@ -13,10 +13,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from farcall import FarcallError, IntegrityError, TaskNotPicklableError
-from farcall.client import recovery
-from farcall.engine.session import session_for
-from farcall.storage import store
+from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery, store
+from farcall.session import session_for
+from farcall.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from proxy import Proxy
@@ -265,6 +264,37 @@ async def test_what_strangers_put_in_a_receipt_s_place_is_passed_by(
             assert [await each.result() for each in recovered.jobs] == [42]
     assert recovered.delivered == 0
     assert ".delivered/2 failed" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["found", "unanswered", "begun", "gone"])
+async def test_a_job_that_shows_at_the_last_look_has_its_bundle(
+    executor, bucket, monkeypatch, end
+):
+    where = Location(bucket.name, "farcall/v1/killed", f"work-{end}")
+    job = Submission("job-1", where.bundle, where, b"key", 1)
+    looks = []
+
+    async def look(_session, _queues, _waits_s):
+        looks.append(end)
+        if len(looks) == 2 and end == "begun":
+            bucket.put_object(Key=f"farcall/v1/killed/streams/{where.bundle}/0", Body=b"x")
+        is_found = len(looks) == 2 and end == "found"
+        is_refused = len(looks) == 2 and end == "unanswered"
+        return {where: (job, None)} if is_found else {}, {where} if is_refused else set()
+
+    monkeypatch.setattr(recovery, "_find_jobs", look)
+    if end != "gone":
+        bucket.put_object(Key=where.bundle_key, Body=b"bundle")
+    looking = recovery.find(await session_for(executor.settings), executor.settings, where)
+    if end in ("found", "gone"):
+        assert await looking == (job if end == "found" else None)
+    else:
+        with pytest.raises(FarcallError, match="not known|has begun"):
+            await looking
+    assert len(looks) == 2
+    await (await session_for(executor.settings)).store(bucket.name).flush()
+    there = [each.key for each in bucket.objects.filter(Prefix="farcall/v1/killed/bundles/work-")]
+    assert [key for key in there if end in key] == ([] if end == "gone" else [where.bundle_key])
 
 
 @pytest.mark.parametrize("trace", ["", "streams", "outcomes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,6 +125,43 @@ def test_of_a_file_that_others_can_write_each_option_needs_a_yes():
         Settings()
     agree()
     assert Settings().vcpu == 96
+
+
+@pytest.mark.parametrize(
+    ("group", "primary", "members", "is_own"),
+    [
+        ("me", 7, [], True),
+        ("me", 7, ["me"], True),
+        ("me", 7, ["other"], False),
+        ("staff", 7, [], False),  # everybody's primary one
+        ("me", 8, [], False),
+    ],
+)
+def test_a_group_that_is_not_the_user_s_own_can_write_a_file(
+    monkeypatch, group, primary, members, is_own
+):
+    monkeypatch.setattr(
+        grp, "getgrgid", lambda _: SimpleNamespace(gr_gid=7, gr_name=group, gr_mem=members)
+    )
+    monkeypatch.setattr(
+        pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=primary, pw_dir="/")
+    )
+    path = write("vcpu = 96")
+    path.chmod(0o664)
+    assert agreement.is_own(path) is is_own
+    path.chmod(0o644)
+    assert agreement.is_own(path)
+
+
+def test_a_group_that_nobody_knows_is_not_the_user_s_own(monkeypatch):
+    def unknown(_):
+        raise KeyError("no such group")
+
+    monkeypatch.setattr(grp, "getgrgid", unknown)
+    path = write("vcpu = 96")
+    path.chmod(0o664)
+    with pytest.raises(NotAgreedError, match="vcpu"):
+        Settings()
 
 
 def test_the_home_s_file_needs_no_yes():

@@ -179,6 +179,36 @@ async def test_a_sweep_that_is_cut_off_is_made_again(world, monkeypatch):
     assert await world.receipted() == {0}
 
 
+async def test_what_comes_while_a_sweep_is_cut_off_is_deleted_by_the_next_one(world, monkeypatch):
+    begun, delete = asyncio.Event(), world.delete_async
+    at_once = most = 0
+
+    async def hang(*_args, **_options):
+        begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()  # never done
+        finally:
+            asyncio.get_running_loop().call_soon(world.deliver, 1)  # once the sweep has ended
+
+    async def slow(*arguments, **options):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.05)
+        await delete(*arguments, **options)
+        at_once -= 1
+
+    monkeypatch.setattr(module, "_WAIT_S", 0)
+    monkeypatch.setattr(world, "delete_async", hang)
+    world.deliver(0)
+    await begun.wait()
+    monkeypatch.setattr(world, "delete_async", slow)
+    await asyncio.gather(world.store.flush(), world.store.flush())
+    await world.store.flush()
+    assert most == 1
+    assert await world.left() == set(range(2, TASKS))
+
+
 async def test_a_bundle_of_which_nothing_was_delivered_here_goes_first_too(world):
     """Its receipts are another client's."""
     await world.store.put(WHERE.receipt_key(0), [b"x"])

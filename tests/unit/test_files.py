@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+
 import pytest
 
 from farcall.model.files import replacing
@@ -36,3 +41,41 @@ def test_a_file_is_nobody_elses_from_its_first_byte(tmp_path):
         (part,) = tmp_path.iterdir()
         assert part.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "folder" / "link"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    for text in (b"one", b"two"):  # at first it leads to nothing
+        with replacing(link) as file:
+            file.write(text)
+        assert link.is_symlink()
+        assert real.read_bytes() == text
+    assert [each.name for each in link.parent.iterdir()] == ["link"]
+
+
+def test_a_fifo_is_written_to(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(path.read_bytes()), daemon=True)
+    reader.start()
+    with replacing(path) as file:
+        file.write(b"value")
+    assert path.is_fifo()
+    reader.join()
+    assert read == [b"value"]
+
+
+def test_the_standard_output_is_written_to():
+    code = "\n".join(
+        [
+            "from pathlib import Path",
+            "from farcall.files import replacing",
+            "with replacing(Path('/dev/fd/1')) as file:",
+            "    file.write(b'value')",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == b"value"

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import pytest
 
-from farcall.model.errors import IntegrityError
-from farcall.storage import chunks as logs
-from farcall.storage.chunks import Piece, Written
+from farcall import logs
+from farcall.delivery import Output, _bytes_beside
+from farcall.errors import IntegrityError
+from farcall.logs import Piece, Written
+from farcall_runtime import streams
 from farcall_runtime.contract import STREAMS
 from unit.fakes import store_in_memory
 from unit.transcripts import SUBMISSION, WHERE, put
@@ -41,6 +46,9 @@ class Counted:
         self.asked.append(int(key.rpartition("/")[2]))
         return await self._store.get_dated(key, **options)
 
+    async def list_keys(self, prefix):
+        return await self._store.list_keys(prefix)
+
 
 async def test_chunks_are_joined_in_their_order(store):
     for n in range(12):
@@ -67,6 +75,31 @@ async def test_a_deleted_chunk_leaves_a_note(store):
         await put(store, "stdout", n, b"%d," % n)
     found = await ways(store, written(4, 8, b"end"))
     assert found == b"0,\n[farcall: 4 bytes were deleted from the bucket]\n3,end"
+
+
+async def test_what_comes_behind_a_deleted_chunk_is_given_as_it_comes(store):
+    for n in range(2, 40):
+        await put(store, "stdout", n, b"%02d," % n)
+    counted = Counted(store)
+    async with contextlib.aclosing(written(40, 120)._pieces(counted, "stdout")) as pieces:
+        assert await anext(pieces) == b"\n[farcall: 6 bytes were deleted from the bucket]\n"
+        assert await anext(pieces) == b"02,"
+        assert len(counted.asked) < 10
+
+
+async def test_whole_chunks_are_counted_where_the_end_of_an_error_s_output_is_fetched(store):
+    size = 1 << 20
+    for n in range(3):
+        await put(store, "stdout", n, bytes(size))
+    what = written(3, 3 * size)
+    counted = Counted(store)
+    await what.end(counted)
+    meta = {"status": "killed", **what.said}
+    assert _bytes_beside(SimpleNamespace(meta=meta), Output.NONE) >= len(counted.asked) * size
+
+
+def test_a_chunk_is_as_large_as_the_container_makes_it():
+    assert logs.CHUNK_BYTES == streams._CHUNK_BYTES
 
 
 async def test_characters_and_gaps_may_lie_across_chunks(store):

@@ -294,7 +294,8 @@ async def test_a_withdrawn_job_that_turns_up_is_ended(made, caplog):
     await asyncio.sleep(3600)
     (ended,) = world.client.asked("terminate_job")
     assert ended["jobId"] == f"id-{world.name}"
-    assert ended["reason"].endswith(f"was submitted again as {world.bundle.where.bundle}")
+    name = world.bundle.where.bundle
+    assert ended["reason"].endswith(f"if it was submitted again, it is job {name}")
     assert "turned up after it was withdrawn" in caplog.messages[-1]
 
 
@@ -324,9 +325,94 @@ async def test_a_payload_that_cannot_be_moved_is_told(made):
     sending = asyncio.ensure_future(world.send())
     await asyncio.sleep(5)
     await world.store.delete([world.first.bundle_key])
-    with pytest.raises(ServiceError, match="CopyObject of s3://bucket/v1/run/bundles/simulate-"):
+    copying = "whether job simulate-.*CopyObject of s3://bucket/v1/run/bundles/simulate-"
+    with pytest.raises(ServiceError, match=copying):
         await sending
     assert world.submitted() == [world.name]
+    assert world.bundle.where == world.first
+
+
+@pytest.mark.parametrize("operation", ["delete", "is_there", "find_named"])
+async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_payload(
+    made, monkeypatch, operation
+):
+    denied = refusal("AccessDeniedException", 403, "not authorized")
+
+    def look(**_):
+        is_last = len(world.client.asked("list_jobs")) > LOOKS
+        return denied if operation == "find_named" and is_last else NOTHING
+
+    world = made(submit_job=[no_answer()], list_jobs=look)
+
+    async def refused(*_):
+        if world.bundle.where != world.first:  # while it is withdrawn
+            raise ServiceError("no")
+        return False
+
+    if operation != "find_named":
+        monkeypatch.setattr(world.store, operation, refused)
+    with pytest.raises(ServiceError, match="SubmitJob.*whether job simulate-"):
+        await world.send()
+    assert not world.ticket.withdraw()  # its bundle stays
+    assert world.bundle.where == world.first
+    assert await world.keys() == [world.first.bundle_key]
+
+
+async def test_a_job_of_the_last_request_is_looked_for_and_adopted(made, monkeypatch):
+    """It turns up when there is to be no further try."""
+    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 0)
+
+    looked = []
+
+    def look(**wanted):
+        looked.extend(wanted["filters"][0]["values"])
+        is_late = len(world.submitted()) == 2 and looked.count(last()) > LOOKS
+        return listed(last()) if is_late else NOTHING
+
+    def last():
+        return world.submitted()[-1]
+
+    world = made(submit_job=lambda **_: no_answer(), list_jobs=look)
+    assert await world.send() == f"id-{last()}"
+    assert world.bundle.where.bundle == last()
+    assert await world.keys() == [world.bundle.where.bundle_key]
+    assert not world.ticket.withdraw()
+
+
+async def test_a_job_of_the_last_request_that_turns_up_later_is_ended(made, monkeypatch):
+    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 0)
+
+    looked = []
+
+    def look(**wanted):
+        looked.extend(wanted["filters"][0]["values"])
+        last = world.submitted()[-1]
+        is_late = len(world.submitted()) == 2 and looked.count(last) > LOOKS + 2
+        return listed(last) if is_late else NOTHING
+
+    world = made(submit_job=lambda **_: no_answer(), list_jobs=look, terminate_job=lambda **_: {})
+    with pytest.raises(ServiceError, match="tried 2 times"):
+        await world.send()
+    assert world.ticket.withdraw()
+    await asyncio.sleep(3600)
+    ended = {call["jobId"] for call in world.client.asked("terminate_job")}
+    assert f"id-{world.submitted()[-1]}" in ended
+
+
+async def test_a_job_that_turns_up_after_its_request_was_cancelled_is_ended(made):
+    def look(**_):
+        late = len(world.client.asked("list_jobs")) > LOOKS + 2
+        return listed(world.name) if late else NOTHING
+
+    world = made(submit_job=[no_answer()], list_jobs=look, terminate_job=lambda **_: {})
+    waiting = await cancelled(world, after_s=1)
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert world.ticket.withdraw()
+    assert await world.store.get(world.first.bundle_key) is None
+    await asyncio.sleep(3600)
+    (ended,) = world.client.asked("terminate_job")
+    assert ended["jobId"] == f"id-{world.name}"
 
 
 # --- cancelled waits --------------------------------------------------------------------------

@@ -30,6 +30,7 @@ async def session():
         operations=lambda bucket: MemoryOperations(memory),
         client=None,
         overruled="",
+        locate=lambda bucket: False,
     )
     made = Session(access)
     yield made
@@ -72,6 +73,7 @@ async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch
         store=lambda bucket: MemoryStore(),
         operations=lambda bucket: None,
         overruled="",
+        locate=lambda bucket: False,
     )
     made = Session(access)
     monkeypatch.setattr(made.store("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short

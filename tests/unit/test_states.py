@@ -103,9 +103,9 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
-        ["another had been submitted in its place"],
-        ["nothing: the job that its reason names"],
-        f"farcall: {WITHDRAWN}, and was submitted again as simulate-0a1b",
+        ["turned up after it had been given up"],
+        ["nothing where the job that its reason names"],
+        f"farcall: {WITHDRAWN}; if it was submitted again, it is job simulate-0a1b",
         flag="isTerminated",
     ),
     Recorded(

@@ -7,11 +7,13 @@ import logging
 import pickle
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import farcall
 import hostile
 from farcall import FarcallError, TaskError
 from farcall.cli import printing
@@ -82,6 +84,24 @@ def test_a_line_in_a_log_shows_what_it_quotes():
     assert hostile.obeyed(stream.getvalue()) == set()
     assert stream.getvalue().count(hostile.MARK) == 3
     assert " of 7: " in stream.getvalue()
+
+
+def test_all_of_farcall_writes_to_the_logger_whose_lines_are_shown():
+    sources = Path(farcall.__file__).parent.rglob("*.py")
+    assert [each for each in sources if "getLogger(__name__)" in each.read_text()] == []
+
+
+def test_a_line_of_a_wrong_format_is_told_of_by_its_handlers_alone():
+    record = logging.LogRecord("farcall", logging.INFO, "a.py", 1, "%d jobs", ("many",), None)
+    assert logging.getLogger("farcall").filter(record)
+
+
+def test_what_is_said_into_a_stream_of_text_alone_needs_no_encoding(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    printing.say(f"é {hostile.TEXT}")
+    assert hostile.MARK in out.getvalue()
+    assert hostile.obeyed(out.getvalue()) == set()
 
 
 def test_lines_of_farcall_in_a_log_are_left_alone_where_nothing_is_to_be_hidden():

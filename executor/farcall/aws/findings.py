@@ -34,9 +34,6 @@ _ACTIONS = {
 """The permission of an operation, where that is not ``batch:`` and its name."""
 
 
-_UNKNOWN = ("NotImplemented", "UnknownOperation", "InvalidAction", "MethodNotAllowed")
-"""How codes begin by which other services than AWS's say that they lack an operation."""
-
 _NEEDED = ("DeleteObject", "GetObject", "ListObjectsV2", "PutObject")
 """Operations without which there is no job."""
 
@@ -79,8 +76,7 @@ def told(check: str, error: Exception) -> Finding:
 
 def _is_unknown(error: ServiceError) -> bool:
     """Tell whether a service that is none of AWS's lacks an operation that only looks."""
-    is_unknown = error.code.startswith(_UNKNOWN) or error.status in (405, 501)
-    return is_unknown and error.operation not in _NEEDED
+    return failures.is_unknown_call(error) and error.operation not in _NEEDED
 
 
 class Waiting:

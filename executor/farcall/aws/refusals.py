@@ -72,8 +72,14 @@ https://docs.aws.amazon.com/awssupport/latest/APIReference/CommonErrors.html
 
 _UNAUTHORIZED = "UnauthorizedOperation"
 
-_NO_SUCH_PATH = (404, 405, 501)
-_UNKNOWN_CALLS = ("InvalidAction", "NotImplemented", "UnknownOperation", "UnsupportedOperation")
+_UNKNOWN_CALL_STATUSES = (405, 501)
+_UNKNOWN_CALLS = (
+    "InvalidAction",
+    "MethodNotAllowed",
+    "NotImplemented",
+    "UnknownOperation",
+    "UnsupportedOperation",
+)
 """What services answer of an operation they do not have, by status or how the code begins."""
 
 _LASTING = (botocore.exceptions.NoCredentialsError, botocore.exceptions.ParamValidationError)
@@ -190,7 +196,7 @@ def may_pass(error: ServiceError) -> bool:
 
 def is_unknown_call(error: ServiceError) -> bool:
     """Tell whether the service does not know the operation: it is older, or not AWS's own."""
-    return error.status in _NO_SUCH_PATH or error.code.startswith(_UNKNOWN_CALLS)
+    return error.status in _UNKNOWN_CALL_STATUSES or error.code.startswith(_UNKNOWN_CALLS)
 
 
 def concerns_all(error: BaseException) -> bool:

@@ -85,11 +85,11 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
         return
     is_known = not before or _is_known(path)
     kept = _write(path, before, after)
-    if is_known and path.name == WORKING_FILE.name:  # what else it decides was agreed to, too
-        agree(path, decided(path, read_file(path)))
     say(f"{path} {'is as it was' if after == before else 'was written'}")
     if kept is not None:
         say(f"as it was before: {kept}")
+    if is_known and path.name == WORKING_FILE.name:  # what else it decides was agreed to, too
+        agree(path, decided(path, read_file(path)))
     for name in sorted(values.keys() & from_environment().keys()):
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
         say(f"{variable} is set, and comes before the file", err=True)

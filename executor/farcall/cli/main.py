@@ -117,8 +117,11 @@ def _run() -> Any:
     except (FarcallError, ModuleNotFoundError) as error:
         from farcall.cli.printing import say
 
-        if _is_agreed_now(error):
-            return _run()
+        try:
+            if _is_agreed_now(error):
+                return _run()
+        except FarcallError as unnoted:
+            error = unnoted
         say(f"farcall: {error}", fg="red", err=True)
         return exit_codes.code_of(error)
 

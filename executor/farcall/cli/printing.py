@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
     """Print a text and the end of its last line, to stderr if told to, its controls shown."""
     stream = sys.stderr if err else sys.stdout
-    data = terminal.shown(text).encode(stream.encoding, "backslashreplace")
-    plain = data.decode(stream.encoding)
+    encoding = stream.encoding or "utf-8"  # a stream of text alone has none
+    plain = terminal.shown(text).encode(encoding, "backslashreplace").decode(encoding)
     click.echo(click.style(plain, fg=fg) if fg else plain, err=err)
 
 

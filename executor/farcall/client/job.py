@@ -145,6 +145,7 @@ class Job(Handle, Generic[R]):
         """Return what the task has written to stderr; see `stdout`.
 
         Raises:
+            IntegrityError: Output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
         return await self._output(STDERR)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,16 +17,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from farcall.aws.refusals import concerns_all, is_of_credentials, may_pass
-from farcall.client.job import Job
-from farcall.engine.sender import has_begun
-from farcall.engine.session import Session
-from farcall.model.errors import FarcallError, ServiceError, UnknownError
-from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import Settings
-from farcall.model.submission import Submission
-from farcall.storage import bundles as calls
-from farcall.storage.store import Arrived, Store
+from farcall import calls
+from farcall.details import JobDetail, JobStatus
+from farcall.errors import FarcallError, ServiceError, UnknownError
+from farcall.failures import concerns_all, is_of_credentials, may_pass
+from farcall.job import Job
+from farcall.sending import has_begun, withdraw
+from farcall.session import Session
+from farcall.settings import Settings
+from farcall.store import NO_SUCH_KEY, Arrived, Store
+from farcall.submission import Submission, renamed
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key, run_root
 
@@ -228,7 +229,8 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     """Return the job of a bundle, from Batch; None if it was never submitted.
 
     Who is told that there is none submits again. So the bundle is deleted then: a job that turns
-    up all the same finds no payload, and runs nothing.
+    up all the same finds no payload, and runs nothing. One that is found at the last moment has
+    its bundle back.
 
     Args:
         session: The event loop's session.
@@ -241,20 +243,42 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     """
     store = session.store(where.bucket)
     queues = await _queues(settings, store, [where])
-    for waits_s in (_LOOK_AGAIN_S, (0.0,)):
-        found, unanswered = await _find_jobs(session, queues, waits_s)
-        if where in found:
-            return found[where][0]
-        if where in unanswered:
-            raise FarcallError(
-                f"whether {where.bundle} was submitted is not known: its queue could not be asked"
-            )
-        if await has_begun(store, where):
-            raise FarcallError(
-                f"the job of {where.bundle} has begun, and Batch does not list it: lists lag "
-                "behind for some seconds, so try again; it forgets a job some days after its end"
-            )
-        await store.delete([where.bundle_key])
+    look = functools.partial(_look, session, store, queues, where)
+    found = await look(_LOOK_AGAIN_S)
+    if found is not None:
+        return found
+    new = renamed(where)
+    try:
+        found = await withdraw(store, where, new, look)
+    except ServiceError as error:
+        if error.code != NO_SUCH_KEY:
+            raise
+        return await look()  # without its bundle no job runs anything
+    if found is None:
+        await store.delete([new.bundle_key])
+    return found
+
+
+async def _look(
+    session: Session,
+    store: Store,
+    queues: Mapping[Location, list[str]],
+    where: Location,
+    waits_s: Sequence[float] = (0.0,),
+) -> Submission | None:
+    """Look for the job of a bundle; None where nothing tells of one."""
+    found, unanswered = await _find_jobs(session, queues, waits_s)
+    if where in found:
+        return found[where][0]
+    if where in unanswered:
+        raise FarcallError(
+            f"whether {where.bundle} was submitted is not known: its queue could not be asked"
+        )
+    if await has_begun(store, where):
+        raise FarcallError(
+            f"the job of {where.bundle} has begun, and Batch does not list it: lists lag "
+            "behind for some seconds, so try again; it forgets a job some days after its end"
+        )
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -272,6 +272,7 @@ class Courier:
         else:
             chunks = logs.Chunks(store, submission, index)
             written = await chunks.written(max(1, detail.attempts))  # as its error is
+            await task.room(_bytes_written(written.said, task.output, failed=True))
         out, err = await _read_output(task, written, failed=True)
         if not out.data and not err.data:
             last = await cloudwatch.last_lines(self._aws, detail)
@@ -353,8 +354,14 @@ async def _read_output(task: _Task, written: Written, *, failed: bool) -> tuple[
 def _bytes_beside(outcome: Outcome, output: Output) -> int:
     """Return how many bytes of a task are fetched beside its outcome, at most."""
     meta = outcome.meta
-    beside = [meta[stream]["stored"] for stream in STREAMS]
+    written = _bytes_written(meta, output, failed=not results.is_success(meta))
+    return written + (int(meta["value"]["size"]) if "value" in meta else 0)
+
+
+def _bytes_written(said: Mapping[str, Any], output: Output, *, failed: bool) -> int:
+    """Return how many bytes of what a task wrote are fetched, at most."""
+    beside = [int(said[stream]["stored"]) for stream in STREAMS]
     if output is not Output.WHOLE:
-        beside = [min(stored, logs.SMALL_BYTES) for stored in beside]
-    beside += [meta["value"]["size"]] if "value" in meta else []
-    return sum(map(int, beside))
+        most = logs.FETCHED_END_BYTES if failed else logs.SMALL_BYTES
+        beside = [min(stored, most) for stored in beside]
+    return sum(beside)

@@ -9,7 +9,7 @@ carried out later, so it is never sent again as it was:
    one that the request told. A job that turns up later finds no payload, runs nothing, and is not
    retried; it is looked for, and ended.
 3. It is looked for once more. What had begun in time is adopted, and has its bundle back.
-4. The request is sent again, for a job of the new name.
+4. The request is sent again, for a job of the new name; or it was the last one, or was cancelled.
 
 So a function runs twice only where a job was accepted and begun, and had fetched its payload,
 before the withdrawal, and is in no list so long after its submission.
@@ -21,7 +21,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from farcall.aws import refusals
 from farcall.aws.paced_client import Ticket, Tries
@@ -47,6 +47,8 @@ _NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
 
 Write = Callable[[], Mapping[str, Any]]
 """Writes the SubmitJob request for a bundle, by the name that it has now."""
+
+T = TypeVar("T")
 
 Renamed = Callable[[Location], Awaitable[None]]
 """Is told another place of a bundle, before a job is submitted that carries it."""
@@ -114,22 +116,37 @@ class Sender:
             try:
                 return await self._batch.submit(request, ticket)
             except ServiceError as error:
-                queue = request["jobQueue"]
-                found = await self._look(bundle.where, queue, error) if error.sent else None
-                if found:
-                    return found
-                ticket.note_refused()
-                # Batch's own services learn of a new definition one after the other.
-                new = bool(_NEW_DEFINITION.search(str(error)))
-                try:
-                    await tries.wait_after(error, again=new)
-                except ServiceError as last:
-                    raise refusals.explain_submission(request, last) from error
-                found = await self._withdraw(bundle, queue, error, ticket) if error.sent else None
+                found = await self._follow_up(bundle, request, error, ticket, tries)
                 if found:
                     return found
                 if error.sent and renamed is not None:
                     await renamed(bundle.where)
+
+    async def _follow_up(
+        self,
+        bundle: Bundle,
+        request: Mapping[str, Any],
+        error: ServiceError,
+        ticket: Ticket,
+        tries: Tries,
+    ) -> str | None:
+        """Find out what became of a request that failed; return its job, or None for a new try."""
+        queue = request["jobQueue"]
+        found = await self._look(bundle.where, queue, error) if error.sent else None
+        if found:
+            return found
+        if not error.sent:
+            ticket.note_refused()
+        # Batch's own services learn of a new definition one after the other.
+        last = await _wait(tries, error, again=bool(_NEW_DEFINITION.search(str(error))))
+        if error.sent:
+            found = await self._withdraw(bundle, queue, error)
+            if found:
+                return found
+            ticket.note_refused()  # only now: until here a job of it could run
+        if last is not None:
+            raise failures.explain_submission(request, last) from error
+        return None
 
     async def _terminate_late(self, bundle: Bundle, sending: asyncio.Future[str]) -> None:
         try:
@@ -154,31 +171,35 @@ class Sender:
             raise refusals.explain_unanswered(where.bundle, error, failure) from failure
         return None
 
-    async def _withdraw(
-        self, bundle: Bundle, queue: str, error: ServiceError, ticket: Ticket
-    ) -> str | None:
+    async def _withdraw(self, bundle: Bundle, queue: str, error: ServiceError) -> str | None:
         """Take the payload away from the job of a request that was not answered.
 
         Returns:
             The job, where it has begun all the same; then it has its payload back.
+
+        Raises:
+            ServiceError: Whether there is one cannot be told; then it has its payload back, too.
         """
         old = bundle.where
         new = bundle.rename()
-        await self._store.copy(old.bundle_key, new.bundle_key)
-        await self._store.delete([old.bundle_key])
-        found = await self._batch.find_named(queue, old.bundle)
-        if not found and not await has_begun(self._store, old):
-            _log.warning("%s was withdrawn, and is submitted again as %s", old.bundle, new.bundle)
-            self._follow(old, queue, new)
-            return None
-        ticket.note_sent()
-        bundle.where = old
+
+        async def look() -> list[str] | None:
+            found = await self._batch.find_named(queue, old.bundle)
+            return found if found or await has_begun(self._store, old) else None
+
         try:
-            await self._store.copy(new.bundle_key, old.bundle_key)
-            self._store.delete_later([new.bundle_key])
-            return found[0] if found else await self._await_listed(old, queue)
+            found = await withdraw(self._store, old, new, look)
+            if found is not None:
+                bundle.where = old
+                return found[0] if found else await self._await_listed(old, queue)
         except ServiceError as failure:
-            raise refusals.explain_unanswered(old.bundle, error, failure) from failure
+            bundle.where = old
+            raise failures.explain_unanswered(old.bundle, error, failure) from failure
+        _log.warning(
+            "%s was withdrawn; if it is submitted again, it is job %s", old.bundle, new.bundle
+        )
+        self._follow(old, queue, new)
+        return None
 
     async def _await_listed(self, where: Location, queue: str) -> str:
         """Return the ID of a job that has left something in the bucket, once Batch lists it."""
@@ -198,7 +219,7 @@ class Sender:
         """Look now and then for a withdrawn job: all its containers would start in vain."""
 
         async def follow() -> None:
-            reason = f"{WITHDRAWN}, and was submitted again as {new.bundle}"
+            reason = f"{WITHDRAWN}; if it was submitted again, it is job {new.bundle}"
             for wait_s in _LATE_S:
                 await asyncio.sleep(wait_s)
                 try:
@@ -215,6 +236,50 @@ class Sender:
         following = asyncio.ensure_future(follow())
         self._following.add(following)
         following.add_done_callback(self._following.discard)
+
+
+async def _wait(tries: Tries, error: ServiceError, *, again: bool) -> ServiceError | None:
+    """Wait before the next try; return the error where there is to be none."""
+    try:
+        await tries.wait_after(error, again=again)
+    except ServiceError as last:
+        return last
+    return None
+
+
+async def withdraw(
+    store: Store, old: Location, new: Location, look: Callable[[], Awaitable[T | None]]
+) -> T | None:
+    """Take the payload away from a job that nobody finds, and look for it once more.
+
+    The bundle gets another name. It has its own back where the job is there all the same, and
+    where that cannot be told.
+
+    Args:
+        store: The bucket.
+        old: The bundle's place.
+        new: Its other place.
+        look: Returns what is found, or None.
+
+    Returns:
+        What was found; where it is None, the bundle is at its new place alone.
+
+    Raises:
+        ServiceError: There is no such bundle, or S3 refused.
+        Exception: What ``look`` raises.
+    """
+    found: T | None = None
+    is_known = False
+    await store.copy(old.bundle_key, new.bundle_key)
+    try:
+        await store.delete([old.bundle_key])
+        found = await look()
+        is_known = True
+    finally:
+        if not is_known or found is not None:
+            await store.copy(new.bundle_key, old.bundle_key)
+            store.delete_later([new.bundle_key])
+    return found
 
 
 async def has_begun(store: Store, where: Location) -> bool:

@@ -109,12 +109,9 @@ class Session:
         if bucket not in self._stores:
             reopen = functools.partial(self.aws.store, bucket)
             operations = self.aws.operations(bucket)
-            locate = functools.partial(self._locate, bucket)
+            locate = functools.partial(self.aws.locate, bucket)
             self._stores[bucket] = Store(bucket, reopen(), operations, reopen, locate)
         return self._stores[bucket]
-
-    async def _locate(self, bucket: str) -> bool:
-        return await self.aws.locate(bucket)
 
     async def submitter(self, settings: Settings) -> Submitter:
         """Return the submitter for some settings, after a first look at what they name.

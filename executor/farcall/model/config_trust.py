@@ -14,9 +14,11 @@ lies below Python's own folders, a virtual environment's, or that of ``pip insta
 from __future__ import annotations
 
 import contextlib
+import grp
 import hashlib
 import json
 import os
+import pwd
 import site
 import sys
 from collections.abc import Mapping
@@ -62,9 +64,28 @@ def note_program(path: str | None) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Tell whether nobody but its user, and root, can write a file."""
+    """Tell whether nobody but its user, and root, can write a file.
+
+    A group may where it is the user's private one, which many distributions make for each user,
+    with an umask of 002: it has the user's name, is the primary one, and lists nobody else.
+
+    Source:
+        https://man7.org/linux/man-pages/man8/pam_umask.8.html (usergroups)
+    """
     found = path.stat()
-    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o002
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o002:
+        return False
+    return not found.st_mode & 0o020 or _is_private(found.st_gid)
+
+
+def _is_private(group: int) -> bool:
+    """Tell whether a group is that of this user alone, as far as the system's lists say."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    is_own = found.gr_gid == user.pw_gid and found.gr_name == user.pw_name
+    return is_own and not set(found.gr_mem) - {user.pw_name}
 
 
 def check(path: Path, decides: Mapping[str, Any]) -> None:

@@ -60,12 +60,18 @@ def _name(found: re.Match[str]) -> str:
 
 
 class _Shown(logging.Filter):
-    """Has farcall's lines in a log hold no control characters, wherever they are written to."""
+    """Has farcall's lines in a log hold no control characters, wherever they are written to.
+
+    A logger's filter does not see what loggers below it are told, so farcall has this one alone.
+    """
 
     _formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
+        try:
+            text = record.getMessage()
+        except Exception:  # a wrong format: its handlers tell of it
+            return True
         if shown(text) != text:
             record.msg, record.args = shown(text), None
         if record.exc_info and not record.exc_text:  # which formatters take before they make it

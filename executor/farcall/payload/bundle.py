@@ -61,7 +61,6 @@ class Bundle:
         *,
         most: int,
     ) -> None:
-        self._name = name
         self.where = Location(settings.s3_bucket_name, root, _unique(name))
         self.keys = [self.where.bundle_key]
         self.key = secrets.token_bytes(32)
@@ -129,7 +128,7 @@ class Bundle:
 
     def rename(self) -> Location:
         """Take another name, and return the place; what is stored is the caller's to move."""
-        self.where = self.where._replace(bundle=_unique(self._name))
+        self.where = renamed(self.where)
         self.keys.append(self.where.bundle_key)
         return self.where
 
@@ -150,6 +149,11 @@ class Bundle:
         if endpoint:
             environment[contract.ENV_ENDPOINT] = endpoint
         return environment
+
+
+def renamed(where: Location) -> Location:
+    """Return another place for a bundle, which no other bundle has."""
+    return where._replace(bundle=_unique(where.bundle.rpartition("-")[0]))
 
 
 def _unique(name: str) -> str:

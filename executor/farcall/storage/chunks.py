@@ -27,9 +27,12 @@ from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 8
 _AHEAD = 4
-"""Chunks of a stream that are on their way at once; each has up to 8 MiB."""
+"""Chunks of a stream that are on their way at once."""
 
-_LARGEST_CHUNK_BYTES = 64 * 1024 * 1024
+CHUNK_BYTES = 8 * 1024 * 1024
+"""How much of a stream a chunk has at most."""
+
+_LARGEST_CHUNK_BYTES = envelope.CHUNK_HEAD_BYTES + CHUNK_BYTES
 """Others may have put anything in its place, which must not fill the memory."""
 
 _INLINE_BYTES = 64 * 1024
@@ -37,6 +40,9 @@ _INLINE_BYTES = 64 * 1024
 
 END_BYTES = 64 * 1024
 """How much of a stream's end is told with an error, where there is more."""
+
+FETCHED_END_BYTES = END_BYTES + CHUNK_BYTES
+"""How much of a stream is fetched for that at most: chunks are fetched as a whole."""
 
 _MOST_END_CHUNKS = 8
 
@@ -188,25 +194,35 @@ class Written:
         """Yield all of a stream in its order."""
         said, tail = self.said[stream], self.tails[stream]
         notes = output.Notes(said.get("gaps", ()))
-        kept = 0
-        behind: list[bytes] | None = None
+        kept, number = 0, 0
+        is_whole = True
         async with contextlib.aclosing(self._chunks(store, stream)) as chunks:
             async for chunk in chunks:
-                kept += len(chunk or b"")
-                if chunk is None and behind is None:
-                    behind = []  # how much is missing is known at the end
-                elif behind is not None:
-                    behind.append(chunk or b"")
-                else:
-                    for piece in notes.add(chunk or b""):
-                        yield piece
-        if behind is not None:
-            missing = said.get("stored", 0) - kept
-            for piece in [output.deleted(missing) if missing > 0 else b"", *behind, tail]:
-                yield piece
-            return
-        for piece in [*notes.add(tail), *notes.end()]:
+                number += 1
+                if chunk is None:
+                    if is_whole:  # one note tells of all that is gone
+                        is_whole = False
+                        missing = said.get("stored", 0) - kept
+                        missing -= await self._stored_from(store, stream, number)
+                        yield output.deleted(missing) if missing > 0 else b""
+                    continue
+                kept += len(chunk)
+                for piece in notes.add(chunk) if is_whole else [chunk]:
+                    yield piece
+        for piece in [*notes.add(tail), *notes.end()] if is_whole else [tail]:
             yield piece
+
+    async def _stored_from(self, store: Store, stream: str, first: int) -> int:
+        """Return how many bytes of a stream lie in the chunks from a number on."""
+        where, index, attempt = self.submission.where, self.index, self.attempt
+        listed = dict(await store.list_keys(f"{where.streams_prefix(index)}{attempt}/{stream}/"))
+        keys = [
+            where.chunk_key(index, attempt, stream, n)
+            for n in range(first, self.said[stream]["chunks"])
+        ]
+        return sum(
+            max(0, listed[key] - envelope.CHUNK_HEAD_BYTES) for key in keys if key in listed
+        )
 
     async def _chunks(self, store: Store, stream: str) -> AsyncGenerator[bytes | None, None]:
         """Yield a stream's chunks in their order, None for one that is gone."""

@@ -87,6 +87,7 @@ class Deletions:
         self._waiting: dict[_Bundle, None] = {}
         self._places = asyncio.Semaphore(_PARALLEL)
         self._sweeping: asyncio.Future[None] | None = None
+        self._alone = asyncio.Lock()
         self._may_delete = True
 
     def add(self, keys: Iterable[str]) -> None:
@@ -135,8 +136,7 @@ class Deletions:
         """Delete now what was to be deleted later."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
-        # As one that others see: two at a time would take each other's keys off the list.
+        # At once, so that none is started while that one ends.
         self._sweeping = asyncio.ensure_future(self._sweep(0))
         await asyncio.gather(self._sweeping, return_exceptions=True)
 
@@ -158,6 +158,10 @@ class Deletions:
             self._sweeping = asyncio.ensure_future(self._sweep(_WAIT_S))
 
     async def _sweep(self, wait_s: float) -> None:
+        async with self._alone:  # two at a time would take each other's keys off the list
+            await self._sweep_alone(wait_s)
+
+    async def _sweep_alone(self, wait_s: float) -> None:
         while self._may_delete and (self._doomed or self._first or self._waiting):
             waiting = sum(len(bundle.keys) for bundle in self._waiting)
             if len(self._doomed) + waiting < _MOST:

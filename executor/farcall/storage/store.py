@@ -48,6 +48,9 @@ its place must not fill the memory."""
 _MOST_DIGITS = 12
 _CHUNK = re.compile(r"\d{8}|[1-9]\d{8,11}", re.ASCII)
 _BEHIND_END = "InvalidRange"
+NO_SUCH_KEY = "NoSuchKey"
+"""S3's code where there is no such object."""
+
 _TOO_LARGE_TO_COPY = "InvalidRequest"
 _NO_KEY = "farcall-looks-whether-the-bucket-is-there"
 _ABORT_S = 5.0
@@ -500,7 +503,7 @@ class Store:
                 f"CopyObject of s3://{self.bucket}/{key} failed: it is no longer there; find out "
                 "who deletes",
                 operation="CopyObject",
-                code="NoSuchKey",
+                code=NO_SUCH_KEY,
                 status=404,
             ) from error
 

@@ -32,6 +32,7 @@ DESCRIBE_IDS = 100
 TERMINATE_IDS = 50
 """Jobs in one TerminateJobs call, https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJobs.html"""
 
+_NOT_FOUND = 404
 _REASON_CHARACTERS = 1024
 
 # Calls a second. An account has 50 of each operation, or of all together: the documents differ.
@@ -349,13 +350,9 @@ class Batch:
     async def _without_many(
         self, job_ids: list[str], reason: str, error: ServiceError
     ) -> dict[str, ServiceError]:
-        """End jobs one by one where Batch does not know the call for many; else tell its error.
-
-        So too where it is denied: maybe for one of them alone.
-        """
-        if refusals.is_unknown_call(error):
-            self._takes_many = False
-        elif not refusals.is_denied(error):
+        """End jobs one by one where Batch does not know the call for many; else tell its error."""
+        # Jobs that are not there are no error: it is the call's path that is not.
+        if not failures.is_unknown_call(error) and error.status != _NOT_FOUND:
             return dict.fromkeys(job_ids, error)
         refused: dict[str, ServiceError] = {}
         for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):

@@ -264,9 +264,8 @@ ENDINGS: tuple[Row, ...] = (
         status(f"{OWN_REASON}{WITHDRAWN}"),
         Verdict(
             errors.JobCancelledError,
-            "the job turned up after another had been submitted in its place, and was ended "
-            "without its payload",
-            "nothing: the job that its reason names has run the function",
+            "the job turned up after it had been given up, and was ended without its payload",
+            "nothing where the job that its reason names has run the function; else submit again",
         ),
     ),
     Row(

@@ -32,7 +32,7 @@ MAX_FRONT = 100
 
 TAGS_PATH = "/v1/tags/"
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("farcall")
 
 
 @dataclass(frozen=True)

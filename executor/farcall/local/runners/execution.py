@@ -32,7 +32,7 @@ TIMED_OUT = "Job attempt duration exceeded timeout"
 OVERRIDES_TOO_LONG = f"Container Overrides length must be at most {MAX_OVERRIDES_LENGTH}"
 SPOT_INTERRUPTED = "Your Spot Task was interrupted."
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("farcall")
 
 _PLACEHOLDER = re.compile(r"Ref::([A-Za-z0-9_-]+)")
 

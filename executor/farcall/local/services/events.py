@@ -42,7 +42,7 @@ _PRINCIPAL = "events.amazonaws.com"
 #: Messages in one of moto's queues, from which on others wait outside of it.
 _FEW = 20
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("farcall")
 
 
 class Events:

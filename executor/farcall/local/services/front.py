@@ -46,7 +46,7 @@ CONTROL_SERVICE = "farcall"
 #: moto's own API, and what it puts in the place of an instance's metadata, keys included.
 _SHUT = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("farcall")
 
 StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
