@@ -13,9 +13,11 @@ from pathlib import Path
 import boto3
 import pytest
 
-from farcall import FarcallError, IntegrityError, TaskNotPicklableError, recovery, store
-from farcall.session import session_for
-from farcall.submission import Submission
+from farcall import FarcallError, IntegrityError, TaskNotPicklableError
+from farcall.client import recovery
+from farcall.engine.session import session_for
+from farcall.model.submission import Submission
+from farcall.storage import store
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from proxy import Proxy

@@ -148,9 +148,9 @@ def test_a_group_that_is_not_the_user_s_own_can_write_a_file(
     )
     path = write("vcpu = 96")
     path.chmod(0o664)
-    assert agreement.is_own(path) is is_own
+    assert config_trust.is_own(path) is is_own
     path.chmod(0o644)
-    assert agreement.is_own(path)
+    assert config_trust.is_own(path)
 
 
 def test_a_group_that_nobody_knows_is_not_the_user_s_own(monkeypatch):

@@ -72,7 +72,7 @@ def test_the_standard_output_is_written_to():
     code = "\n".join(
         [
             "from pathlib import Path",
-            "from farcall.files import replacing",
+            "from farcall.model.files import replacing",
             "with replacing(Path('/dev/fd/1')) as file:",
             "    file.write(b'value')",
         ]

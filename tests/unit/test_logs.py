@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall import logs
-from farcall.delivery import Output, _bytes_beside
-from farcall.errors import IntegrityError
-from farcall.logs import Piece, Written
+from farcall.engine.fetcher import Output, _bytes_beside
+from farcall.model.errors import IntegrityError
+from farcall.storage import chunks as logs
+from farcall.storage.chunks import Piece, Written
 from farcall_runtime import streams
 from farcall_runtime.contract import STREAMS
 from unit.fakes import store_in_memory

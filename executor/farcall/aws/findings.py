@@ -76,7 +76,7 @@ def told(check: str, error: Exception) -> Finding:
 
 def _is_unknown(error: ServiceError) -> bool:
     """Tell whether a service that is none of AWS's lacks an operation that only looks."""
-    return failures.is_unknown_call(error) and error.operation not in _NEEDED
+    return refusals.is_unknown_call(error) and error.operation not in _NEEDED
 
 
 class Waiting:

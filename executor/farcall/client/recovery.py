@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from farcall import calls
-from farcall.details import JobDetail, JobStatus
-from farcall.errors import FarcallError, ServiceError, UnknownError
-from farcall.failures import concerns_all, is_of_credentials, may_pass
-from farcall.job import Job
-from farcall.sending import has_begun, withdraw
-from farcall.session import Session
-from farcall.settings import Settings
-from farcall.store import NO_SUCH_KEY, Arrived, Store
-from farcall.submission import Submission, renamed
+from farcall.aws.refusals import concerns_all, is_of_credentials, may_pass
+from farcall.client.job import Job
+from farcall.engine.sender import has_begun, withdraw
+from farcall.engine.session import Session
+from farcall.model.errors import FarcallError, ServiceError, UnknownError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
+from farcall.payload.bundle import renamed
+from farcall.storage import bundles as calls
+from farcall.storage.store import NO_SUCH_KEY, Arrived, Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key, run_root
 

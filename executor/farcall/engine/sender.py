@@ -145,7 +145,7 @@ class Sender:
                 return found
             ticket.note_refused()  # only now: until here a job of it could run
         if last is not None:
-            raise failures.explain_submission(request, last) from error
+            raise refusals.explain_submission(request, last) from error
         return None
 
     async def _terminate_late(self, bundle: Bundle, sending: asyncio.Future[str]) -> None:
@@ -194,7 +194,7 @@ class Sender:
                 return found[0] if found else await self._await_listed(old, queue)
         except ServiceError as failure:
             bundle.where = old
-            raise failures.explain_unanswered(old.bundle, error, failure) from failure
+            raise refusals.explain_unanswered(old.bundle, error, failure) from failure
         _log.warning(
             "%s was withdrawn; if it is submitted again, it is job %s", old.bundle, new.bundle
         )

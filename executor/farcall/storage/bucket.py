@@ -3,7 +3,7 @@
 obstore repeats most requests by itself: for some seconds, and for up to a minute where much is
 sent. Here they are repeated for a minute, in all that it does not repeat too: an answer that broke
 off, a request that it takes for one that must not be sent twice (all of ours may be), and
-credentials that have expired since it asked for them. `farcall.s3` repeats none of its own.
+credentials that have expired since it asked for them. `farcall.aws.s3` repeats none of its own.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ class Batch:
     ) -> dict[str, ServiceError]:
         """End jobs one by one where Batch does not know the call for many; else tell its error."""
         # Jobs that are not there are no error: it is the call's path that is not.
-        if not failures.is_unknown_call(error) and error.status != _NOT_FOUND:
+        if not refusals.is_unknown_call(error) and error.status != _NOT_FOUND:
             return dict.fromkeys(job_ids, error)
         refused: dict[str, ServiceError] = {}
         for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):
