@@ -166,30 +166,38 @@ async def test_an_upload_that_is_cancelled_is_taken_back(
 
 
 async def test_one_key_that_was_kept_is_deleted_again(
-    aws: farcall.local.LocalAWS, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+    aws: farcall.local.LocalAWS,
+    proxy: Proxy,
+    prefix: str,
+    make_executor: Callable[..., BatchExecutor],
 ) -> None:
-    async with make_executor(endpoint_url=proxy.url, prefix="kept") as executor:
+    async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         proxy.faults["s3 DELETE"] += ["kept"] * 2
         assert await executor.task(pow)(2, 2) == 4
 
     assert not any(proxy.faults.values())
     with contextlib.closing(boto3.client("s3", endpoint_url=aws.endpoint_url)) as s3:
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
-        left = s3.list_objects_v2(Bucket=bucket, Prefix="kept/")
+        left = s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")
     assert [found["Key"] for found in left.get("Contents", [])] == []
 
 
 async def test_a_key_that_could_not_be_deleted_is_deleted_again(
-    aws: farcall.local.LocalAWS, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
+    aws: farcall.local.LocalAWS,
+    proxy: Proxy,
+    prefix: str,
+    make_executor: Callable[..., BatchExecutor],
 ) -> None:
     """A bulk deletion is answered with 200, and says of each key how it went."""
-    async with make_executor(endpoint_url=proxy.url, prefix="codes") as executor:
+    async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         proxy.faults["s3 DELETE"] += [(200, "InternalError"), (400, "RequestTimeout")]
         assert await executor.task(pow)(2, 2) == 4
 
     assert proxy.counts["s3 DELETE"] >= 3
     s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
-    left = s3.list_objects_v2(Bucket=aws.environment["FARCALL_S3_BUCKET_NAME"], Prefix="codes/")
+    left = s3.list_objects_v2(
+        Bucket=aws.environment["FARCALL_S3_BUCKET_NAME"], Prefix=f"{prefix}/"
+    )
     assert [found["Key"] for found in left.get("Contents", [])] == []
 
 
