@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from farcall.aws import Aws, call
+from farcall.aws.clients import Aws, call
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from leaks import Held

@@ -350,9 +350,14 @@ class Batch:
     async def _without_many(
         self, job_ids: list[str], reason: str, error: ServiceError
     ) -> dict[str, ServiceError]:
-        """End jobs one by one where Batch does not know the call for many; else tell its error."""
+        """End jobs one by one where Batch does not know the call for many; else tell its error.
+
+        So too where it is denied: maybe for one of them alone.
+        """
         # Jobs that are not there are no error: it is the call's path that is not.
-        if not refusals.is_unknown_call(error) and error.status != _NOT_FOUND:
+        if refusals.is_unknown_call(error) or error.status == _NOT_FOUND:
+            self._takes_many = False
+        elif not refusals.is_denied(error):
             return dict.fromkeys(job_ids, error)
         refused: dict[str, ServiceError] = {}
         for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):
