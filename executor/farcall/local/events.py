@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from farcall.local import describe, names
 from farcall.local.jobs import Job
 from farcall.local.policies import Need, Verdict, evaluate, many
+from farcall.terminal import in_a_line
 
 SOURCE = "aws.batch"
 DETAIL_TYPE = "Batch Job State Change"
@@ -114,7 +115,7 @@ class Events:
     def _complain(self, about: str, text: str) -> None:
         if about not in self._complained:
             self._complained.add(about)
-            _log.warning(text)
+            _log.warning("%s", in_a_line(text))
 
     def _put(self, queue: Any, text: str, group: str | None) -> None:
         waiting = self._fresh(queue)
