@@ -58,7 +58,7 @@ class Child:
         # A container's first process gets its orphans anyway, and takes all others with it.
         first = os.getpid() == 1
         if not first:
-            _process_control(_PR_SET_CHILD_SUBREAPER, 1)
+            adopt_orphans()
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -186,7 +186,7 @@ class Child:
         if self.status is None:  # the kernel holds it, or it is a program of root's
             self.status = -signal.SIGKILL
         for _ in range(_ORPHAN_ROUNDS):
-            orphans = _children()
+            orphans = children()
             for pid in orphans:  # a new session is no way out of the task
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -223,8 +223,13 @@ def _in_words(error: BaseException) -> str:
     return said if isinstance(error, channel.BrokenError) else f"{type(error).__name__}: {said}"
 
 
-def _children() -> list[int]:
-    """Return the processes whose parent this one is: of a subreaper's, orphans too."""
+def adopt_orphans() -> None:
+    """Have the orphans among this process's descendants become its children; Linux alone can."""
+    _process_control(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """Return the processes whose parent this one is, adopted ones too."""
     pid = os.getpid()
     try:
         with open(f"/proc/self/task/{pid}/children") as file:  # noqa: PTH123  # see memory.py

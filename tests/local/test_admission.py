@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import http.client
 import json
+import socket
 import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from botocore.exceptions import ClientError
 
 import farcall.local
 from foreign import INTRUDER
+from local.account import Account
 from patience import PATIENCE_S, until
 from signing import session, signed
 
@@ -299,3 +301,42 @@ def test_a_body_in_unsigned_chunks_is_stored_as_what_it_carries(aws):
     assert found["Body"].read() == b"hello world"
     assert "aws-chunked" not in found.get("ContentEncoding", "")
     assert is_refused(ask(aws, "PUT", path, "5\r\nhel", headers))
+
+
+BROKEN = {
+    "chunks": b"GET /\x1b]0;pwned\x07 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    "chunks cut off": b"PUT /b/k HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nab\r\n",
+    "an address": b"GET http://[\x1b]0;pwned\x07 HTTP/1.1\r\n\r\n",
+    "a length": b"GET / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    "a line": b"\x1b]0;pwned\x07\r\n\r\n",
+    "a method": b"\x1b]0;pwned\x07 / HTTP/1.1\r\n\r\n",
+    "a version": b"GET / HTTP/\x1b]0;pwned\x07\r\n\r\n",
+}
+
+
+def test_strangers_write_nothing_on_the_users_terminal(capfd):
+    with farcall.local.start(cpus=1) as aws:
+        address = urlsplit(aws.endpoint_url)
+        for sent in BROKEN.values():
+            with socket.create_connection((address.hostname, address.port)) as connection:
+                connection.settimeout(PATIENCE_S)
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
+    assert ("", "") == capfd.readouterr()
+
+
+def test_what_is_said_of_a_rule_is_no_order_to_a_terminal(capfd):
+    """Who has a key may name a target as they like."""
+    with farcall.local.start(cpus=1) as aws:
+        account = Account(aws)
+        events = account.client("events")
+        events.put_rule(Name="rule", EventPattern='{"source": ["aws.batch"]}')
+        arn = "arn:aws:sqs:us-east-1:123456789012:\x1b]0;pwned\x07"
+        events.put_targets(Rule="rule", Targets=[{"Id": "1", "Arn": arn}])
+        account.shell("true")
+        account.close()
+        events.close()
+    said = capfd.readouterr().err
+    assert ("^[]0;pwned" in said, "\x1b" in said) == (True, False)

@@ -24,6 +24,17 @@ def refusal(call, *args, **kwargs):
     return caught.value.response["Error"]["Message"]
 
 
+@pytest.fixture
+def held(batch, tmp_path):
+    """What a shell script waits with, and what ends that; in a real account it ends by itself."""
+    if batch.local is None:
+        yield "sleep 30", lambda: None
+        return
+    marker = tmp_path / "free"
+    yield f"until [ -e {marker} ]; do sleep 0.03; done", marker.touch
+    marker.touch()
+
+
 # States, attempts, logs -----------------------------------------------------------------------
 
 
@@ -435,17 +446,19 @@ def test_terminate_a_starting_job(batch, knobs):
     assert "exitCode" not in job["container"]
 
 
-def test_pending_job_is_cancelled_after_its_dependencies(batch):
+def test_pending_job_is_cancelled_after_its_dependencies(batch, held):
     """A PENDING job is cancelled after all its dependencies are completed.
 
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
     """
-    first = batch.start("sleep 3")
+    until_free, free = held
+    first = batch.start(until_free)
     second = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
     batch.wait(second, "PENDING")
     batch.batch.cancel_job(jobId=second, reason="no")
     job = batch.describe(second)
     assert (job["status"], job["isCancelled"]) == ("PENDING", True)
+    free()
     assert batch.wait(second)["statusReason"] == "no"
     assert batch.status(first) == "SUCCEEDED"
 
@@ -578,14 +591,16 @@ def test_array_of_10000(batch, knobs):
 # Dependencies ---------------------------------------------------------------------------------
 
 
-def test_dependency(batch):
+def test_dependency(batch, held):
     """A job waits in PENDING for what it depends on, and fails if that fails.
 
     https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
     """
-    first = batch.start("sleep 3; exit 1")
+    until_free, free = held
+    first = batch.start(f"{until_free}; exit 1")
     waiting = batch.submit(batch.definition("true"), dependsOn=[{"jobId": first}])
     assert batch.wait(waiting, "PENDING")["dependsOn"] == [{"jobId": first}]
+    free()
     job = batch.wait(waiting)
     assert (job["status"], job["statusReason"]) == ("FAILED", "Dependent Job failed")
     assert batch.status(first) == "FAILED"

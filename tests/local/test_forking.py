@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import resource
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -15,12 +19,13 @@ import psutil
 import pytest
 
 from farcall import JobError
-from patience import until_async
+from farcall.local import start
+from patience import until, until_async
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
 
 #: Read by an interpreter before anything else, so a job that has it starts from nothing.
-EARLY = {"name": "PYTHONNODEBUGRANGES", "value": ""}
+EARLY = {"name": "PYTHONNODEBUGRANGES", "value": "1"}
 
 
 def lives(process):
@@ -28,6 +33,63 @@ def lives(process):
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+#: With which the kernel tells a process whom it has adopted.
+needs_children = pytest.mark.skipif(
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="an unusual kernel"
+)
+
+
+def wait_with_others(path):
+    """Start two programs, the second with a session of its own, say so, and wait."""
+    others = [
+        subprocess.Popen(["sleep", "600"], start_new_session=own).pid for own in (False, True)
+    ]
+    path.with_name("new").write_text(json.dumps(others))
+    path.with_name("new").rename(path)
+    time.sleep(600)
+
+
+def others_in(path):
+    return [psutil.Process(pid) for pid in json.loads(path.read_text())]
+
+
+async def start_with_others(executor, folder):
+    """Start a job that waits, and return what it has started, too."""
+    said = folder / "others"
+    job = await executor.submit(wait_with_others, said)
+    await until_async(said.exists)
+    return job, others_in(said)
+
+
+@contextlib.contextmanager
+def running_with_others(environment, folder):
+    """The same with a client of its own, which is killed: what its AWS does is none of its."""
+    source = """
+        import asyncio, sys
+        from pathlib import Path
+        from farcall import BatchExecutor
+        from local.test_forking import start_with_others
+        async def main():
+            async with BatchExecutor() as executor:
+                job, _ = await start_with_others(executor, Path(sys.argv[1]))
+                await job.result()
+        asyncio.run(main())
+    """
+    path = os.pathsep.join(filter(None, sys.path))
+    client = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source), str(folder)],
+        env={**os.environ, **environment, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until((folder / "others").exists)
+        yield others_in(folder / "others")
+    finally:
+        client.kill()
+        client.wait()
 
 
 def with_variables(*variables):
@@ -106,26 +168,56 @@ async def test_no_job_finds_anything_of_another(executor):
     assert len(folders) == 3
 
 
-async def test_a_fork_server_that_was_killed_is_replaced(make_executor):
+async def test_a_fork_server_that_was_killed_is_replaced(make_executor, tmp_path):
     """Whose jobs were running fail, once each, and the next ones start as ever."""
 
     def parents():
         return [process.pid for process in psutil.Process().parents()]
 
-    def wait():
-        time.sleep(600)  # until the test ends it
-
     async with make_executor(retry_attempts=1) as executor:
         _, server, *_ = await executor.task(parents)()
-        job = await executor.submit(wait)
-        await until_async(lambda: len(psutil.Process(server).children()) == 1, 30)
+        job, others = await start_with_others(executor, tmp_path)
         running = psutil.Process(server).children(recursive=True)
+        assert set(others[:1]) < set(running)
 
         os.kill(server, signal.SIGKILL)
 
         with pytest.raises(JobError, match="The process that forks jobs was killed"):
             await job.result()
-        for process in running:  # a zombie waits for this machine's init
-            await until_async(lambda process=process: not lives(process), 30)
+        # Nobody adopts the last of them, which has a session of its own.
+        await until_async(lambda: not any(map(lives, {*running} - {others[-1]})))
         _, other, *_ = await executor.task(parents)()
         assert server != other
+    others[-1].kill()
+
+
+@needs_children
+async def test_a_killed_job_takes_along_what_it_has_started(make_executor, aws, tmp_path):
+    """Its programs, those of another session too."""
+    async with make_executor() as executor:
+        job, others = await start_with_others(executor, tmp_path)
+        aws.reclaim(job.id)
+        with pytest.raises(JobError, match="Host EC2"):
+            await job.result()
+    await until_async(lambda: not any(map(lives, others)))
+
+
+async def test_a_killed_job_that_started_from_nothing_takes_its_session_along(
+    make_executor, aws, tmp_path
+):
+    async with make_executor(job_definition_extra=with_variables(EARLY)) as executor:
+        job, others = await start_with_others(executor, tmp_path)
+        aws.reclaim(job.id)
+        with pytest.raises(JobError, match="Host EC2"):
+            await job.result()
+    await until_async(lambda: not lives(others[0]))
+    others[-1].kill()
+
+
+@needs_children
+def test_a_server_that_ends_takes_everything_along(tmp_path, capfd):
+    """It ends in order, and says nothing, while a job runs."""
+    with start(cpus=1) as aws, running_with_others(aws.environment, tmp_path) as others:
+        aws.stop()
+        assert (0, "") == (aws._process.returncode, capfd.readouterr().err)
+        assert not any(map(lives, others))

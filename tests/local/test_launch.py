@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from farcall.local import run_command, start
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.names import client_environment
 from local.account import Account
+from local.test_forking import running_with_others
 from local.test_server import gone
 from patience import PATIENCE_S, until
 
@@ -163,7 +165,7 @@ def test_a_signal_reaches_the_command_once(spawn):
     process = spawn(RUN, sys.executable, "-c", COUNTING, start_new_session=True)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 41
+    assert process.wait(PATIENCE_S) == 41
 
 
 def test_ctrl_c_reaches_the_command_once(spawn):
@@ -184,7 +186,7 @@ def test_ctrl_c_reaches_the_command_once(spawn):
     )
     assert process.stdout.readline() == "ready\n"
     os.write(master, b"\x03")
-    assert process.wait(60) == 41
+    assert process.wait(PATIENCE_S) == 41
     os.close(master)
     os.close(slave)
 
@@ -202,6 +204,19 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
     subprocess.run(["sh", "-euc", "".join([*lines, command])], check=True)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE_S) == ("", "")
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
+def test_serve_ends_quietly_with_a_running_job(spawn, tmp_path):
+    process = spawn("import farcall.local; farcall.local.serve()", stderr=subprocess.PIPE)
+    environment = {}
+    for _ in client_environment("127.0.0.1", 1, AccessKey.new()):
+        name, _, value = process.stdout.readline().removeprefix("export ").partition("=")
+        environment[name] = shlex.split(value)[0]
+    with running_with_others(environment, tmp_path):
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE_S) == ("", "")
     assert process.returncode == 0
 
 

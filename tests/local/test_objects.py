@@ -7,6 +7,8 @@ import http.client
 import io
 import os
 import random
+import resource
+import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import farcall.local
+from farcall.local.leftovers import identity
 from patience import until
 from signing import signed
 
@@ -65,16 +68,14 @@ def read_by(aws):
     return int(lines[0].removeprefix("rchar: "))
 
 
+def folders_of(pid):
+    """Return the folders where a server keeps what is large, which is at most one."""
+    return list(Path(tempfile.gettempdir()).glob(f"farcall-s3-{identity(pid)}-*"))
+
+
 def files_of(aws):
-    """Return how many files the server has open that have no name."""
-    opened = Path(f"/proc/{aws._process.pid}/fd").iterdir()
-    found = []
-    for each in opened:
-        try:
-            found.append(str(each.readlink()))
-        except FileNotFoundError:
-            continue
-    return sum("(deleted)" in name for name in found)
+    """Return how many files the server has there."""
+    return sum(len(list(folder.iterdir())) for folder in folders_of(aws._process.pid))
 
 
 def peak_of(aws):
@@ -235,11 +236,47 @@ def test_what_is_deleted_leaves_no_file(aws, s3):
     begun = s3.create_multipart_upload(Bucket=BUCKET, Key="left")["UploadId"]
     left = {"Bucket": BUCKET, "Key": "left", "UploadId": begun}
     s3.upload_part(**left, PartNumber=1, Body=DATA)
-    assert before + 3 == files_of(aws)
+    assert before + 4 == files_of(aws)  # the last part is short, and stays in memory
     s3.abort_multipart_upload(**left)
     for key in ("parts", "one"):
         s3.delete_object(Bucket=BUCKET, Key=key)
     until(lambda: before == files_of(aws))
+
+
+def test_there_may_be_more_large_objects_than_open_files(s3, aws):
+    data = os.urandom(4 * MIB + 1)
+    descriptors = len(list(Path(f"/proc/{aws._process.pid}/fd").iterdir()))
+    before = resource.prlimit(aws._process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(aws._process.pid, resource.RLIMIT_NOFILE, (descriptors + 20, before[1]))
+    try:
+        for number in range(25):
+            s3.put_object(Bucket=BUCKET, Key=f"{number}", Body=data)
+        assert all(data == get(s3, f"{number}") for number in range(25))
+    finally:
+        resource.prlimit(aws._process.pid, resource.RLIMIT_NOFILE, before)
+
+
+def test_files_are_the_users_alone_and_go_with_the_server_even_a_killed_one():
+    def stored():
+        started = farcall.local.start(cpus=1)
+        path = f"/{BUCKET}/large"
+        headers = signed("s3", "PUT", f"{started.endpoint_url}{path}", started.environment, DATA)
+        connection = http.client.HTTPConnection(urlsplit(started.endpoint_url).netloc)
+        connection.request("PUT", path, DATA, headers)
+        assert connection.getresponse().status == 200
+        connection.close()
+        (folder,) = folders_of(started._process.pid)
+        return started, folder
+
+    killed, left = stored()
+    assert left.stat().st_mode & 0o777 == 0o700
+    killed._process.kill()
+    killed.stop()
+    assert left.exists()
+    with stored()[0] as other:
+        (folder,) = folders_of(other._process.pid)
+        assert not left.exists()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("payload", ["signed", "UNSIGNED-PAYLOAD"])

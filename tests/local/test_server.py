@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aioboto3
 import obstore
+import psutil
 import pytest
 from botocore.config import Config
 from moto.s3.models import S3Backend
 from obstore.store import S3Store
 
-from farcall.local import LocalServer
-from farcall.local.runners.runner import Exit, StartError
+from farcall.local import LocalServer, process
+from farcall.local.front import Handler
+from farcall.local.runner import Exit, StartError
+from leaks import Held
 from local.account import Account
-from patience import until
+from patience import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -30,6 +36,10 @@ def server():
 
 @pytest.fixture
 def store(server):
+    return store_of(server)
+
+
+def store_of(server):
     return S3Store(
         server.environment["FARCALL_S3_BUCKET_NAME"],
         endpoint=server.endpoint_url,
@@ -182,6 +192,95 @@ class ScriptedContainer:
 
     def kill(self):
         self.killed.set()
+
+
+def test_what_cannot_be_started_leaves_nothing(tmp_path, monkeypatch):
+    """Neither a folder nor a pipe, and the job says why."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with LocalServer(cpus=1) as server:
+        account = Account(server)
+        definition = account.definition()  # without a command, so that one would be forked
+        account.wait(account.submit(definition))
+        before = Held.now()
+        for _ in range(3):
+            job = account.wait(account.submit(definition))
+            assert job["statusReason"] == "Task failed to start"
+            assert job["container"]["reason"].startswith("CannotStartContainerError: ")
+        assert not before.new()
+        assert not directories(tmp_path)
+        account.close()
+
+
+def fork_server():
+    """Return the process that forks jobs for the server in this process."""
+    (found,) = [
+        process for process in psutil.Process().children() if "forking.py" in process.cmdline()[-1]
+    ]
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
+def test_a_fork_server_that_takes_nothing_is_replaced(monkeypatch):
+    """More than its socket holds is asked of it; nobody waits for it for long."""
+    monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
+    with LocalServer(cpus=60) as server:
+        account = Account(server)
+        filling = {"environment": [{"name": "FILLING", "value": "x" * 15_000}]}
+        definition = account.definition(container=filling)
+        assert "exitCode" in account.wait(account.submit(definition))["container"]
+        first = fork_server()
+        first.suspend()
+        parent = account.submit(definition, arrayProperties={"size": 60})
+        account.wait(parent)
+        children = [f"{parent}:{index}" for index in range(60)]
+        found = account.batch.describe_jobs(jobs=children)["jobs"]
+        reasons = {child.get("statusReason") for child in found}
+        assert "The process that forks jobs was killed" in reasons
+        assert "exitCode" in account.wait(account.submit(definition))["container"]
+        assert first.pid != fork_server().pid
+        account.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
+def test_a_server_ends_whose_fork_server_does_not(monkeypatch):
+    """With a job whose start nobody has confirmed."""
+    monkeypatch.setattr(process, "FORK_SERVER_TIMEOUT_S", 1.0)
+    with LocalServer(cpus=1) as server:
+        account = Account(server)
+        definition = account.definition()
+        account.wait(account.submit(definition))
+        stopped = fork_server()
+        stopped.suspend()
+        account.wait(account.submit(definition), "STARTING")
+        account.close()
+    assert not stopped.is_running()
+
+
+def test_a_connection_on_which_nothing_comes_is_closed(monkeypatch, capfd, caplog):
+    """Quietly; clients open another one, and who waits for a message may wait for long."""
+    monkeypatch.setattr(Handler, "timeout", 0.5)
+    with LocalServer(cpus=1) as server:
+        address = urlsplit(server.endpoint_url)
+        for sent in (b"", b"GET / HT", b"PUT /b/k HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"):
+            with socket.create_connection((address.hostname, address.port)) as connection:
+                connection.settimeout(PATIENCE_S)
+                connection.sendall(sent)
+                assert connection.recv(1) == b""
+        account = Account(server)
+        bucket = server.environment["FARCALL_S3_BUCKET_NAME"]
+        store, s3 = store_of(server), account.client("s3")
+        for number in range(3):
+            account.batch.describe_job_queues()
+            s3.put_object(Bucket=bucket, Key=f"boto3 {number}", Body=b"x")
+            store.put(f"obstore {number}", b"x")
+            until(lambda: not server._front.connections)
+        sqs = account.client("sqs")
+        queue = sqs.create_queue(QueueName="empty")["QueueUrl"]
+        assert "Messages" not in sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=2)
+        for client in (account, s3, sqs):
+            client.close()
+    assert ("", []) == (capfd.readouterr().err, caplog.messages)
 
 
 def test_another_runner():

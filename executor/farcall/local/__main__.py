@@ -12,18 +12,27 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
 from typing import Any
 
 from farcall.local import names
-from farcall.local.iam.signatures import AccessKey
+from farcall.local.signatures import AccessKey
+from farcall.terminal import Shown
+
+#: So many files and connections may be open, where the system allows it, with jobs, too. By
+#: itself it would be 256 on macOS and 1024 on most Linuxes.
+OPEN_FILES = 10_240
 
 
 def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: bool) -> None:
     """Serve until nobody needs it any more."""
-    logging.basicConfig(level=logging.WARNING)
+    log = logging.StreamHandler()
+    log.addFilter(Shown())  # strangers' text too, which libraries may log
+    logging.basicConfig(level=logging.WARNING, handlers=[log])
+    _allow_files()
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_input, daemon=True).start()
     if docker:
@@ -45,6 +54,14 @@ def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: b
     sys.setswitchinterval(0.001)
     with LocalServer(cpus=cpus, listener=listener, **options):
         threading.Event().wait()
+
+
+def _allow_files() -> None:
+    """Have room for many connections and jobs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_engine() -> None:

@@ -40,7 +40,8 @@ class LocalAWS(Controls):
     """A running embedded AWS; a context manager that stops it.
 
     It runs in a child process that ends when this process does, however that happens, and takes
-    its jobs with it. All its state is in memory.
+    its jobs with it. Nothing of it outlives it. Its state is in memory, large objects are in a
+    temporary folder.
 
     Attributes:
         endpoint_url: URL of every service.

@@ -59,7 +59,7 @@ def _name(found: re.Match[str]) -> str:
     return f"<{number:02X}>" if number < 0x100 else f"<U+{number:04X}>"
 
 
-class _Shown(logging.Filter):
+class Shown(logging.Filter):
     """Has farcall's lines in a log hold no control characters, wherever they are written to.
 
     A logger's filter does not see what loggers below it are told, so farcall has this one alone.
@@ -68,6 +68,7 @@ class _Shown(logging.Filter):
     _formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Change a line, and let it pass."""
         try:
             text = record.getMessage()
         except Exception:  # a wrong format: its handlers tell of it
@@ -79,4 +80,4 @@ class _Shown(logging.Filter):
         return True
 
 
-logging.getLogger("farcall").addFilter(_Shown())
+logging.getLogger("farcall").addFilter(Shown())

@@ -106,7 +106,7 @@ class BatchApi:
         except ApiError as error:
             return Response(error.status, {"message": str(error)}, error.code)
         except Exception:
-            _log.exception("%s %s broke", request.method, request.path)
+            _log.exception("%r %r broke", request.method, request.path)
             message = "The embedded Batch failed; see its log."
             return Response(ApiError.status, {"message": message}, ApiError.code)
         self._limits.leave(name)

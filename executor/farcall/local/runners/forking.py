@@ -8,6 +8,9 @@ a line.
 
 It has no thread and no client at any time, so forking it is safe. Where the other side of the
 socket is gone, it kills its jobs and ends.
+
+It adopts what its jobs leave behind. A running job adopts its own orphans, so what comes here is
+of a job that has ended, and is killed: whatever session a program has moved itself into.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import obstore.store  # noqa: F401
 import farcall_runtime.runner
 import farcall_runtime.task  # noqa: F401
 from farcall_runtime import __main__ as runtime
+from farcall_runtime import child
 from farcall_runtime.contract import ExitCode
 
 _LENGTH_BYTES = 4
@@ -50,6 +54,7 @@ class ForkServer:
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # its mere arrival wakes the loop
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        child.adopt_orphans()
 
     def serve(self) -> None:
         """Do what is asked until the other side is gone."""
@@ -63,8 +68,7 @@ class ForkServer:
                 if request is None:
                     break
                 self._obey(request, descriptors)
-        for pid in self._jobs:
-            _kill_group(pid)
+        self._end()
 
     def _obey(self, request: dict[str, Any], descriptors: list[int]) -> None:
         number = request["job"]
@@ -88,18 +92,36 @@ class ForkServer:
             os.close(descriptor)
 
     def _reap(self) -> None:
-        """Report who has ended, and kill what they left behind.
+        """Collect the dead, report the jobs among them, and kill what they left behind.
 
-        Before a process is reaped its number cannot belong to another group.
+        What a dead process had started is a child of this one already. The end of each that is
+        killed here wakes the loop again, and what that one had started is found then.
         """
-        while self._jobs:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None:
-                return
-            _kill_group(ended.si_pid)
-            _, status = os.waitpid(ended.si_pid, 0)
-            code = os.waitstatus_to_exitcode(status)
-            self._tell(job=self._jobs.pop(ended.si_pid), code=code)
+        with contextlib.suppress(ChildProcessError):  # there are no more
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                pid = ended.si_pid
+                if pid in self._jobs:
+                    # Before it is reaped its number cannot belong to another group.
+                    _kill_group(pid)
+                _, status = os.waitpid(pid, 0)
+                self._kill_orphans()
+                if pid in self._jobs:
+                    self._tell(job=self._jobs.pop(pid), code=os.waitstatus_to_exitcode(status))
+
+    def _kill_orphans(self) -> None:
+        for pid in child.children():
+            if pid not in self._jobs:
+                _kill(pid)
+
+    def _end(self) -> None:
+        """Kill all jobs, and wait until nothing is left of them."""
+        for pid in self._jobs:
+            _kill_group(pid)
+        self._jobs.clear()
+        with contextlib.suppress(ChildProcessError):  # there are no more
+            while True:
+                self._kill_orphans()
+                os.waitpid(-1, 0)
 
     def _tell(self, **answer: Any) -> None:
         with contextlib.suppress(OSError):  # the other side is gone, which the loop will see
@@ -125,10 +147,14 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 
 
 def _kill_group(pid: int) -> None:
-    # By its own number too: it may not have come to lead its group yet.
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    _kill(pid)  # it may not have come to lead its group yet
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # a program of root's
+        os.kill(pid, signal.SIGKILL)
 
 
 def _become(job: dict[str, Any], output: int) -> NoReturn:

@@ -2,10 +2,11 @@
 
 What a container would bring is imitated as far as a process goes: an environment that holds
 nothing of the user's, an empty working directory of its own, no standard input, and an end that
-takes every process of the group with it. What is not imitated: the image, the memory limit, the
-file system, and a program's being PID 1 (which ignores SIGTERM unless it handles it). A program
-that moves itself into a session of its own escapes the group and outlives its job, and a server
-killed by SIGKILL leaves running jobs behind that have a command of their own.
+takes every process with it. What is not imitated: the image, the memory limit, the file system,
+and a program's being PID 1 (which ignores SIGTERM unless it handles it). Of a job that has a
+command of its own, a program that moves itself into another session outlives it, and a server
+killed by SIGKILL leaves it running. Without ``/proc`` nothing outside of a job's first process
+group is found.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ from farcall.local.runners.runner import AttemptSpec, Exit, Running, StartError
 READ_BYTES = 64 * 1024
 #: How often a process is looked at where the kernel cannot tell of its end.
 POLL_S = 0.02
+#: Seconds in which the process that forks jobs takes a request, and in which it has ended after
+#: the last; less than `farcall.local.launch.STOP_TIMEOUT_S`.
+FORK_SERVER_TIMEOUT_S = 5.0
 
 RUNTIME = "farcall_runtime"
 #: How the names of jobs' folders begin; the job's ID and the attempt's number follow.
 FOLDER = "farcall-job-"
 
 _FORKING = Path(__file__).with_name("forking.py")
+#: Of a request's length, as there: it cannot be imported here without the runtime.
+_LENGTH_BYTES = 4
 _FORK_SERVER_GONE = "The process that forks jobs was killed"
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 #: Begin the names of variables that are read before a program's first line.
@@ -86,23 +92,26 @@ class ProcessRunner:
         environment = {**self._environment, **keys, **spec.environment}
         can_fork = sys.platform == "linux" and not spec.command
         attempt = spec.environment.get("AWS_BATCH_JOB_ATTEMPT", "")
-        directory = tempfile.mkdtemp(prefix=f"{FOLDER}{spec.job_id}-{attempt}-")
-        reader, writer = os.pipe()
+        command: tuple[str, ...] = spec.command or self._command
         process: _Process
-        try:
-            if can_fork and not any(name.startswith(_EARLY) for name in spec.environment):
-                if self._forks is None or self._forks.is_gone:
-                    self._forks = _ForkServer(self._command[0], self._environment)
-                process = await self._forks.start(environment, directory, writer)
-            else:
-                command: tuple[str, ...] = spec.command or self._command
-                process = _Spawned(command, environment, directory, writer)
-        except StartError:
-            os.close(reader)
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
-        finally:
-            os.close(writer)
+        with contextlib.ExitStack() as undoing:
+            try:
+                directory = tempfile.mkdtemp(prefix=f"{FOLDER}{spec.job_id}-{attempt}-")
+                undoing.callback(shutil.rmtree, directory, ignore_errors=True)
+                reader, writer = os.pipe()
+                undoing.callback(os.close, reader)
+                try:
+                    if can_fork and not any(name.startswith(_EARLY) for name in spec.environment):
+                        if self._forks is None or self._forks.is_gone:
+                            self._forks = _ForkServer(self._command[0], self._environment)
+                        process = await self._forks.start(environment, directory, writer)
+                    else:
+                        process = _Spawned(command, environment, directory, writer)
+                finally:
+                    os.close(writer)
+            except (OSError, ValueError) as error:
+                raise StartError(_cannot_start(command[0], error)) from error
+            undoing.pop_all()
         return _Attempt(process, reader, directory, spec.output)
 
     async def close(self) -> None:
@@ -115,13 +124,13 @@ class _Process(Protocol):
     """The first process of an attempt."""
 
     async def wait(self) -> int | None:
-        """Wait for its end, kill its group, and return its code: -N after signal N."""
+        """Wait for its end, kill what it left, and return its code: -N after signal N."""
 
     def terminate(self) -> None:
         """Send SIGTERM to it alone."""
 
     def kill(self) -> None:
-        """Kill its group."""
+        """Kill it and what it has started."""
 
 
 class _Spawned:
@@ -130,27 +139,24 @@ class _Spawned:
     def __init__(
         self, command: tuple[str, ...], environment: dict[str, str], directory: str, output: int
     ) -> None:
-        try:
-            # Popen blocks the loop for the millisecond until exec has worked or failed. The
-            # program is looked up in the job's PATH.
-            self._process = subprocess.Popen(  # noqa: S603
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=directory,
-                env=environment,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise StartError(_cannot_start(command[0], error)) from error
+        # Popen blocks the loop for the millisecond until exec has worked or failed. The program
+        # is looked up in the job's PATH.
+        self._process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
 
     async def wait(self) -> int:
         try:
             await _exited(self._process)
         finally:
             # What the main process left behind dies with the container. Before the process is
-            # reaped its number cannot belong to another group.
+            # reaped its number cannot belong to another session.
             self.kill()
             code = self._process.wait()
         return code
@@ -160,7 +166,7 @@ class _Spawned:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        _kill_group(self._process.pid)
+        _kill_session(self._process.pid)
 
 
 class _ForkServer:
@@ -168,7 +174,9 @@ class _ForkServer:
 
     def __init__(self, interpreter: str, environment: dict[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket.settimeout(FORK_SERVER_TIMEOUT_S)
+        with theirs, contextlib.ExitStack() as undoing:
+            undoing.callback(self._socket.close)
             self._process = subprocess.Popen(  # noqa: S603
                 # Not as a script, whose folder would be the first in which modules are found.
                 (interpreter, "-c", _RUN, str(_FORKING)),
@@ -178,6 +186,7 @@ class _ForkServer:
                 env=environment,
                 start_new_session=True,
             )
+            undoing.pop_all()
         self._numbers = itertools.count()
         self._jobs: dict[int, _Forked] = {}
         self._rest = b""
@@ -193,16 +202,24 @@ class _ForkServer:
         job = _Forked(self, next(self._numbers))
         self._jobs[job.number] = job
         self.ask({"job": job.number, "environment": environment, "directory": directory}, output)
-        await job.started
+        try:
+            await asyncio.shield(job.started)
+        except asyncio.CancelledError:
+            job.kill()
+            raise
         return job
 
     def ask(self, request: dict[str, Any], *descriptors: int) -> None:
         """Send a request."""
         data = json.dumps(request).encode()
-        data = len(data).to_bytes(4, "big") + data
-        with contextlib.suppress(OSError):  # it is gone, which `_listen` sees
+        data = len(data).to_bytes(_LENGTH_BYTES, "big") + data
+        try:
             sent = socket.send_fds(self._socket, [data], descriptors)
             self._socket.sendall(data[sent:])
+        except OSError:
+            # It is gone, or takes nothing any more, and may have half of a request. `_listen`
+            # sees its end, and the next job has another one started.
+            self._process.kill()
 
     def close(self) -> None:
         """End it, and what it has forked."""
@@ -211,14 +228,18 @@ class _ForkServer:
         self.is_gone = True
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
-        self._process.wait()
+        try:
+            self._process.wait(FORK_SERVER_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         for job in self._jobs.values():
-            job.lose()
+            job.lose(still_there=self._process.returncode != 0)
 
     def _listen(self) -> None:
         try:
             data = self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             return
         except OSError:
             data = b""
@@ -237,6 +258,8 @@ class _ForkServer:
 
 class _Forked:
     """A process that was forked for a job.
+
+    Who waits for one of the futures and is cancelled leaves it to whoever sets it.
 
     Attributes:
         number: By which the fork server knows it.
@@ -257,19 +280,28 @@ class _Forked:
         elif "code" in answer:
             self._ended.set_result(answer["code"])
         else:
-            self.started.set_exception(StartError(_cannot_start(RUNTIME, answer["error"])))
+            self._fail(StartError(_cannot_start(RUNTIME, answer["error"])))
 
-    def lose(self) -> None:
-        """Go without the fork server, which alone could have told how it ends."""
+    def lose(self, *, still_there: bool) -> None:
+        """Go without the fork server, which alone could have told how it ends.
+
+        Args:
+            still_there: Whether it may live: the fork server has not killed it before its end.
+        """
         if not self.started.done():
-            self.started.set_exception(StartError(None, _FORK_SERVER_GONE))
+            self._fail(StartError(None, _FORK_SERVER_GONE))
             return
-        _kill_group(self.started.result())
+        if still_there:
+            _kill_session(self.started.result())
         self._ended.set_result(None)
+
+    def _fail(self, error: StartError) -> None:
+        self.started.set_exception(error)
+        self.started.exception()  # nobody need be there any more, and then asyncio would complain
 
     async def wait(self) -> int | None:
         try:
-            return await self._ended
+            return await asyncio.shield(self._ended)
         finally:
             self.kill()
 
@@ -277,7 +309,7 @@ class _Forked:
         self._server.ask({"job": self.number, "signal": signal.SIGTERM})
 
     def kill(self) -> None:
-        # The server has killed the group of one that has ended.
+        # The server has killed what is left of one that has ended.
         if not self._ended.done():
             self._server.ask({"job": self.number, "signal": signal.SIGKILL})
 
@@ -334,10 +366,31 @@ class _Attempt:
         os.close(self._reader)
 
 
-def _kill_group(pid: int) -> None:
+def _kill_session(leader: int) -> None:
+    """Kill every process of a session, whichever group it is in.
+
+    The runtime has the task in a group of its own, and so has a shell its background jobs.
+    """
     # macOS answers EPERM for a group that holds nothing but a zombie.
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(leader, signal.SIGKILL)
+    killed = {leader}
+    # What was forked meanwhile is found by another look; what has been killed forks no more.
+    while found := _members(leader) - killed:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+
+
+def _members(session: int) -> set[int]:
+    found = set()
+    with contextlib.suppress(FileNotFoundError):  # no Linux
+        for name in os.listdir("/proc"):  # noqa: PTH208 - names are numbers
+            with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
+                if os.getsid(int(name)) == session:
+                    found.add(int(name))
+    return found
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> None:

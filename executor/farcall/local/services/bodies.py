@@ -26,8 +26,14 @@ _DRAINED_BYTES = 256 * 2**20
 _UPLOAD = {"partNumber", "uploadId", "x-id"}
 
 
+class BrokenBodyError(Exception):
+    """A body does not come as its sender has said: nothing after it can be read."""
+
+
 class Body:
     """A request's body, of which it is known how much is still to come.
+
+    Reading raises `BrokenBodyError` where the rest of it cannot come any more.
 
     Attributes:
         left: So many bytes; None for a body in HTTP's chunks, whose source knows its end.
@@ -52,11 +58,11 @@ class Body:
 
     def _take(self, read: Callable[[int], bytes], size: int) -> bytes:
         if self.left is None:
-            data = read(size)
+            data = _taken(read, size)
             self.at_end = not data
             return data
         size = min(size, self.left)
-        data = read(size) if size else b""
+        data = _taken(read, size) if size else b""
         self.left -= len(data)
         self.at_end = self.left == 0
         return data
@@ -69,6 +75,13 @@ class Body:
             if not data:
                 break
             left -= len(data)
+
+
+def _taken(read: Callable[[int], bytes], size: int) -> bytes:
+    try:
+        return read(size)
+    except OSError as error:  # no chunks of HTTP's, nothing for too long, or nobody is there
+        raise BrokenBodyError from error
 
 
 def read(environ: dict[str, Any]) -> bytes:
@@ -102,7 +115,7 @@ def receive(environ: dict[str, Any], request: signatures.Request, caller: Caller
         )
     names = {name: value for name, value in request.query if not name.startswith("X-Amz-")}
     if _is_upload(environ, names):
-        content = objects.receive(pieces, size, names.get("uploadId"))
+        content = objects.receive(pieces)
         body, length = b"", len(content)
         environ[CONTENT] = content
     else:

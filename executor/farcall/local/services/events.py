@@ -28,10 +28,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from farcall.local import names
-from farcall.local.batch import describe
-from farcall.local.batch.jobs import Job
-from farcall.local.iam.policies import Need, Verdict, evaluate, many
+from farcall.local import describe, names
+from farcall.local.jobs import Job
+from farcall.local.policies import Need, Verdict, evaluate, many
+from farcall.terminal import in_a_line
 
 SOURCE = "aws.batch"
 DETAIL_TYPE = "Batch Job State Change"
@@ -115,7 +115,7 @@ class Events:
     def _complain(self, about: str, text: str) -> None:
         if about not in self._complained:
             self._complained.add(about)
-            _log.warning(text)
+            _log.warning("%s", in_a_line(text))
 
     def _put(self, queue: Any, text: str, group: str | None) -> None:
         waiting = self._fresh(queue)

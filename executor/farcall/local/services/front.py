@@ -284,9 +284,13 @@ class Handler(_Handler):  # type: ignore[misc]
     werkzeug closes after each request because it cannot tell whether the application has read
     the whole body. Here that is known, so the next request is known to begin after it.
     A connection has a thread of its own, as everywhere in werkzeug's threaded server.
+
+    Attributes:
+        timeout: Seconds after which a connection is closed on which nothing comes or is taken.
     """
 
     protocol_version = "HTTP/1.1"
+    timeout = 60
     disable_nagle_algorithm = True
     wbufsize = -1
 
@@ -294,6 +298,13 @@ class Handler(_Handler):  # type: ignore[misc]
         """Remember the connection, so that closing the server can close it."""
         super().setup()
         self.server.app.connections.add(self.connection)
+
+    def handle(self) -> None:
+        """Serve a connection to its end."""
+        try:
+            super().handle()
+        except Exception:
+            _log.exception("A connection broke")
 
     def finish(self) -> None:
         """Forget the connection."""
@@ -309,19 +320,24 @@ class Handler(_Handler):  # type: ignore[misc]
 
     def run_wsgi(self) -> None:
         """Answer one request; named and called by werkzeug."""
-        environ = self.make_environ()
-        stream = environ["wsgi.input"] = bodies.Body(environ)
         answer: list[Any] = []
+        try:
+            environ = self.make_environ()
+            stream = environ["wsgi.input"] = bodies.Body(environ)
+        except ValueError:  # the address is none, or the length is no number
+            self.close_connection = True
+            self._answer("400 -", [], [])
+            return
         try:
             body = self.server.app.receive(
                 environ, self.headers, lambda *given: answer.extend(given)
             )
             stream.drain()
-        except DropConnectionError:
+        except (DropConnectionError, bodies.BrokenBodyError):
             self.close_connection = True
             return
         except Exception:
-            _log.exception("%s %s broke", self.command, self.path)
+            _log.exception("%r %r broke", self.command, self.path)
             answer, body = ["500 -", []], []
         if not stream.at_end:
             self.close_connection = True
@@ -345,5 +361,5 @@ class Handler(_Handler):  # type: ignore[misc]
                 self.wfile.write(chunk)
         self.wfile.flush()
 
-    def log_message(self, *_: Any) -> None:
-        """Log nothing: a poll every quarter of a second would drown the rest."""
+    def log(self, *_: Any) -> None:
+        """Log nothing: who does not have the key writes nothing on the user's terminal."""

@@ -6,7 +6,7 @@ keeps the rest: names, metadata, versions and conditions. While a thread is `tak
 moto stores that; while it is `sending`, moto is given a `Content` in the place of bytes, of which
 it cuts the range that was asked for.
 
-A content does not change and is read without a lock. Its file ends with the last content in it.
+A content does not change and is read without a lock. Its file goes with the last content in it.
 """
 
 from __future__ import annotations
@@ -20,52 +20,79 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 from moto.s3 import models
 
-#: What is shorter stays in memory, unless it is part of an upload.
+from farcall.local import leftovers
+
+#: What is shorter stays in memory.
 MOST_IN_MEMORY = 4 * 2**20
 #: Bytes that are read or written at once.
 PIECE_BYTES = 2**20
 
+#: Begins the name of the folder of a process.
+_FOLDER = "farcall-s3-"
+
 
 class File:
-    """A file without a name, which several contents can share.
+    """A file that goes when nobody holds on to it any more.
 
-    Attributes:
-        bytes_read: How many have been read from it.
+    It is not held open: as many as there are large objects are more than a process may have.
     """
 
     def __init__(self) -> None:
-        self._descriptor, path = tempfile.mkstemp(prefix="farcall-s3-")
-        os.unlink(path)  # noqa: PTH108 - nobody else finds it, and it ends with this process
-        self._lock = threading.Lock()
-        self._end = 0
-        self.bytes_read = 0
+        self._path = ""  # as long as there is none
+        descriptor, self._path = tempfile.mkstemp(dir=_folder.path())
+        os.close(descriptor)
 
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)  # noqa: PTH108 - no more than the module `os` is left at the end
 
-    def reserve(self, size: int) -> int:
-        """Return where so many bytes may be written that nobody else writes to."""
-        with self._lock:
-            start = self._end
-            self._end += size
-        return start
-
-    def write(self, start: int, data: bytes) -> None:
-        """Write all of some bytes."""
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._descriptor, view, start)
-            view, start = view[written:], start + written
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Write all that comes."""
+        with open(self._path, "wb", buffering=0) as file:  # noqa: PTH123
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[file.write(view) :]
 
     def read(self, start: int, size: int) -> bytes:
         """Read as much, of what was written."""
-        data = os.pread(self._descriptor, size, start)
-        self.bytes_read += len(data)
-        return data
+        with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123
+            return os.pread(file.fileno(), size, start)
+
+
+class _Folder:
+    """This user's own, for as long as there is a server."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+
+    def path(self) -> str:
+        """Return where it is; it is made when it is first needed."""
+        with self._lock:
+            if self._made is None:
+                leftovers.remove_folders(_FOLDER)
+                prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
+                self._made = tempfile.TemporaryDirectory(prefix=prefix)
+            return self._made.name
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        with self._lock:
+            if self._made is not None:
+                self._made.cleanup()
+                self._made = None
+
+
+_folder = _Folder()
+
+
+def forget() -> None:
+    """Let go of all files. To be called when nobody asks for their contents any more."""
+    _folder.remove()
 
 
 class _Extent(NamedTuple):
@@ -134,49 +161,29 @@ class Content:
         return digest.hexdigest()
 
 
-#: The file of each upload that has begun, by its ID. Its parts hold on to it.
-_uploads: WeakValueDictionary[str, File] = WeakValueDictionary()
-_uploads_lock = threading.Lock()
-
-
-def receive(pieces: Iterable[bytes], size: int | None, upload: str | None) -> Content:
-    """Store what comes.
-
-    Args:
-        pieces: What comes.
-        size: The most that comes; None where that is not known.
-        upload: The ID of the upload that it is a part of, None for none.
-    """
+def receive(pieces: Iterable[bytes]) -> Content:
+    """Store what comes."""
     digest = hashlib.md5(usedforsecurity=False)
-    coming = iter(pieces)
     first: list[bytes] = []
-    if upload is not None and size is not None:
-        file = _file_of(upload)
-        start = file.reserve(size)
-    else:
-        for piece in coming:
-            first.append(piece)
-            if sum(map(len, first)) > MOST_IN_MEMORY:
-                break
-        else:
-            data = b"".join(first)
-            digest.update(data)
-            return Content([_Extent(data, 0, len(data))], digest.hexdigest())
-        file, start = File(), 0
     came = 0
-    for piece in itertools.chain(first, coming):
-        digest.update(piece)
-        file.write(start + came, piece)
-        came += len(piece)
-    return Content([_Extent(file, start, came)], digest.hexdigest())
 
+    def coming() -> Iterator[bytes]:
+        nonlocal came
+        for piece in pieces:
+            digest.update(piece)
+            came += len(piece)
+            yield piece
 
-def _file_of(upload: str) -> File:
-    with _uploads_lock:
-        file = _uploads.get(upload)
-        if file is None:
-            file = _uploads[upload] = File()
-        return file
+    rest = coming()
+    for piece in rest:
+        first.append(piece)
+        if came > MOST_IN_MEMORY:
+            break
+    else:
+        return Content([_Extent(b"".join(first), 0, came)], digest.hexdigest())
+    file = File()
+    file.write(itertools.chain(first, rest))
+    return Content([_Extent(file, 0, came)], digest.hexdigest())
 
 
 # --- in moto ----------------------------------------------------------------------------------
@@ -245,7 +252,7 @@ def _dispose(key: Any, garbage: bool = False) -> None:
 _complete = models.FakeMultipart.complete
 
 
-def _joined(multipart: Any, body: Iterable[tuple[int, str]]) -> tuple[Content, str, Any]:
+def _completed(multipart: Any, body: Iterable[tuple[int, str]]) -> tuple[Content, str, Any]:
     """Complete an upload: moto checks the list of parts, and they are joined without a copy."""
     listed = list(body)
     _now.counts_alone = True
@@ -282,5 +289,5 @@ _moto.FakeKey.value = property(_value, _set_value)
 _moto.FakeKey.etag = property(_etag)
 _moto.FakeKey.dispose = _dispose
 _moto.FakeKey.instances_tracked = _Untracked()
-_moto.FakeMultipart.complete = _joined
+_moto.FakeMultipart.complete = _completed
 _moto.FakeMultipart.instances_tracked = _Untracked()

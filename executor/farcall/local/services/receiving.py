@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import select
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -89,8 +90,9 @@ def _has_hung_up(connection: socket.socket | None) -> bool:
     if connection is None:
         return False
     try:
-        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
+        # Not recv alone, which waits where the connection has a time limit.
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):  # it is closed here, too
         return True

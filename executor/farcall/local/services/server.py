@@ -22,11 +22,9 @@ from moto.backends import get_backend
 from werkzeug.serving import make_server
 from werkzeug.test import Client
 
-from farcall.local import names
-from farcall.local.batch.api import BatchApi, Request, Response
-from farcall.local.batch.engine import Engine
-from farcall.local.batch.limits import Limits
-from farcall.local.batch.queues import Queues
+from farcall.local import names, objects
+from farcall.local.api import BatchApi, Request, Response
+from farcall.local.breaking import BreakingRunner
 from farcall.local.control import Control, Controls
 from farcall.local.iam.permissions import Guard
 from farcall.local.iam.signatures import AccessKey
@@ -156,22 +154,25 @@ class LocalServer(Controls):
         if self._loop.is_closed():
             return
         self._http.shutdown()
-        for last in (
-            self._engine.close(),
-            self._runner.close(),
-            self._loop.shutdown_default_executor(),
-        ):
-            asyncio.run_coroutine_threadsafe(last, self._loop).result()
-        self._events.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        for connection in list(self._front.connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        self._socket.close()
-        self._loop.close()
-        _single.release()
+        try:
+            asyncio.run_coroutine_threadsafe(self._end_jobs(), self._loop).result()
+            self._events.close()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            for connection in list(self._front.connections):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in self._threads:
+                thread.join()
+            self._socket.close()
+            self._loop.close()
+            objects.forget()
+            _single.release()
+
+    async def _end_jobs(self) -> None:
+        await self._engine.close()
+        await self._runner.close()
+        await self._loop.shutdown_default_executor()
 
     def _make_batch(self, cpus: int) -> tuple[Engine, BatchApi, Control]:
         queues, limits, timing = Queues(), Limits(), Timing()
