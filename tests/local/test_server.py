@@ -20,9 +20,10 @@ from botocore.config import Config
 from moto.s3.models import S3Backend
 from obstore.store import S3Store
 
-from farcall.local import LocalServer, process
-from farcall.local.front import Handler
-from farcall.local.runner import Exit, StartError
+from farcall.local import LocalServer
+from farcall.local.runners import process
+from farcall.local.runners.runner import Exit, StartError
+from farcall.local.services.front import Handler
 from leaks import Held
 from local.account import Account
 from patience import PATIENCE_S, until

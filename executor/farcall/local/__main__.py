@@ -19,8 +19,8 @@ import threading
 from typing import Any
 
 from farcall.local import names
-from farcall.local.signatures import AccessKey
-from farcall.terminal import Shown
+from farcall.local.iam.signatures import AccessKey
+from farcall.model.terminal import Shown
 
 #: So many files and connections may be open, where the system allows it, with jobs, too. By
 #: itself it would be 256 on macOS and 1024 on most Linuxes.

@@ -28,10 +28,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from farcall.local import describe, names
-from farcall.local.jobs import Job
-from farcall.local.policies import Need, Verdict, evaluate, many
-from farcall.terminal import in_a_line
+from farcall.local import names
+from farcall.local.batch import describe
+from farcall.local.batch.jobs import Job
+from farcall.local.iam.policies import Need, Verdict, evaluate, many
+from farcall.model.terminal import in_a_line
 
 SOURCE = "aws.batch"
 DETAIL_TYPE = "Batch Job State Change"

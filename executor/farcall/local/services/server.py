@@ -22,9 +22,11 @@ from moto.backends import get_backend
 from werkzeug.serving import make_server
 from werkzeug.test import Client
 
-from farcall.local import names, objects
-from farcall.local.api import BatchApi, Request, Response
-from farcall.local.breaking import BreakingRunner
+from farcall.local import names
+from farcall.local.batch.api import BatchApi, Request, Response
+from farcall.local.batch.engine import Engine
+from farcall.local.batch.limits import Limits
+from farcall.local.batch.queues import Queues
 from farcall.local.control import Control, Controls
 from farcall.local.iam.permissions import Guard
 from farcall.local.iam.signatures import AccessKey
@@ -34,6 +36,7 @@ from farcall.local.runners.execution import Timing, World
 from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
 from farcall.local.runners.runner import Runner
+from farcall.local.services import objects
 from farcall.local.services.events import Events
 from farcall.local.services.front import SERVICES, Front, Handler
 
