@@ -1,4 +1,4 @@
-"""The only place that opens clients: one aioboto3 session, and for a bucket its store.
+"""AWS clients: the only place that opens any. One aioboto3 session, and for a bucket its store.
 
 All take their credentials from the same session, so they always agree; and every refusal comes
 out of here as one of farcall's own errors.

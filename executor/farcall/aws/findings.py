@@ -1,4 +1,4 @@
-"""What a check found, and how checks that cannot be made are told."""
+"""Health checks: what one found, and how those that cannot be made are told."""
 
 from __future__ import annotations
 

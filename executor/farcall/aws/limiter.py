@@ -1,4 +1,4 @@
-"""A pace for API calls that finds the account's limit by itself. No I/O but sleeping."""
+"""Rate limiter for API calls, which finds the account's limit by itself. No I/O but sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of one AWS client, in lanes that don't wait for each other; each tries again by itself.
+"""Rate-limited client: calls in lanes that don't wait for each other, each with its retry policy.
 
 The client sends once, so that each answer is seen here: a refusal for coming too fast slows the
 lane down and is no failure, whatever the operation; where an answer is missing, only the caller

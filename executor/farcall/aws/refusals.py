@@ -1,4 +1,4 @@
-"""What goes wrong with calls of AWS, as farcall's own errors."""
+"""Error translation: what goes wrong with calls of AWS, as farcall's own errors."""
 
 from __future__ import annotations
 

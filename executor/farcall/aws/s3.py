@@ -1,4 +1,4 @@
-"""Signed requests of one bucket, where obstore's would not do: listings, and uploads in parts.
+"""S3 requests where obstore's would not do: signed listings, and multipart uploads.
 
 obstore takes each key for a path. One key with an empty segment, with ``..`` or with a control
 character makes all of its listing fail, and ``a/0/`` looks like ``a/0`` there. Here keys come

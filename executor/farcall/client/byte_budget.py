@@ -1,4 +1,4 @@
-"""How much may be held at once of what is fetched. No I/O."""
+"""Byte budget: how much may be held at once of what is fetched. No I/O."""
 
 from __future__ import annotations
 

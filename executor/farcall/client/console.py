@@ -1,4 +1,4 @@
-"""A rich console on which a terminal shows what is printed, and obeys nothing of it."""
+"""Console of rich's on which a terminal shows what is printed, and obeys nothing of it."""
 
 from __future__ import annotations
 

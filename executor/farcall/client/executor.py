@@ -1,4 +1,4 @@
-"""The public face: options, tasks, submissions."""
+"""Executor: the public face, with options, tasks and submissions."""
 
 from __future__ import annotations
 

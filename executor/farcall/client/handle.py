@@ -1,4 +1,4 @@
-"""A job that is followed to its end, without what comes of it."""
+"""Job handle: a job that is followed to its end, without what comes of it."""
 
 from __future__ import annotations
 

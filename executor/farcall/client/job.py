@@ -1,4 +1,4 @@
-"""A handle on one task that was submitted."""
+"""Future of one task that was submitted: its status, output and result."""
 
 from __future__ import annotations
 

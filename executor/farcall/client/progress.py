@@ -1,4 +1,4 @@
-"""How far a sweep is: a live bar on a terminal or in a notebook, elsewhere a line now and then."""
+"""Progress display of a sweep: a bar on a terminal or in a notebook, elsewhere single lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a run whose client is gone, from the bucket and Batch alone.
+"""Recovery of a run whose client is gone, from the bucket and Batch alone.
 
 A run's bundles have the names of its jobs, and say in which queue to look. What is believed is
 Batch's word: the job whose environment names the bundle also holds the digest of it, and the key

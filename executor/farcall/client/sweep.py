@@ -1,4 +1,4 @@
-"""Many calls of one function, as array jobs."""
+"""Parallel map: many calls of one function, as array jobs."""
 
 from __future__ import annotations
 

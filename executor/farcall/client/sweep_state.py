@@ -1,4 +1,4 @@
-"""What is under way while a sweep is waited for."""
+"""State of a sweep that is waited for: what is under way."""
 
 from __future__ import annotations
 

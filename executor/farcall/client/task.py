@@ -1,4 +1,4 @@
-"""A function that runs on Batch when it is called."""
+"""Decorated function, which runs on Batch when it is called."""
 
 from __future__ import annotations
 

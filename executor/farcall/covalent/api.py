@@ -1,4 +1,4 @@
-"""Covalent's server, by its REST API, for whoever does not load Covalent.
+"""REST client of Covalent's server, for whoever does not load Covalent.
 
 The routes are those of Covalent 0.240 (covalent_dispatcher/_service/app.py and runnersvc.py).
 """

@@ -1,4 +1,4 @@
-"""What Covalent stores of a task group, made ready to travel. It is read, never unpickled."""
+"""Assets of a task group, as Covalent stores them, made ready to travel; read, never unpickled."""
 
 from __future__ import annotations
 

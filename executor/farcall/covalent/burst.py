@@ -1,4 +1,4 @@
-"""Lets tasks through together while they keep coming one by one."""
+"""Debouncer: lets tasks through together while they keep coming one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling in Covalent what jobs are to it, so that its page agrees at once.
+"""Cancellation in Covalent of what jobs are to it, so that its page agrees at once.
 
 Which of a dispatch's nodes a task is stands in its bundle, as facts that are no pickle and that
 the digest in the job's environment covers.

@@ -1,4 +1,4 @@
-"""One of Covalent's task groups that is to become a job, is one, or has ended."""
+"""Job of a task group of Covalent's: one that is to be submitted, runs, or has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of the nodes of a Covalent task group. Nothing here unpickles. No I/O."""
+"""Results of the nodes of a Covalent task group. Nothing here unpickles. No I/O."""
 
 from __future__ import annotations
 

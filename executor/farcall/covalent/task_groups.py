@@ -1,4 +1,4 @@
-"""Covalent's task groups on their way through Batch, as the Covalent door hands them over.
+"""Registry of Covalent's task groups on their way through Batch.
 
 Covalent makes a fresh executor for each of its calls, so what is under way hangs on the event
 loop. Nothing here needs Covalent.

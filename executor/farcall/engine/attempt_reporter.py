@@ -1,4 +1,4 @@
-"""Attempts that failed and that Batch follows with others: how each ended, told as it happens.
+"""Retry reporter: how each failed attempt ended that Batch follows with another, as it happens.
 
 Batch lists a plain job's ended attempts. Of an array's children it would have to be asked one by
 one, so the bucket is listed: a container stores what came of such an attempt under ``attempts/``.

@@ -1,4 +1,4 @@
-"""What came of a task, and which of its objects are of no more use once its owner has it."""
+"""Delivered outcome: what came of a task, and which objects are of no more use to its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an arrival in the inbox to a value, or to the error that says why there is none."""
+"""Result fetcher: from an outcome in the bucket to a value, or to the error that says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks for outcomes in the bucket: one run's inbox, listed as seldom and as briefly as will do.
+"""Outcome poller: lists one run's outcomes in the bucket, as seldom and as briefly as will do.
 
 An outcome shows in a listing the moment the container stored it. A listing gives 1000 keys a
 page, in the order of their text, from any key on. What was told already may still lie there: a

@@ -1,4 +1,4 @@
-"""Pickles what many coroutines submit at once together, in one thread.
+"""Pickling batcher: what many coroutines submit at once is pickled together, in one thread.
 
 Ten thousand submissions of a moment would otherwise be ten thousand ways to a thread and back,
 and the same function pickled as often.

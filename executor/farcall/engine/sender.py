@@ -1,4 +1,4 @@
-"""Sends SubmitJob so that one job runs, whatever becomes of the request or of its answer.
+"""Exactly-once submission: one job runs, whatever becomes of SubmitJob or of its answer.
 
 SubmitJob takes no token. A request that was not answered may have been carried out, or may be
 carried out later, so it is never sent again as it was:

@@ -1,4 +1,4 @@
-"""Everything that is open for one account and bucket on one event loop, shared by executors."""
+"""Session: all that is open for one account and bucket on one event loop, shared by executors."""
 
 from __future__ import annotations
 

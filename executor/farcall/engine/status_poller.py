@@ -1,4 +1,4 @@
-"""What Batch is asked about the jobs that are waited for, and when.
+"""Status poller: what Batch is asked about the jobs that are waited for, and when.
 
 Outcomes show in the bucket. Batch is asked about what died without one: of every plain job and
 array its status, of an array those children that failed where there are more than before, and of

@@ -1,4 +1,4 @@
-"""Gathers tasks whose jobs would look the same into one bundle and one SubmitJob."""
+"""Submission batcher: gathers tasks whose jobs would look the same into one SubmitJob."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending jobs for those who own them, together where they are named together, and to the end."""
+"""Termination of jobs for those who own them, together where they are named together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learns how every waiting task ended, and tells those who wait.
+"""Job tracker: learns how every task that is waited for ended, and tells those who wait.
 
 An outcome shows in a listing of the run's inbox, the moment the container stored it and however
 many tasks wait. Batch itself is asked more slowly beside it, about what died without an outcome.

@@ -1,4 +1,4 @@
-"""The tasks of a job that somebody waits for, and the ways in which a wait ends."""
+"""Watch on a job: the tasks of it that somebody waits for, and the ways in which a wait ends."""
 
 from __future__ import annotations
 

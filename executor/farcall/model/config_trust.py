@@ -1,4 +1,4 @@
-"""Whether the user agreed to what a file of the working directory decides.
+"""Trust in configuration: whether the user agreed to what a working directory's file decides.
 
 Such a file may be a stranger's: of a cloned repository, of an unpacked archive, of another user of
 the machine. Whoever says where a job's objects are has their pickles read here, and gets what this

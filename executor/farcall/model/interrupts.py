@@ -1,4 +1,4 @@
-"""Ctrl-C while jobs are being ended: whoever presses it again wants to leave.
+"""SIGINT handler while jobs are being ended: whoever presses Ctrl-C again wants to leave.
 
 SIGINT has one handler in a process, and several sessions may end jobs at overlapping times. So
 all of them share one handler, which is there as long as any of them wants to know.

@@ -1,4 +1,4 @@
-"""Output, which comes in chunks, as lines. No I/O."""
+"""Line splitter: output, which comes in chunks, as lines. No I/O."""
 
 from __future__ import annotations
 

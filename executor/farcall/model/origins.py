@@ -1,4 +1,4 @@
-"""Where the options in force come from, for whoever has to change one."""
+"""Origins of options: where those in force come from, for whoever has to change one."""
 
 from __future__ import annotations
 

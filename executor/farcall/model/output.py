@@ -1,4 +1,4 @@
-"""What a task has written, put together, and which part of it is whose. No I/O."""
+"""Output of a task, put together, and which part of it is whose. No I/O."""
 
 from __future__ import annotations
 

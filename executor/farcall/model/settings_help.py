@@ -1,4 +1,4 @@
-"""The options in words, taken from where they are defined. No I/O."""
+"""Help on options, in words that are taken from where they are defined. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of others as a terminal may be given it: shown, and never obeyed. No I/O.
+"""Escaping of others' text for terminals: it is shown, and never obeyed. No I/O.
 
 An escape sequence can move the cursor over what was shown before, set the window's title, fill
 the clipboard, or have the terminal type an answer; an override of the direction makes a text read

@@ -1,4 +1,4 @@
-"""Waiting with a bound."""
+"""Timeouts: waiting with a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs belong to, in the eyes of whoever looks at them. No I/O."""
+"""Workflows: what jobs belong to, in the eyes of whoever looks at them. No I/O."""
 
 from __future__ import annotations
 

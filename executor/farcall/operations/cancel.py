@@ -1,4 +1,4 @@
-"""Ending jobs for whoever looks at them, and saying of each what came of it."""
+"""Cancellation of jobs by whoever looks at them, which says of each what came of it."""
 
 from __future__ import annotations
 

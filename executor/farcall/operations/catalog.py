@@ -1,4 +1,4 @@
-"""The jobs there are, from Batch alone: whose, of which workflow, and how they are.
+"""Catalog of the jobs there are, from Batch alone: whose, of which workflow, and how they are.
 
 It works on any machine and after any crash, because a job's environment says what it belongs to.
 Batch is asked once for that, a request for a hundred jobs; how a job is comes with each listing.

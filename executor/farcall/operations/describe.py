@@ -1,4 +1,4 @@
-"""All there is to know of one job: what ``farcall describe`` and the page show."""
+"""Description of one job: all that ``farcall describe`` and the page show."""
 
 from __future__ import annotations
 

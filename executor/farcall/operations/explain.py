@@ -1,4 +1,4 @@
-"""Why a job is as it is, for whoever looks at it: how it ended, or what it waits for.
+"""Explanation of a job for whoever looks at it: how it ended, or what it waits for.
 
 An outcome in the bucket is believed where the job's own key signed it, and only what it says of
 itself is read: neither value nor exception is unpickled, and nothing is deleted. Without one there

@@ -1,4 +1,4 @@
-"""Jobs as plain values that JSON has words for: what ``--json`` prints and the page is told."""
+"""JSON view of jobs: the plain values that ``--json`` prints and the page is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bundle: what is uploaded for a job before it is submitted. No I/O."""
+"""Bundle: what is uploaded for a job before it is submitted. No I/O."""
 
 from __future__ import annotations
 

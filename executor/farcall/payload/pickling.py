@@ -1,4 +1,4 @@
-"""Functions and arguments to buffers.
+"""Pickling: functions and arguments to buffers.
 
 Modules of the user's own project travel by value, so that a function of the user's package runs
 in an image that has never seen it; what is installed (standard library, site-packages) is

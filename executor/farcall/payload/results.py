@@ -1,4 +1,4 @@
-"""Outcomes to values and errors. No I/O."""
+"""Result reader: outcomes to values and errors. No I/O."""
 
 from __future__ import annotations
 

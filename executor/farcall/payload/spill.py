@@ -1,4 +1,4 @@
-"""Files in ``cache_dir``, for what memory would not do for."""
+"""Spill files in ``cache_dir``, for what memory would not do for."""
 
 from __future__ import annotations
 

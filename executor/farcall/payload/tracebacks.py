@@ -1,4 +1,4 @@
-"""Remote tracebacks with the lines of source that only this machine has."""
+"""Tracebacks of jobs, with the lines of source that only this machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results back to objects. No I/O.
+"""Unpickling: results back to objects. No I/O.
 
 A class that this process knows is this process's class, so ``isinstance`` and ``except`` work as
 in a local call.

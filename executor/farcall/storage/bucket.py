@@ -1,4 +1,4 @@
-"""Requests to one bucket: repeated where that may help, and refused in words that say what to do.
+"""Retry policy of requests to one bucket, whose refusals say what to do.
 
 obstore repeats most requests by itself: for some seconds, and for up to a minute where much is
 sent. Here they are repeated for a minute, in all that it does not repeat too: an answer that broke

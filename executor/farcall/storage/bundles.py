@@ -1,4 +1,4 @@
-"""What was submitted, read back from the bucket: a bundle's facts, and the arguments of its tasks.
+"""Bundle reader: what was submitted, read back: a bundle's facts, and its tasks' arguments.
 
 A bundle is believed by the digest of its index that Batch holds. Before that is known it gives
 nothing but a hint, and nothing of it is unpickled.

@@ -1,4 +1,4 @@
-"""What a task writes, as it lies in the bucket: chunks while it runs, the rest in its outcome.
+"""Chunks of output, as they lie in the bucket: while a task runs; the rest is in its outcome.
 
 Much of it nobody ever asks for, so it is fetched where somebody does, some chunks at once, and
 verified and put together in threads.

@@ -1,4 +1,4 @@
-"""Deletes objects in bulk, a little after nobody needs them any more.
+"""Deletion batcher: objects are deleted in bulk, a little after nobody needs them any more.
 
 A container whose request was not answered stores its outcome again, and one whose attempt Batch
 repeats would run the function again, where the outcome is gone. So before outcomes are deleted

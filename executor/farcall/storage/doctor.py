@@ -1,4 +1,4 @@
-"""The bucket: where it is, who can see it, what becomes of its objects, and a round trip."""
+"""Health checks of the bucket: where it is, who sees it, what becomes of objects, a round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that are deleted when nobody can ask for them any more: their holders are gone."""
+"""Reference counts of objects, which are deleted when nobody can ask for them any more."""
 
 from __future__ import annotations
 

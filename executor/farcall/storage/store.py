@@ -1,4 +1,4 @@
-"""The bucket, as the client uses it: bundles up, outcomes down, the inbox, deletion."""
+"""Object store, as the client uses its bucket: bundles up, outcomes down, lists, deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large objects in parts: made while they are sent, hashed while they are fetched. No I/O."""
+"""Multipart transfers: made while they are sent, hashed while they are fetched. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AWS Batch, as the client uses it: definitions, submission, status, the end of a job.
+"""Client of AWS Batch: definitions, submission, status, the end of a job.
 
 Batch's documents stop here: floors above see `JobDetail` and IDs. Another backend would stand in
 this module's place.

@@ -1,4 +1,4 @@
-"""What jobs write, as CloudWatch Logs has it: both streams in one, told apart by nothing."""
+"""CloudWatch log reader: what jobs write, both streams in one, told apart by nothing."""
 
 from __future__ import annotations
 

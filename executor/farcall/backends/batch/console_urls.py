@@ -1,4 +1,4 @@
-"""Addresses of pages in the AWS console, where AWS itself is asked. No I/O.
+"""URLs of pages in the AWS console, where AWS itself is asked. No I/O.
 
 AWS documents only the console's hosts; the paths are those it shows in a browser.
 

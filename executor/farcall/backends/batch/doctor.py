@@ -1,4 +1,4 @@
-"""What jobs run on and as: queue, compute environments, roles, log group, image."""
+"""Health checks of what jobs run on and as: queue, compute environments, roles, logs, image."""
 
 from __future__ import annotations
 

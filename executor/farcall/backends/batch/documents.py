@@ -1,4 +1,4 @@
-"""Settings to the documents Batch wants: the job definition and the SubmitJob request. No I/O.
+"""Request documents: the job definition and the SubmitJob request that settings make. No I/O.
 
 Everything that SubmitJob cannot override is in the definition, and the definition's name is a
 hash of its content: equal settings share one definition for ever, and none is made per task.

@@ -1,4 +1,4 @@
-"""Why a job ended, or cannot begin.
+"""Verdicts on jobs: why one ended, or cannot begin.
 
 The only place, with its tables in `farcall.backends.batch.start_failures` and
 `farcall.model.exit_codes`, that reads Batch's texts (``statusReason``, a container's ``reason``)

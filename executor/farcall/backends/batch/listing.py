@@ -1,4 +1,4 @@
-"""What Batch lists: the jobs of a queue, the children of an array, the front of a queue."""
+"""Paginator of Batch's lists: the jobs of a queue, the children of an array, a queue's front."""
 
 from __future__ import annotations
 

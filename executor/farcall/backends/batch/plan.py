@@ -1,4 +1,4 @@
-"""What a task's submission consists of: its definition, its bundle and its SubmitJob request.
+"""Submission plan: a task's definition, its bundle and its SubmitJob request.
 
 Whoever submits and whoever only wants to see what would be submitted write it here.
 """

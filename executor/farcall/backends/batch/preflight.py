@@ -1,4 +1,4 @@
-"""What is known to be missing before a job is paid for: queue, roles, log group, image."""
+"""Preflight checks: what is missing before a job is paid for: queue, roles, log group, image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endings of containers that were not started, or were lost by their engine. A table, no I/O.
+"""Start failures: verdicts on containers that were not started, or that their engine lost.
 
 Sources:
     https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html

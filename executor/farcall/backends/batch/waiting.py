@@ -1,4 +1,4 @@
-"""What a job that has not ended waits for. No I/O."""
+"""Pending reasons: what a job that has not ended waits for. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Covalent's server keeps of a task: the files of its assets, and the ID of its job.
+"""Database of Covalent's server: the files of a task's assets, and the ID of its job.
 
 It is read and written where Covalent's own dispatcher does it (covalent_dispatcher, 0.240), inside
 the server's process.

@@ -1,4 +1,4 @@
-"""Taking dispatches up again that an earlier process of Covalent's server has left.
+"""Restart of Covalent's server: taking up dispatches that its earlier process has left.
 
 Covalent starts nothing again after a restart. What its own dispatcher would do next is done here
 by its own functions (covalent_dispatcher/_core, 0.240), inside the server's process.

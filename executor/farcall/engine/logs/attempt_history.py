@@ -1,4 +1,4 @@
-"""How the attempts of a task go: which there are, which are over, and what they left behind."""
+"""Attempt history: which attempts of a task there are, which are over, and what they left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells a container that somebody reads its output, so that it stores it soon."""
+"""Follow mark: tells a container that somebody reads its output, so that it stores it soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job writes, in lines: up to now or as it comes, of one attempt or of all.
+"""Log reader: what a job writes, in lines, up to now or as it comes, of one attempt or of all.
 
 Batch is asked every few seconds, S3 twice a second: for the next chunk of either stream and for
 the outcome, whose keys are known. So a look lists nothing and costs little.

@@ -1,4 +1,4 @@
-"""From which chunk a task's output is read, where only its end is asked for.
+"""Log tail: from which chunk a task's output is read, where only its end is asked for.
 
 It is looked for from the end, so that the last lines of much output cost little.
 """

@@ -1,4 +1,4 @@
-"""The output of one attempt as lines, each given once, from wherever it can be had.
+"""Transcript of one attempt: its output as lines, each given once, from wherever it can be had.
 
 Chunks come first: they are verified, and tell stdout from stderr. What an attempt's outcome has
 beyond them comes next. Where there is no outcome, because the container was killed or because

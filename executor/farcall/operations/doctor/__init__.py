@@ -1,4 +1,4 @@
-"""Looks whether everything is there that a job needs, before one is paid for."""
+"""Health checks: whether everything is there that a job needs, before one is paid for."""
 
 from __future__ import annotations
 

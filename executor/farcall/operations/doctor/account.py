@@ -1,4 +1,4 @@
-"""Whose credentials are in use, and where calls go."""
+"""Health checks of the account: whose credentials are in use, and where calls go."""
 
 from __future__ import annotations
 
