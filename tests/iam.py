@@ -20,7 +20,6 @@ VALUES = {
     "ACCOUNT": "123456789012",
     "BUCKET": "farcall-local",
     "PREFIX": "farcall",
-    "EVENT-QUEUE": "farcall-events",
     "QUEUE": "farcall-local",
     "LOG-GROUP": "farcall-local",
     "JOB-ROLE": JOB_ROLE,

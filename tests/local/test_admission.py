@@ -17,7 +17,6 @@ from botocore.exceptions import ClientError
 
 import farcall.local
 from foreign import INTRUDER
-from local.account import Account
 from patience import PATIENCE_S, until
 from signing import session, signed
 
@@ -42,12 +41,6 @@ CALLS = {
         "/",
         "Action=GetCallerIdentity&Version=2011-06-15",
         {"Content-Type": "application/x-www-form-urlencoded"},
-    ),
-    "sqs": (
-        "POST",
-        "/",
-        json.dumps({"QueueName": "intruder"}),
-        {"X-Amz-Target": "AmazonSQS.CreateQueue", "Content-Type": "application/x-amz-json-1.0"},
     ),
     "farcall": ("POST", "/_farcall/configure", json.dumps({"api_rate": None}), {}),
 }
@@ -325,18 +318,3 @@ def test_strangers_write_nothing_on_the_users_terminal(capfd):
                 while connection.recv(4096):
                     pass
     assert ("", "") == capfd.readouterr()
-
-
-def test_what_is_said_of_a_rule_is_no_order_to_a_terminal(capfd):
-    """Who has a key may name a target as they like."""
-    with farcall.local.start(cpus=1) as aws:
-        account = Account(aws)
-        events = account.client("events")
-        events.put_rule(Name="rule", EventPattern='{"source": ["aws.batch"]}')
-        arn = "arn:aws:sqs:us-east-1:123456789012:\x1b]0;pwned\x07"
-        events.put_targets(Rule="rule", Targets=[{"Id": "1", "Arn": arn}])
-        account.shell("true")
-        account.close()
-        events.close()
-    said = capfd.readouterr().err
-    assert ("^[]0;pwned" in said, "\x1b" in said) == (True, False)

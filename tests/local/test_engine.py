@@ -62,7 +62,6 @@ async def engine():
         assumable=lambda _: False,
         environment_name=lambda _: names.COMPUTE_ENVIRONMENT,
         timing=Timing(),
-        changed=lambda _: None,
     )
     engine = Engine(world, 1)
     yield engine

@@ -61,7 +61,6 @@ def test_each_option_chooses_whether_it_says_where_or_how():
         's3_bucket_name = "theirs"',
         'batch_queue = "theirs"',
         'container_image_uri = "theirs"',
-        'event_queue = "theirs"',
         'prefix = "theirs"',
         'cache_dir = "theirs"',
         'job_definition_extra = {containerProperties = {image = "theirs"}}',

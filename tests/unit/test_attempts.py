@@ -86,20 +86,6 @@ async def test_the_last_attempt_is_no_news_but_the_end(world, caplog):
     assert lines(caplog) == []
 
 
-async def test_what_an_event_tells_of_a_failed_attempt_is_told_without_a_question(world, caplog):
-    world.jobs.set("a", "PENDING", summary={"RUNNING": 2})
-    world.watch("a", 2)
-    await asyncio.sleep(2)
-    attempt = Attempt(HOST_LOST)
-    child = JobDetail("a:1", "n", JobStatus.RUNNABLE, tried=(attempt,), attempts_allowed=3)
-    for _ in range(2):  # an event may come twice
-        world.tracker.note(child)
-    await asyncio.sleep(0.2)
-    (line,) = lines(caplog)
-    assert line.startswith("job a:1 (n): attempt 1 of 3 failed and is followed by another: Host")
-    assert {job_id for ids in world.jobs.asked("describe") for job_id in ids} == {"a"}
-
-
 async def test_a_failure_to_look_is_not_a_failure_of_the_task(world, caplog):
     world.jobs.set("j", "RUNNABLE", attempts=tried((EXITED, 1)), **again())
     world.inbox.failures[f"{ROOT}/attempts/bundle-of-j/0/"] = errors.ServiceError("refused")

@@ -644,7 +644,7 @@ def test_the_reason_of_an_earlier_attempt_is_not_taken_for_the_last_one_s():
 
 
 def test_batch_s_words_are_not_taken_for_a_person_s():
-    """An event lacks the flags that tell of a cancel; see `farcall.backends.batch.events`."""
+    """Lists may lack the flags that tell of a cancel."""
     for row in RECORDED:
         detail = from_describe({**plain(row), "isTerminated": False})
         by_batch = bool(row.status_reason) and not row.flag and "new text" not in row.status_reason

@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from farcall import Settings
 from farcall.backends.batch.endings import verdict
-from farcall.engine.watch import ClosedError, Ended, Watch, is_unseen
+from farcall.engine.watch import ClosedError, Ended, is_unseen
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
-from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.submission import Submission
-from farcall_runtime.contract import Location
+from farcall.model.jobs import JobStatus
 from unit.fakes import no_answer, refusal
 from unit.tracking import HOST_LOST, ROOT, arrived
 
@@ -65,7 +60,7 @@ async def test_the_tracker_rests_when_nobody_waits_and_begins_again(world):
     world.watch("j")
     await asyncio.sleep(1004)
     world.store("j")
-    world.tracker.note(told_by_an_event("j", "SUCCEEDED"))
+    world.tracker.hurry(["j"])
     await world.until(1, at_most_s=1)
     await asyncio.sleep(1)
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -339,10 +334,6 @@ async def test_a_job_that_was_blocked_for_a_moment_is_not_stuck(world):
 # --- what others tell -------------------------------------------------------------------------
 
 
-def told_by_an_event(job_id, status, reason="", **more):
-    return JobDetail(job_id, "n", status=JobStatus(status), status_reason=reason, **more)
-
-
 async def test_what_batch_said_last_is_known_without_a_question(world):
     assert world.tracker.latest("p") is None
     world.jobs.set("p", "PENDING", summary={"RUNNING": 2, "RUNNABLE": 1})
@@ -353,94 +344,6 @@ async def test_what_batch_said_last_is_known_without_a_question(world):
     assert world.tracker.latest("p").status_summary == {"RUNNING": 2, "RUNNABLE": 1}
     assert world.tracker.latest("p").status is JobStatus.PENDING
     assert len(world.jobs.log) == asked
-
-
-@pytest.mark.parametrize(("job_id", "size"), [("j", 1), ("j:2", 3)])
-async def test_an_end_that_is_noted_is_told_without_a_question(job_id, size, world):
-    world.jobs.set("j", "RUNNING")
-    world.watch("j", size=size, indexes=[size - 1])
-    await asyncio.sleep(1000)
-    asked = len(world.jobs.log)
-    end = told_by_an_event(job_id, "FAILED", HOST_LOST)
-    world.tracker.note(end)
-    world.tracker.note(told_by_an_event(job_id, "FAILED", "told twice"))
-    assert await world.until(1) < 0.6
-    assert world.told == [("j", size - 1, Ended(end))]
-    assert len(world.jobs.log) == asked
-
-
-async def test_an_outcome_wins_over_an_end_that_is_noted(world):
-    world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
-    world.watch("p", size=2)
-    await asyncio.sleep(1000)
-    world.store("p", 0)
-    world.tracker.note(told_by_an_event("p:0", "FAILED"))
-    assert await world.until(1) < 0.6
-    assert world.told == [("p", 0, arrived("p", 0))]
-
-
-async def test_the_end_of_an_array_that_is_noted_makes_its_children_be_asked_for(world):
-    world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
-    world.watch("p", size=2)
-    await asyncio.sleep(1000)
-    for index in range(2):
-        world.jobs.set(f"p:{index}", "FAILED", HOST_LOST)
-    world.tracker.note(told_by_an_event("p:1", "FAILED", "by the event"))
-    world.tracker.note(told_by_an_event("p", "FAILED"))
-    assert await world.until(2) < 2
-    assert {index: arrival.detail.status_reason for _, index, arrival in world.told} == {
-        0: HOST_LOST,
-        1: "by the event",
-    }
-
-
-async def test_states_of_jobs_that_nobody_waits_for_mean_nothing(world):
-    world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
-    world.watch("p", size=3, indexes=[1])
-    for job_id in ("other", "other:1", "p:0", "p:7"):
-        world.tracker.note(told_by_an_event(job_id, "FAILED"))
-    await asyncio.sleep(100)
-    assert world.told == []
-
-
-async def test_the_counts_of_an_array_outlast_an_event_without_them(world):
-    world.jobs.set("p", "SUBMITTED", summary={"RUNNING": 2})
-    world.watch("p", size=2)
-    await asyncio.sleep(2)
-    world.tracker.note(told_by_an_event("p", "PENDING"))
-    assert world.tracker.latest("p").status is JobStatus.PENDING
-    assert world.tracker.latest("p").status_summary == {"RUNNING": 2}
-
-
-LIFE = ["SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"]
-
-
-@given(st.permutations([*LIFE, *LIFE, "FAILED", "FAILED"]), st.sets(st.integers(0, 11)))
-def test_states_only_go_forward_whatever_the_order_of_events(events, asked):
-    """Events come out of order and twice; what Batch says itself may go back, but for an end."""
-    dropped, told = [], []
-    submission = Submission("j", "n", Location("b", ROOT, "x"), b"key", 1)
-    watch = Watch(submission, Settings(), dropped.append)
-    watch.waiting[0] = (lambda index, arrival: told.append(arrival),)
-    ended = False
-    for number, status in enumerate(events):
-        before = watch.detail.status if watch.detail else None
-        event = told_by_an_event("j", status, f"event {number}")
-        forward = before is None or (
-            not before.is_final and [*LIFE, "FAILED"].index(status) > LIFE.index(before)
-        )
-        assert watch.note(event) is forward
-        assert watch.detail.status == (status if forward else before)
-        if forward and status == "FAILED":
-            assert watch.ended == {0: event}
-            ended = True
-        if number in asked:
-            watch.take(told_by_an_event("j", "RUNNABLE"))
-            assert watch.detail.status == ("FAILED" if ended else "RUNNABLE")
-    assert watch.ended[0].status_reason == f"event {events.index('FAILED')}"
-    watch.deliver(0, Ended(watch.ended[0]))
-    watch.deliver(0, Ended(None))
-    assert (len(told), dropped, watch.ended) == (1, [watch], {})
 
 
 # --- when looking fails -----------------------------------------------------------------------

@@ -554,7 +554,7 @@ def _prepare(settings: Settings) -> Any:
     loader.search_paths.append(_MODELS)
     for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
         loader.load_data(name)
-    for service in (*_SERVICES, "sqs") if settings.event_queue else _SERVICES:
+    for service in _SERVICES:
         loader.load_service_model(service, "service-2")
         loader.load_service_model(service, "endpoint-rule-set-1")
     return aioboto3.Session(botocore_session=core, region_name=region)

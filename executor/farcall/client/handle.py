@@ -133,7 +133,6 @@ class Handle:
         if self._arrival is None and not self._followed:
             self._followed = True
             session.tracker.watch(submission, [index], self._settings, self._tell)
-            session.events.listen(self._settings.event_queue)
 
     def _tell(self, _index: int, arrived: Arrival) -> None:
         if isinstance(arrived, Ended) and arrived.error is not None:

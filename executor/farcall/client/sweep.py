@@ -225,7 +225,6 @@ class Sweep(Generic[R]):
         session.tracker.watch(
             submission, range(submission.size), self._settings, tell, wait.is_full
         )
-        session.events.listen(self._settings.event_queue)
 
     async def _fetch(self, session: Session, wait: Wait) -> None:
         """Fetch outcomes, as fast as the caller takes their values.

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from farcall.aws.clients import Aws
 from farcall.backends.batch import preflight
 from farcall.backends.batch.client import Batch
-from farcall.backends.batch.events import EventQueues
 from farcall.backends.batch.plan import Documents
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Courier, Output, Reader, Room, no_bound
@@ -56,7 +55,6 @@ _PLACE_OPTIONS = (
     "batch_job_role_name",
     "batch_execution_role_name",
     "batch_job_log_group_name",
-    "event_queue",
 )
 T = TypeVar("T")
 
@@ -71,7 +69,6 @@ class Session:
         aws: The open clients.
         batch: Batch.
         tracker: Follows every task.
-        events: Tells the tracker what Batch tells of jobs.
         terminations: Ends jobs.
         packer: Pickles what is submitted.
         calls: Reads back what was submitted.
@@ -85,7 +82,6 @@ class Session:
         self.aws = access
         self.batch = Batch(access)
         self.tracker = Tracker(self.batch, self.store)
-        self.events = EventQueues(access, self.tracker.note, self.tracker.is_waiting)
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
@@ -132,7 +128,6 @@ class Session:
         _, resources = await asyncio.gather(
             store.check(root), preflight.check(self.aws, self.batch, settings)
         )
-        await self.events.check(settings.event_queue)
         documents = Documents(
             self.batch,
             root,
@@ -334,7 +329,6 @@ class Session:
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for more to come
         await self.tracker.close()
-        await self.events.close()
         while self._at_work:
             self._idle.clear()
             await self._idle.wait()

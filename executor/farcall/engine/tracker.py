@@ -95,10 +95,6 @@ class Tracker:
         if job_id in self._watches:
             self._watches[job_id].leave(tell)
 
-    def is_waiting(self) -> bool:
-        """Whether anybody waits for the end of a job."""
-        return bool(self._watches)
-
     def latest(self, job_id: str) -> JobDetail | None:
         """Return what Batch said last of a job as a whole; it asks nobody.
 
@@ -111,25 +107,6 @@ class Tracker:
         """
         watch = self._watches.get(job_id)
         return None if watch is None else watch.detail
-
-    def note(self, detail: JobDetail) -> None:
-        """Take in what somebody else was told of a job; others than those watched don't matter.
-
-        A state may be told late, and twice: what comes before the known one in a job's life is
-        left out. A task that has ended is told of after the next look for its outcome.
-
-        Args:
-            detail: A plain job, an array as a whole, or a child of one.
-        """
-        watch = self._watches.get(detail.job_id.partition(":")[0])
-        if watch is None:
-            return
-        detail = self._batch.recall(detail)
-        _, _, child = detail.job_id.partition(":")
-        if child or not detail.array_size:
-            self._attempts.note(watch, int(child or 0), detail)
-        if watch.note(detail):
-            self._look_soon(watch)
 
     def hurry(self, job_ids: Iterable[str]) -> None:
         """Look again soon: something happens to jobs.

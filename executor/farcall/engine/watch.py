@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from farcall.aws import refusals
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
@@ -144,26 +144,6 @@ class Watch:
             else:
                 self.ended = {index: self.ended.get(index) for index in self.waiting}
         return known is None or known.status is not detail.status
-
-    def note(self, detail: JobDetail) -> bool:
-        """Take in what was told late, perhaps, and twice, of the job or of a child of it.
-
-        Returns:
-            Whether it is news.
-        """
-        _, _, child = detail.job_id.partition(":")
-        if child:
-            index = int(child)
-            if not detail.status.is_final or index not in self.waiting or self.ended.get(index):
-                return False
-            self.ended[index] = detail
-            return True
-        known = self.detail
-        if known is not None and _rank(detail.status) <= _rank(known.status):
-            return False
-        if known is not None and not detail.status_summary:
-            detail = replace(detail, status_summary=known.status_summary)
-        return self.take(detail)
 
 
 class Trouble:
@@ -320,11 +300,3 @@ def is_unseen(error: BaseException) -> bool:
 def moment() -> float:
     """Return the time of the event loop in seconds."""
     return asyncio.get_running_loop().time()
-
-
-def _rank(status: JobStatus) -> int:
-    """Return the place of a status in a job's life; both ends have the same."""
-    return len(_LIFE) if status.is_final else _LIFE.index(status)
-
-
-_LIFE = [status for status in JobStatus if not status.is_final]

@@ -51,7 +51,6 @@ WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
 _NAME = r"[A-Za-z0-9_-]{1,128}"
-_SQS = r"[A-Za-z0-9_-]{1,80}(\.fifo)?"
 _ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
 
 
@@ -150,7 +149,6 @@ class Options(TypedDict, total=False):
     priority: int | None
     share_identifier: str
     job_definition_extra: dict[str, Any]
-    event_queue: str
     endpoint_url: str
     keep_artifacts: bool
     workflow: str
@@ -198,8 +196,6 @@ class Settings(BaseSettings):
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.
         job_definition_extra: Merged into the RegisterJobDefinition request: any field Batch has.
-        event_queue: Name, URL or ARN of an SQS queue that an EventBridge rule sends Batch's events
-            to, so that the end of a job is known sooner; empty for none.
         endpoint_url: URL of all services in place of AWS's own.
         keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
         workflow: Name under which the command line and the page show the jobs, up to 128
@@ -255,9 +251,6 @@ class Settings(BaseSettings):
     job_definition_extra: Annotated[dict[str, Any], _WHERE] = Field(
         {}, repr=False
     )  # may hold secrets
-    event_queue: _Where = Field(
-        "", pattern=rf"^({_SQS}|arn:aws[a-z-]*:sqs:[^:]+:\d+:{_SQS}|https?://\S+|)$"
-    )
     endpoint_url: _Where = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: Annotated[bool, _HOW] = False
     workflow: Annotated[str, _HOW] = Field("", max_length=128)
@@ -291,7 +284,7 @@ class Settings(BaseSettings):
             raise ValueError("no // is allowed, and no . or .. between slashes")
         return prefix
 
-    @field_validator("endpoint_url", "page_url", "event_queue")
+    @field_validator("endpoint_url", "page_url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         if "://" not in url:
@@ -498,7 +491,6 @@ PATTERNS = {
     "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
     "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
     "share_identifier": "up to 255 letters and digits are allowed",
-    "event_queue": "the name, the URL or the ARN of an SQS queue is allowed",
     "endpoint_url": "a URL that begins with http:// or https:// is allowed",
     "page_url": "a URL that begins with http:// or https:// is allowed, without a # and the token "
     "behind it, for Covalent's page shows it",

@@ -109,14 +109,14 @@ class Engine:
         if job.status is not Status.SUBMITTED:
             return
         if job.waiting_for or job.children:
-            self._world.enter(job, Status.PENDING)
+            job.enter(Status.PENDING)
         else:
             self._make_runnable(job)
         for child in job.children:
             self._accept(child)
 
     def _make_runnable(self, job: Job, *, again: bool = False) -> None:
-        self._world.enter(job, Status.RUNNABLE)
+        job.enter(Status.RUNNABLE)
         self._after(Status.RUNNABLE, lambda: self._queue(job, again=again))
 
     def _queue(self, job: Job, *, again: bool) -> None:
@@ -129,7 +129,7 @@ class Engine:
             # Before the loop turns: whoever ends the job by then is to find what there is to stop.
             execution = self._executions[job] = Execution(job, self._world)
             job.current = execution.attempt
-            self._world.enter(job, Status.STARTING)
+            job.enter(Status.STARTING)
             task = self._loop.create_task(self._execute(job, execution))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -163,7 +163,7 @@ class Engine:
     def _finish(self, job: Job, status: Status, reason: str | None) -> None:
         job.status_reason = reason
         job.stopped_at = names.now_ms()
-        self._world.enter(job, status)
+        job.enter(status)
         # Told later, because a chain of 10,000 failing dependencies is deeper than the stack.
         self._loop.call_soon(self._tell, job)
 

@@ -7,8 +7,6 @@ Sources:
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsbatch.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoncloudwatchlogs.html
-    https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonsqs.html
-    https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoneventbridge.html
 """
 
 from __future__ import annotations
@@ -191,28 +189,6 @@ def _sts(call: Call) -> list[Need]:
     return [Need(f"sts:{_operation(call)}", call.form.get("RoleArn", "*"))]
 
 
-# --- SQS, EventBridge ---------------------------------------------------------------------------
-
-
-def _sqs(call: Call) -> list[Need]:
-    document = call.document()
-    # The batch operations have no actions of their own.
-    action = f"sqs:{_operation(call).removesuffix('Batch')}"
-    queue = document.get("QueueName") or str(document.get("QueueUrl", "")).rpartition("/")[2]
-    if not queue:
-        return [Need(action)]
-    return [Need(action, f"arn:aws:sqs:{names.REGION}:{names.ACCOUNT_ID}:{queue}")]
-
-
-def _events(call: Call) -> list[Need]:
-    document = call.document()
-    action = f"events:{_operation(call)}"
-    rule = document.get("Rule") or document.get("Name")
-    if not rule or not action.endswith(("Rule", "Targets")):
-        return [Need(action)]
-    return [Need(action, f"arn:aws:events:{names.REGION}:{names.ACCOUNT_ID}:rule/{rule}")]
-
-
 def _operation(call: Call) -> str:
     target = call.headers.get("X-Amz-Target", "")
     return target.rpartition(".")[2] or call.form.get("Action", "")
@@ -273,10 +249,8 @@ def _batch_arn(kind: str, name: object) -> str:
 
 _MAPPINGS: dict[str, Callable[[Call], list[Need]]] = {
     "batch": _batch,
-    "events": _events,
     "iam": _iam,
     "logs": _logs,
     "s3": _s3,
-    "sqs": _sqs,
     "sts": _sts,
 }

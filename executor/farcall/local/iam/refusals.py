@@ -4,7 +4,6 @@ Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
     https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
-    https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-json-api-responses.html
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from xml.sax.saxutils import escape
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _S3 = "s3"
-_SQS = "sqs"
 _QUERY = ("iam", "sts")
 
 
@@ -111,8 +109,6 @@ def answer(
         # AWS's JSON protocol reads the code in the body, its REST one in the header.
         headers["Content-Type"] = "application/json"
         headers["x-amzn-ErrorType"] = json_code
-        if service == _SQS:  # whose clients go by the codes of its former protocol
-            headers["x-amzn-query-error"] = f"{query_code};Sender"
         body = json.dumps({"__type": json_code, "message": str(error)})
         status = 403 if service == "batch" else 400
     data = body.encode()

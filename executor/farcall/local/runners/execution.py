@@ -63,7 +63,6 @@ class World:
         assumable: Whether ECS may assume the role of an ARN.
         environment_name: Name of the compute environment behind a job's queue.
         timing: How long things take.
-        changed: Told of each change of a job's state.
     """
 
     runner: Runner
@@ -71,12 +70,6 @@ class World:
     assumable: Callable[[str], bool]
     environment_name: Callable[[Job], str]
     timing: Timing
-    changed: Callable[[Job], None]
-
-    def enter(self, job: Job, status: Status) -> None:
-        """Change a job's state; what else is new of it must be there already."""
-        job.enter(status)
-        self.changed(job)
 
 
 @dataclass(frozen=True)
@@ -236,7 +229,7 @@ class Execution:
     def _enter_running(self, stream: LogStream | None) -> None:
         self.attempt.started_at = self._job.started_at = names.now_ms()
         self.attempt.log_stream = stream.name if stream is not None else None
-        self._world.enter(self._job, Status.RUNNING)
+        self._job.enter(Status.RUNNING)
 
     async def _wait(self, running: Running) -> Exit:
         loop = asyncio.get_running_loop()

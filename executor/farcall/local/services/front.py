@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from email.message import Message
 from typing import Any
 
-from moto.backends import get_backend
 from moto.moto_server import werkzeug_app
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler
@@ -33,13 +32,13 @@ from farcall.local.iam.refusals import Reason, RefusedError
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners import credentials as role_credentials
 from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.services import bodies, objects, receiving
+from farcall.local.services import bodies, objects
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
 
-#: What farcall, its jobs and its completion events use of moto.
-SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts", "events", "sqs")
+#: What farcall and its jobs use of moto.
+SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
 
 #: The service that development calls are signed for.
 CONTROL_SERVICE = "farcall"
@@ -69,7 +68,6 @@ class Front:
 
     Attributes:
         guard: Checks permissions; None lets every sender do everything.
-        refill: Is given a queue of moto's, under SQS's lock, before messages are taken from it.
         locks: A lock for each of `SERVICES`; ``""`` is for all others.
         connections: The sockets of the open connections.
     """
@@ -83,7 +81,6 @@ class Front:
         host: str,
     ) -> None:
         self.guard: Guard | None = None
-        self.refill: Callable[[Any], None] = lambda queue: None
         self._batch = batch
         self._credentials = credentials
         self._control = control
@@ -91,7 +88,6 @@ class Front:
         self._apps: dict[str, Application] = {name: _app(name) for name in SERVICES}
         self._dispatcher: Application = DomainDispatcherApplication(_app)
         self.locks = {name: threading.Lock() for name in (*SERVICES, "")}
-        self.locks["events"] = self.locks["sqs"]  # what one is given it puts into the other
         self.connections: set[socket.socket] = set()
         self._admission = Admission(key, host, self.locks["iam"], self.locks["sts"])
 
@@ -190,10 +186,6 @@ class Front:
             request = Request(method, path, environ["QUERY_STRING"], body)
             return _send(self._batch(request), start_response)
         app = self._apps.get(service, self._dispatcher)
-        if service == "sqs" and receiving.may_wait(environ):
-            sqs = get_backend("sqs")[names.ACCOUNT_ID][names.REGION]
-            lock = self.locks["sqs"]
-            return receiving.receive(sqs, environ, start_response, app, lock, self.refill)
         with self.locks.get(service, self.locks[""]), contextlib.ExitStack() as stack:
             if bodies.CONTENT in environ:
                 stack.enter_context(objects.taking(environ[bodies.CONTENT]))
@@ -230,7 +222,7 @@ def _presumed_service(environ: dict[str, Any]) -> str:
     if path.startswith(("/v1/", CONTROL_PATH)):  # a bucket's name has at least three letters
         return "batch"
     if target:
-        return "sqs" if target.startswith("AmazonSQS.") else "logs"
+        return "logs"
     form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
     return "sts" if form and path == "/" else "s3"
 

@@ -37,7 +37,6 @@ from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
 from farcall.local.runners.runner import Runner
 from farcall.local.services import objects
-from farcall.local.services.events import Events
 from farcall.local.services.front import SERVICES, Front, Handler
 
 if TYPE_CHECKING:
@@ -119,13 +118,6 @@ class LocalServer(Controls):
         self._threads = [threading.Thread(target=self._loop.run_forever, daemon=True)]
         self._threads[0].start()
         cpus = cpus or os.cpu_count() or 1
-        self._events = Events(
-            _backend("events", names.REGION),
-            _backend("sqs", names.REGION),
-            self._front.locks["events"],
-            enforced=enforce_iam,
-        )
-        self._front.refill = self._events.refill
         self._runner = self._on_loop(lambda: runner(self.endpoint_url, self._credentials))
         self._engine, self._api, self._control = self._on_loop(lambda: self._make_batch(cpus))
         self._http = make_server(
@@ -159,7 +151,6 @@ class LocalServer(Controls):
         self._http.shutdown()
         try:
             asyncio.run_coroutine_threadsafe(self._end_jobs(), self._loop).result()
-            self._events.close()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             for connection in list(self._front.connections):
@@ -199,7 +190,6 @@ class LocalServer(Controls):
             assumable=self._assumable,
             environment_name=lambda job: queues.environment_name(job.submission.queue),
             timing=timing,
-            changed=self._events.changed,
         )
         engine = Engine(world, cpus)
         control = Control(engine, limits, timing, self._credentials, runner)

@@ -10,7 +10,6 @@ from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
 from farcall.backends.batch import doctor as jobs
 from farcall.backends.batch.client import Batch
-from farcall.backends.batch.events import EventQueues
 from farcall.model.errors import FarcallError
 from farcall.model.origins import summary
 from farcall.model.settings import Settings
@@ -79,15 +78,7 @@ async def _examine(access: Aws, settings: Settings, time_limit_s: float) -> list
     if region[0].verdict != FAILED:
         checks["queue"] = jobs.queue(access, batch, settings)
         checks["image"] = jobs.image(access, batch, settings)
-    if settings.event_queue:
-        checks["event queue"] = _events(access, settings)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
     of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own
     found = await asyncio.gather(guarded("bucket", of_bucket, 3 * time_limit_s), *limited)
     return [*identity.findings, *region, *itertools.chain.from_iterable(found)]
-
-
-async def _events(access: Aws, settings: Settings) -> list[Finding]:
-    queues = EventQueues(access, lambda *_: None, lambda *_: False)
-    await queues.check(settings.event_queue)
-    return [Finding("event queue", OK, f"{settings.event_queue} can be read")]
