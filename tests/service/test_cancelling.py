@@ -11,6 +11,7 @@ import pytest
 
 from farcall import BatchExecutor
 from farcall.covalent.api import Covalent
+from farcall.covalent.cancel import CovalentCompanion
 from farcall.engine.session import session_for
 from farcall.operations.cancel import cancel, cancel_all, unfinished
 from farcall.operations.catalog import Catalog, Query
@@ -154,7 +155,7 @@ async def test_what_only_looks_like_an_electron_is_ended_and_covalent_not_told(
     bundle = f"s3://{QUEUE}/farcall/v1/eve-20261122-101500-0a1b2c/bundles/x-0123456789abcdef"
     environment = {"FARCALL_BUNDLE": bundle, "FARCALL_DISPATCH": "d-1", **more}
     job_id = submit(batch, QUEUE, environment=environment)
-    nobody = Covalent("http://127.0.0.1:9")
+    nobody = CovalentCompanion(Covalent("http://127.0.0.1:9"))
     (said,) = await cancel(session, [job_id], "enough", nobody)
     why = "is no longer there" if more else "was not submitted by farcall"
     assert "ending" == said.outcome
