@@ -12,14 +12,15 @@ PYTEST := $(BIN)/python -m pytest
 # In their order: those that take long come first.
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-covalent demo-page test test-on-engine test-elsewhere test-containers chaos check bench pictures image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check bench pictures image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
 	@echo "                     (KEEP=1 leaves Covalent's page open)"
 	@echo "make demo            the same from plain Python, and a sweep"
 	@echo "make demo-page       the page, with workflows to look at and to cancel, until Ctrl-C"
-	@echo "make test            the tests, but for those that need a docker engine"
+	@echo "make test            the tests, but for slow ones; those that need a docker engine where there is one"
+	@echo "make test-all        the slow ones, too: installations, demos, gigabytes, chaos"
 	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
@@ -42,9 +43,13 @@ demo-covalent: $(VENV)/demo-covalent
 	@PATH="$(CURDIR)/.uv/bin:$$PATH" $(BIN)/farcall covalent demo $(if $(KEEP),--keep)
 
 test: $(VENV)/test
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
+	@echo "make test-all runs those that were left out, too: they take minutes"
+
+test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)
 
-# The two halves of test, which .ci/run runs side by side: most of the containers' time is waiting.
+# The two halves of test-all, which .ci/run runs side by side: most of the containers' time is waiting.
 test-on-engine: $(VENV)/test
 	$(PYTEST) tests/containers
 

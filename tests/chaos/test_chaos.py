@@ -15,6 +15,8 @@ from chaos import report
 from chaos.account import Account
 from chaos.run import Record, run
 
+pytestmark = pytest.mark.slow
+
 SEED, TASKS, CLIENTS = 11, 36, 3
 
 

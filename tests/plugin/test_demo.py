@@ -23,9 +23,10 @@ from patience import PATIENCE_S, until
 COMMAND = [sys.executable, "-m", "farcall", "covalent", "demo"]
 
 # The demo itself refuses to run there, as `farcall.cli.demos.covalent` says.
-pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"
-)
+pytestmark = [
+    pytest.mark.skipif(sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture

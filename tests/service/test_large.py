@@ -17,6 +17,8 @@ from farcall import BatchExecutor
 from farcall.local import LocalAWS
 from farcall.payload import spill
 
+pytestmark = pytest.mark.slow
+
 _CLIENT = """
     import asyncio, resource, sys
     from farcall import BatchExecutor

@@ -17,6 +17,8 @@ import farcall.local
 from patience import PATIENCE_S, until
 from proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 4
 TASKS = 25
 CALLS_PER_S = 12
