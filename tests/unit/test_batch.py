@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.aws.paced_client import Lane, Ticket, Tries
+from farcall.aws.paced_client import Ticket
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.endings import verdict
@@ -362,32 +362,6 @@ async def test_an_hour_of_nothing_but_throttling_is_told(clock):
     with pytest.raises(ServiceError, match="nothing else was answered for 36.* what else calls"):
         await batch.describe(["j"])
     assert 3600 < clock.now() - begun < 3700
-
-
-@pytest.mark.parametrize("end", ["another error", "a cancel"])
-async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
-    answers = [THROTTLED, refusal("ClientException", 400)]
-    if end == "a cancel":
-        answers = [THROTTLED] * 3
-    client = Client(describe_jobs=[*answers, THROTTLED, {"jobs": []}])
-    lane = Lane(client, 5.0)
-    asking = asyncio.ensure_future(lane.once("describe_jobs", jobs=["j"]))
-    while len(client.calls) < len(answers):
-        await asyncio.sleep(0.1)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    await asyncio.sleep(4000)
-    assert await lane.once("describe_jobs", jobs=["j"]) == {"jobs": []}
-
-
-async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
-    tries = Tries(60.0)
-    error = ServiceError("SubmitJob: no route")
-    with pytest.raises(ServiceError, match="no route; tried .* times in 6"):
-        while True:
-            await tries.wait_after(error)
-    assert 2 <= len(caplog.messages) <= 4  # in a minute
-    assert "trying again since" in caplog.messages[0]
 
 
 # --- the end of jobs --------------------------------------------------------------------------

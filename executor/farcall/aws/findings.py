@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from farcall.aws import refusals
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
-from farcall.model.origins import origin
+from farcall.model.settings_help import origin
 from farcall.model.timeouts import within
 
 OK = "ok"

@@ -13,7 +13,6 @@ import random
 from typing import Any
 
 from farcall.aws import clients, refusals
-from farcall.aws.limiter import Limiter
 from farcall.model.errors import ServiceError
 
 _log = logging.getLogger("farcall")
@@ -31,6 +30,76 @@ _SAY_FAILING_S = 15.0
 _REFUSED_FOR_S = 3600.0
 """So long a lane bears nothing but refusals for coming too fast. The pace is down to a call in two
 seconds after the first minute of that, so it is not the lane that is too fast."""
+
+
+class Limiter:
+    """Spaces calls evenly; slows down at each refusal, and speeds up again as time passes.
+
+    AWS Batch allows 50 calls a second for an account and answers more with 429. Everybody who
+    uses the account shares these 50 and sees nothing of the others but these answers, so the fair
+    pace cannot be known, only approached: a refusal takes a share of the pace, and time adds the
+    same to everybody's. Who is faster is refused more often and loses more by it, so all clients
+    come to the same pace. The shares taken are small, because the more refusals decide about a
+    client's pace, the less it depends on whom they happen to hit.
+
+    Every second adds one call a second; after some seconds without any refusal it adds much more,
+    because then the others have probably stopped.
+
+    Args:
+        most: Calls a second when nothing else uses the account.
+
+    Source:
+        https://repost.aws/knowledge-center/aws-batch-requests-error
+    """
+
+    _LEAST = 0.5
+    _KEPT = 0.85
+    _PATIENCE_S = 5.0
+    """After this time each further second adds visibly more than the one before."""
+    _LATE_S = 0.01
+    """By so much a busy event loop may wake up late without delaying all turns to come."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._base = most
+        self._refused = 0.0
+        self._next = 0.0
+        self._line = asyncio.Lock()
+
+    @property
+    def pace(self) -> float:
+        """Calls a second at this moment."""
+        waited = _now() - self._refused
+        return min(self._most, self._base + waited + (waited / self._PATIENCE_S) ** 4)
+
+    async def turn(self) -> float:
+        """Wait for a turn; return the pace at which it was given, for `throttled`."""
+        async with self._line:  # one behind the other, so that a 429 slows down those who wait
+            begun = _now()
+            while (wait := self._next - _now()) > 0:  # noqa: ASYNC110  # may grow
+                await asyncio.sleep(wait)
+            pace = self.pace
+            due = max(begun, self._next, _now() - self._LATE_S)
+            self._next = due + 1 / pace
+            return pace
+
+    def throttled(self, pace: float) -> None:
+        """Note that a call was refused for coming too fast.
+
+        What counts is the pace at which it was sent. So of several calls on their way at once,
+        all refused, only the first slows the others down.
+
+        Args:
+            pace: What its `turn` returned.
+        """
+        slower = max(self._LEAST, self._KEPT * pace)
+        if slower >= self.pace:
+            return
+        now = _now()
+        self._base, self._refused = slower, now
+        # Clients that were refused together are not to come again together.
+        pause = random.uniform(0.5, 1) / slower  # noqa: S311  # no secret
+        self._next = max(self._next, now + pause)
 
 
 class Lane:
@@ -109,7 +178,7 @@ class Lane:
         self._limiter.throttled(self._limiter.pace)
 
     def _note_refused(self, error: ServiceError) -> None:
-        now = asyncio.get_running_loop().time()
+        now = _now()
         # A lane that was not used for long, because a call was withdrawn, was refused nothing.
         if self._refused_since is None or now - self._refused_at > _SAY_S:
             self._refused_since = self._said_at = now
@@ -174,7 +243,7 @@ class Tries:
         Raises:
             ServiceError: A further try makes no sense; it names the tries there were.
         """
-        now = asyncio.get_running_loop().time()
+        now = _now()
         if self._failing_since is None:
             self._failing_since = now
         self._count += 1
@@ -196,3 +265,7 @@ class Tries:
 def is_throttling(code: str) -> bool:
     """Tell whether an error's code means that calls come too fast."""
     return code in _THROTTLED
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

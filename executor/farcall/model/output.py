@@ -1,7 +1,8 @@
-"""Output of a task, put together, and which part of it is whose. No I/O."""
+"""Output of a task, put together or cut into lines, and which part of it is whose. No I/O."""
 
 from __future__ import annotations
 
+import codecs
 from collections import deque
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -50,6 +51,40 @@ class Notes:
     def end(self) -> list[bytes]:
         """Return the notes behind the last piece."""
         return [_note(length) for _, length in self._left]
+
+
+class Lines:
+    """Cuts the chunks of an attempt's streams into lines, and knows how much it has seen."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[str, codecs.IncrementalDecoder] = {}
+        self._begun: dict[str, str] = {}
+        self._seen: dict[str, int] = {}
+
+    def add(self, stream: str, data: Bytes) -> list[str]:
+        """Return the lines that end in a chunk."""
+        decoder = self._decoders.setdefault(
+            stream, codecs.getincrementaldecoder("utf-8")(errors="replace")
+        )
+        self._seen[stream] = self._seen.get(stream, 0) + len(data)
+        text = self._begun.get(stream, "") + decoder.decode(data)
+        *lines, self._begun[stream] = text.split("\n")
+        return lines
+
+    def add_rest_of(self, stream: str, whole: Bytes) -> list[str]:
+        """Return the lines that end in what was not seen yet, given the whole stream."""
+        return self.add(stream, whole[self._seen.get(stream, 0) :])
+
+    def seen(self, stream: str) -> int:
+        """Return how many bytes were seen."""
+        return self._seen.get(stream, 0)
+
+    def end(self, stream: str) -> list[str]:
+        """Return the last line if it does not end; nothing comes after it."""
+        decoder = self._decoders.get(stream)
+        rest = decoder.decode(b"", final=True) if decoder is not None else ""
+        last = self._begun.pop(stream, "") + rest
+        return [last] if last else []
 
 
 def noted_before(first: int, gaps: Iterable[_Gap]) -> int:

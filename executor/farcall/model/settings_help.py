@@ -1,7 +1,8 @@
-"""Help on options, in words that are taken from where they are defined. No I/O."""
+"""Help on options: what each is, in the words of its definition, and where it comes from."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -9,7 +10,15 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from farcall.model.settings import PATTERNS, Settings
+from farcall.model.errors import SettingsError
+from farcall.model.settings import (
+    ENVIRONMENT_PREFIX,
+    PATTERNS,
+    Settings,
+    files,
+    from_environment,
+    from_file,
+)
 
 _ENTRY = re.compile(r"^    (\w+): (.*(?:\n      .*)*)", re.MULTILINE)
 
@@ -38,6 +47,27 @@ def describe() -> list[Description]:
         Description(name, texts[name], _allowed(name, field, texts[name]), _default(field))
         for name, field in Settings.model_fields.items()
     ]
+
+
+def origin(option: str) -> str:
+    """Return where an option's value comes from."""
+    if option in from_environment():
+        return f"{ENVIRONMENT_PREFIX}{option.upper()}"
+    with contextlib.suppress(SettingsError):
+        if option in from_file():
+            return str(files()[0])
+    return "the defaults"
+
+
+def origins() -> str:
+    """Return where options are read from, in a line."""
+    there = files()
+    parts = [str(path) for path in there[:1]]
+    variables = sorted(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in from_environment())
+    if variables:
+        parts.append(f"the environment ({', '.join(variables)})")
+    text = " and ".join(parts) or "the defaults alone: there is no farcall.toml"
+    return text + "".join(f"; {path} is not read" for path in there[1:])
 
 
 def _default(field: FieldInfo) -> Any:

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
 from farcall.model import output
-from farcall.model.lines import Lines
-from farcall.model.output import Bytes
+from farcall.model.output import Bytes, Lines
 from farcall.storage.chunks import Chunks, Place
 from farcall_runtime.contract import STREAMS
 

@@ -11,8 +11,8 @@ from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guar
 from farcall.backends.batch import doctor as jobs
 from farcall.backends.batch.client import Batch
 from farcall.model.errors import FarcallError
-from farcall.model.origins import summary
 from farcall.model.settings import Settings
+from farcall.model.settings_help import origins
 from farcall.operations.doctor import account
 from farcall.storage import doctor
 
@@ -39,7 +39,7 @@ async def examine(
         settings = Settings()
     except FarcallError as error:
         return [told("options", error)]
-    findings = [Finding("options", OK, f"from {summary()}")]
+    findings = [Finding("options", OK, f"from {origins()}")]
     try:
         access = await Aws.open(settings)
     except FarcallError as error:

@@ -8,8 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from farcall.aws.limiter import Limiter
+from farcall.aws.paced_client import Lane, Limiter, Tries
 from farcall.local.batch.limits import Bucket
+from farcall.model.errors import ServiceError
+from unit.fakes import Client, refusal
+
+THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 
 
 async def turns(limiter, clock, count):
@@ -234,3 +238,32 @@ async def test_who_is_left_alone_comes_back_to_full_speed(clock):
     account = Account(clock, 50)
     await asyncio.gather(*(account.add(end=end) for end in (60, 30, 30, 30)))
     assert account.during(45, 60, account.accepted)[0] == pytest.approx(45 * 15, rel=0.02)
+
+
+# --- lanes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["another error", "a cancel"])
+async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
+    answers = [THROTTLED, refusal("ClientException", 400)]
+    if end == "a cancel":
+        answers = [THROTTLED] * 3
+    client = Client(describe_jobs=[*answers, THROTTLED, {"jobs": []}])
+    lane = Lane(client, 5.0)
+    asking = asyncio.ensure_future(lane.once("describe_jobs", jobs=["j"]))
+    while len(client.calls) < len(answers):
+        await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await asyncio.sleep(4000)
+    assert await lane.once("describe_jobs", jobs=["j"]) == {"jobs": []}
+
+
+async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
+    tries = Tries(60.0)
+    error = ServiceError("SubmitJob: no route")
+    with pytest.raises(ServiceError, match="no route; tried .* times in 6"):
+        while True:
+            await tries.wait_after(error)
+    assert 2 <= len(caplog.messages) <= 4  # in a minute
+    assert "trying again since" in caplog.messages[0]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.engine.logs.following import Mark
+from farcall.engine.logs.reader import Mark
 from farcall.model.errors import ServiceError
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS
 from unit.fakes import Clock
