@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from contract import make_golden as golden
-from farcall.engine.delivered import spent_keys
 from farcall.engine.fetcher import Courier
 from farcall.model.submission import Submission
+from farcall.storage.outcomes import spent_keys
 from farcall.storage.store import Arrived
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from unit.fakes import store_in_memory

@@ -73,9 +73,9 @@ class Inbox:
             raise self.failures[prefix]
         return sorted(found)
 
-    async def get(self, key, size=None):
+    async def get_dated(self, key, size=None):
         await asyncio.sleep(REQUEST_S)
-        return self.objects.get(key)
+        return (self.objects[key], None) if key in self.objects else None
 
     def listed(self, bundle=None):
         """Return when a bundle was listed; by default when anything was."""

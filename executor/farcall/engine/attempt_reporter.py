@@ -21,6 +21,7 @@ from farcall.model import endings, errors, exit_codes
 from farcall.model.endings import About
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.storage import outcomes
 from farcall.storage.store import Store, number_in
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStatus
@@ -37,8 +38,6 @@ _PAGE_S = 1.0
 
 _LARGEST_BYTES = 1024 * 1024
 """What a larger one holds is the task's output, most of it, and not worth the memory."""
-
-_INLINE_BYTES = 64 * 1024
 
 
 class Attempts:
@@ -219,17 +218,11 @@ async def explain(
 
 async def _read(store: Store, submission: Submission, key: str, said: Attempt | None) -> str:
     """Say what an attempt stored of its end; nothing is unpickled for it."""
-    data = await store.get(key)
-    if data is None:
-        return ""
     try:
-        if len(data) <= _INLINE_BYTES:
-            outcome = envelope.open_outcome(submission.key, key, data)
-        else:
-            outcome = await asyncio.to_thread(envelope.open_outcome, submission.key, key, data)
+        found = await outcomes.fetch(store, submission, key)
     except envelope.EnvelopeError as error:
         return f"its outcome is not what the job wrote ({error}), and was not read"
-    return of_attempt(outcome.meta, said)
+    return "" if found is None else of_attempt(found.outcome.meta, said)
 
 
 def _goes_on(detail: JobDetail) -> bool:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farcall.engine.logs.transcript import Ending
 from farcall.model.endings import About
-from farcall.model.errors import FarcallError
 from farcall.model.output import Bytes
 from farcall.payload import results
 from farcall.payload.results import Result
 from farcall.storage.chunks import Written
-from farcall.storage.store import Store, is_chunk
-from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES, Location
 
 
 @dataclass(frozen=True)
@@ -82,31 +78,3 @@ class Delivered:
         else:
             found = [each._replace(stdout=stdout, stderr=stderr) for each in self.results]
         return replace(self, results=found, stdout=stdout, stderr=stderr, is_whole=True)
-
-
-async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, Any]) -> list[str]:
-    """Return the keys of a task's objects but its output; some may name nothing that is there.
-
-    Of attempts before the last one output and value are looked for: nobody told of them where the
-    host went away.
-
-    Args:
-        store: The bucket.
-        where: The bundle's place.
-        index: Number of the task.
-        meta: What its outcome says.
-    """
-    attempt = int(meta["attempt"])
-    keys = [where.outcome_key(index)]
-    if "value" in meta:
-        parts = range(-(-meta["value"]["size"] // VALUE_PART_BYTES))
-        keys += [where.value_key(index, attempt, part) for part in parts]
-    for earlier in range(1, attempt):
-        keys.append(where.attempt_key(index, earlier))
-        folders = [where.value_prefix(index, earlier)]
-        folders += [where.stream_prefix(index, earlier, stream) for stream in STREAMS]
-        for prefix in folders:
-            with contextlib.suppress(FarcallError):  # what stays there harms nobody
-                listed = [key for key, _ in await store.list_keys(prefix)]
-                keys += [key for key in listed if is_chunk(key.removeprefix(prefix))]
-    return keys

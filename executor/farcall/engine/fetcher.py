@@ -15,7 +15,7 @@ from farcall.aws.clients import Aws
 from farcall.backends.batch import cloudwatch, console_urls
 from farcall.backends.batch.endings import telling, verdict
 from farcall.engine import attempt_reporter as attempts
-from farcall.engine.delivered import Delivered, Usage, spent_keys
+from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.watch import Arrival, Ended
 from farcall.model import endings
 from farcall.model.endings import About
@@ -26,6 +26,7 @@ from farcall.payload import results
 from farcall.payload.results import Result
 from farcall.payload.spill import FolderFor, NoRoomError, in_memory
 from farcall.storage import chunks as logs
+from farcall.storage import outcomes
 from farcall.storage.chunks import Piece, Written
 from farcall.storage.store import Arrived, Store
 from farcall_runtime import envelope
@@ -34,9 +35,6 @@ from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 32
 _MANY = 100  # tasks of one job
-_INLINE_BYTES = 64 * 1024
-"""Signatures of smaller outcomes are checked on the spot: a thread would take longer."""
-
 
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
 """Turns an outcome's description and value into results, given what errors say of the job."""
@@ -164,24 +162,23 @@ class Courier:
         """
         key = submission.where.outcome_key(index)
         try:
-            data = await store.get(key)
-            if data is None:
-                return None
-            outcome = await self._verify(submission, key, data)
+            found = await outcomes.fetch(store, submission, key, threads=self._threads)
         except envelope.EnvelopeError as error:
             about = About(submission.id_of(index), submission.name)
             raise endings.unusable(error).error(about) from error
-        return Written.of(submission, index, outcome)
+        return None if found is None else Written.of(submission, index, found.outcome)
 
     # --- with an outcome ----------------------------------------------------------------------
 
     async def _open(self, task: _Task, arrived: Arrived) -> Outcome:
         key = task.submission.where.outcome_key(task.index)
         async with self._places:
-            data = await task.store.get(key, arrived.size)
-        if data is None:
+            found = await outcomes.fetch(
+                task.store, task.submission, key, size=arrived.size, threads=self._threads
+            )
+        if found is None:
             raise _TakenError
-        return await self._verify(task.submission, key, data)
+        return found.outcome
 
     async def _unpack(
         self, task: _Task, outcome: Outcome, read: Reader, folder_for: FolderFor
@@ -210,7 +207,7 @@ class Courier:
         found = await self._in_thread(read, meta, value, job)
         found = results.complete(found, meta, job, task.calls)
         well = all(result.error is None for result in found)
-        spent = await spent_keys(store, where, index, meta) if well else []
+        spent = await outcomes.spent_keys(store, where, index, meta) if well else []
         return replace(known, results=found, spent=spent, output=written.keys() if well else [])
 
     async def _fetch_value(
@@ -299,12 +296,11 @@ class Courier:
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
         """Return what the last attempt stored of itself when it was told to stop."""
         key = task.submission.where.attempt_key(task.index, max(1, detail.attempts))
-        data = await task.store.get(key)
-        if data is None:
+        found = await outcomes.fetch(task.store, task.submission, key, threads=self._threads)
+        if found is None:
             return None
-        outcome = await self._verify(task.submission, key, data)
-        await task.room(len(data) + _bytes_beside(outcome, task.output))
-        return outcome
+        await task.room(found.size + _bytes_beside(found.outcome, task.output))
+        return found.outcome
 
     def _with(
         self, job: About, detail: JobDetail | None, out: Piece, err: Piece, attempts: int
@@ -331,12 +327,6 @@ class Courier:
         except FarcallError:  # the error itself matters more
             return job
         return job._replace(earlier=tuple(earlier))
-
-    async def _verify(self, submission: Submission, key: str, data: bytearray) -> Outcome:
-        if len(data) <= _INLINE_BYTES:
-            return envelope.open_outcome(submission.key, key, data)
-        outcome: Outcome = await self._in_thread(envelope.open_outcome, submission.key, key, data)
-        return outcome
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissing
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload import results
+from farcall.storage import outcomes
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
@@ -133,27 +134,15 @@ async def explain(session: Session, detail: JobDetail) -> Explanation:
 # --- with an outcome --------------------------------------------------------------------------
 
 
-async def read_meta(session: Session, submission: Submission, key: str) -> dict[str, Any] | None:
-    """Return what a task's outcome says of itself, verified; None if there is no such object.
-
-    Args:
-        session: The event loop's session.
-        submission: The task's job.
-        key: Key of the outcome, or of that of an attempt.
-
-    Raises:
-        EnvelopeError: The job did not write it, or another version of farcall did.
-        ServiceError: S3 refused.
-    """
-    data = await session.store(submission.where.bucket).get(key)
-    if data is None:
-        return None
-    outcome = await session.in_thread(envelope.open_outcome, submission.key, key, data)
-    return outcome.meta
+async def _read_meta(session: Session, submission: Submission, key: str) -> dict[str, Any] | None:
+    """Return what an outcome says of itself, or that of an attempt; None if it is not there."""
+    store = session.store(submission.where.bucket)
+    found = await outcomes.fetch(store, submission, key)
+    return None if found is None else found.outcome.meta
 
 
 async def _outcome(session: Session, submission: Submission, index: int) -> dict[str, Any] | None:
-    return await read_meta(session, submission, submission.where.outcome_key(index))
+    return await _read_meta(session, submission, submission.where.outcome_key(index))
 
 
 def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
@@ -246,7 +235,7 @@ async def _last_attempt(
     """Return what the last attempt said of itself, where another one was to follow."""
     key = submission.where.attempt_key(index, max(1, detail.attempts))
     try:
-        return await read_meta(session, submission, key)
+        return await _read_meta(session, submission, key)
     except (envelope.EnvelopeError, FarcallError):  # it is but a help
         return None
 

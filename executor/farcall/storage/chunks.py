@@ -20,6 +20,7 @@ from farcall.model import output
 from farcall.model.errors import IntegrityError
 from farcall.model.output import Bytes
 from farcall.model.submission import Submission
+from farcall.storage.outcomes import verified
 from farcall.storage.store import Store, is_chunk, number_in
 from farcall_runtime import envelope
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
@@ -34,9 +35,6 @@ CHUNK_BYTES = 8 * 1024 * 1024
 
 _LARGEST_CHUNK_BYTES = envelope.CHUNK_HEAD_BYTES + CHUNK_BYTES
 """Others may have put anything in its place, which must not fill the memory."""
-
-_INLINE_BYTES = 64 * 1024
-"""Smaller chunks are verified on the spot: a thread would take longer."""
 
 END_BYTES = 64 * 1024
 """How much of a stream's end is told with an error, where there is more."""
@@ -364,9 +362,7 @@ async def _read_chunk(
         if found is None:
             return None
         data, at = found
-        if len(data) <= _INLINE_BYTES:
-            return _opened(submission, key, data), at
-        return await asyncio.to_thread(_opened, submission, key, data), at
+        return await verified(_opened, submission, key, data), at
     except envelope.EnvelopeError as error:
         raise IntegrityError(
             f"output s3://{store.bucket}/{key} is not what the job wrote ({error})",
@@ -374,5 +370,5 @@ async def _read_chunk(
         ) from error
 
 
-def _opened(submission: Submission, key: str, data: bytearray) -> bytes:
-    return bytes(envelope.open_chunk(submission.key, key, data))
+def _opened(signing_key: bytes, key: str, data: bytearray) -> bytes:
+    return bytes(envelope.open_chunk(signing_key, key, data))

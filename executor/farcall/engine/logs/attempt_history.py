@@ -16,12 +16,12 @@ from farcall.model.endings import About
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.storage import outcomes
 from farcall.storage.chunks import Chunks
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS
 
 _ASK_S = 2.0
-_INLINE_BYTES = 64 * 1024
 _JUST_NOW = timedelta(seconds=30)
 
 
@@ -150,21 +150,15 @@ class Course:
 
     async def _open(self, key: str) -> Ending | None:
         try:
-            found = await self.store.get_dated(key)
-            if found is None:
-                return None
-            data, at = found
-            if len(data) <= _INLINE_BYTES:
-                outcome = envelope.open_outcome(self.submission.key, key, data)
-            else:
-                outcome = await asyncio.to_thread(
-                    envelope.open_outcome, self.submission.key, key, data
-                )
+            found = await outcomes.fetch(self.store, self.submission, key)
         except envelope.EnvelopeError as error:
             about = About(self.detail.job_id, self.detail.name)
             raise endings.unusable(error).error(about) from error
+        if found is None:
+            return None
+        outcome = found.outcome
         tails = dict(zip(STREAMS, (bytes(outcome.stdout), bytes(outcome.stderr)), strict=True))
-        return Ending(int(outcome.meta["attempt"]), outcome.meta, tails, at)
+        return Ending(int(outcome.meta["attempt"]), outcome.meta, tails, found.at)
 
     def tried(self, number: int) -> Attempt:
         """Return what Batch says of an attempt; of one that goes on that is nothing."""

@@ -1,0 +1,122 @@
+"""Outcome reader: fetches what a task's container stored of its end, and verifies it.
+
+Nothing is unpickled here, and nothing deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+
+from farcall.model.errors import FarcallError
+from farcall.model.submission import Submission
+from farcall.storage.store import Store, is_chunk
+from farcall_runtime import envelope
+from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES, Location
+from farcall_runtime.envelope import Outcome
+
+_INLINE_BYTES = 64 * 1024
+"""Smaller objects are verified on the spot: a thread would take longer."""
+
+T = TypeVar("T")
+
+
+class Stored(NamedTuple):
+    """An outcome that the job wrote.
+
+    Attributes:
+        outcome: What is in it.
+        at: When it was stored.
+        size: Bytes of the object.
+    """
+
+    outcome: Outcome
+    at: datetime
+    size: int
+
+
+async def fetch(
+    store: Store,
+    submission: Submission,
+    key: str,
+    *,
+    size: int | None = None,
+    threads: Executor | None = None,
+) -> Stored | None:
+    """Return an outcome, or what an attempt stored of its end; None if it is not there.
+
+    Args:
+        store: The bucket.
+        submission: The task's job.
+        key: The object's key.
+        size: Its size in bytes where it is known.
+        threads: Where a large one is verified; by default in those of the event loop.
+
+    Raises:
+        EnvelopeError: The job did not write it, or another version of farcall did.
+        SettingsError: There is no such bucket.
+        ServiceError: S3 refused or could not be reached.
+    """
+    found = await store.get_dated(key, size=size)
+    if found is None:
+        return None
+    data, at = found
+    outcome = await verified(envelope.open_outcome, submission, key, data, threads)
+    return Stored(outcome, at, len(data))
+
+
+async def verified(
+    function: Callable[[bytes, str, bytearray], T],
+    submission: Submission,
+    key: str,
+    data: bytearray,
+    threads: Executor | None = None,
+) -> T:
+    """Open what a job has signed: what is small on the spot, otherwise in a thread.
+
+    Args:
+        function: Opens it: `envelope.open_outcome` or another of its kind.
+        submission: The job.
+        key: The object's key.
+        data: The object.
+        threads: See `fetch`.
+
+    Raises:
+        EnvelopeError: The job did not write it, or another version of farcall did.
+    """
+    if len(data) <= _INLINE_BYTES:
+        return function(submission.key, key, data)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(threads, function, submission.key, key, data)
+
+
+async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, Any]) -> list[str]:
+    """Return the keys of a task's objects but its output; some may name nothing that is there.
+
+    Of attempts before the last one output and value are looked for: nobody told of them where the
+    host went away.
+
+    Args:
+        store: The bucket.
+        where: The bundle's place.
+        index: Number of the task.
+        meta: What its outcome says.
+    """
+    attempt = int(meta["attempt"])
+    keys = [where.outcome_key(index)]
+    if "value" in meta:
+        parts = range(-(-meta["value"]["size"] // VALUE_PART_BYTES))
+        keys += [where.value_key(index, attempt, part) for part in parts]
+    for earlier in range(1, attempt):
+        keys.append(where.attempt_key(index, earlier))
+        folders = [where.value_prefix(index, earlier)]
+        folders += [where.stream_prefix(index, earlier, stream) for stream in STREAMS]
+        for prefix in folders:
+            with contextlib.suppress(FarcallError):  # what stays there harms nobody
+                listed = [key for key, _ in await store.list_keys(prefix)]
+                keys += [key for key in listed if is_chunk(key.removeprefix(prefix))]
+    return keys
