@@ -13,6 +13,7 @@ from farcall.cli.common import print_json
 from farcall.cli.options import value_file
 from farcall.cli.printing import say
 from farcall.model.terminal import in_a_line
+from farcall.model.wording import counted
 from farcall.operations import json_view
 
 
@@ -82,7 +83,7 @@ async def _list_runs(*, as_json: bool) -> None:
         print_json([dict(zip(("name", "bundles", "stored_at"), row, strict=True)) for row in rows])
         return
     for run in runs:
-        bundles = f"{run.bundles} bundle{'s' * (run.bundles != 1)}"
+        bundles = counted(run.bundles, "bundle")
         say(f"{in_a_line(run.name)}  {bundles}, the first of {run.stored_at:%Y-%m-%d %H:%M} UTC")
     if not runs:
         say(f"no run has left anything in {place}")

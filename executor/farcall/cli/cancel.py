@@ -15,6 +15,7 @@ from farcall.cli.printing import say
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.terminal import in_a_line
+from farcall.model.wording import counted
 from farcall.operations import cancel
 from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Catalog, Entry, Query
@@ -138,8 +139,8 @@ def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
         tables.show(left, err=True)
     for dispatch in idle:
         say(f"dispatch {dispatch}, which goes on without a job at the moment", err=True)
-    jobs = f"{len(left)} job{'s' * (len(left) != 1)}"
-    dispatches = f"{len(idle)} dispatch{'es' * (len(idle) != 1)}"
+    jobs = counted(len(left), "job")
+    dispatches = counted(len(idle), "dispatch", "es")
     many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))
     if not sys.stdin.isatty():
         raise click.UsageError(

@@ -10,13 +10,14 @@ from datetime import datetime, timedelta, timezone
 
 import click
 
-from farcall.backends.batch.endings import is_explained
+from farcall.backends.batch.endings import is_explained, unknown
 from farcall.cli import exit_codes, sheets, tables
 from farcall.cli.common import moment, opened, print_json
 from farcall.cli.printing import say
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.wording import counted
 from farcall.operations import describe, json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 
@@ -212,7 +213,7 @@ def _cancelled(status: JobStatus) -> str:
 
 
 def _footer(count: int, limit: int, query: Query | None) -> str:
-    told = f"{count} job{'s' * (count != 1)}"
+    told = counted(count, "job")
     if count == limit:
         told = f"the first {limit} jobs (--limit shows more)"
     if query is None:
@@ -269,10 +270,7 @@ def recognized(known: dict[str, Entry | None], job_id: str, session: Session) ->
         UnknownError: Batch does not know it, or farcall did not submit it.
     """
     if job_id not in known:
-        raise UnknownError(
-            f"Batch does not know job {job_id} in {session.aws.region}; is it the right region "
-            "and account, and less than some days old?"
-        )
+        raise UnknownError(unknown(job_id, session.aws.region))
     entry = known[job_id]
     if entry is None:
         raise UnknownError(f"job {job_id} was not submitted by farcall")

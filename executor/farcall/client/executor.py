@@ -16,10 +16,10 @@ from farcall.client.recovery import Recovered, Run
 from farcall.client.task import Task
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
-from farcall.engine.terminations import named
 from farcall.engine.watch import is_unseen
 from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.model.settings import Settings
+from farcall.model.wording import named
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

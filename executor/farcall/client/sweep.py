@@ -16,11 +16,11 @@ from farcall.client.sweep_state import Array, Fetched, Ready, Wait
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
-from farcall.engine.terminations import named
 from farcall.engine.watch import Arrival, Ended, is_unseen
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
+from farcall.model.wording import named
 from farcall.payload import pickling
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult, Result

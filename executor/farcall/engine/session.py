@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from farcall.aws.clients import Aws
 from farcall.backends.batch import preflight
 from farcall.backends.batch.client import Batch
+from farcall.backends.batch.endings import unknown
 from farcall.backends.batch.plan import Documents
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Courier, Output, Reader, Room, no_bound
@@ -270,11 +271,7 @@ class Session:
         """
         detail = await self.detail(job_id)
         if detail is None:
-            raise JobLostError(
-                f"Batch does not know job {job_id} in {self.aws.region}; is it the right "
-                "region and account, and less than some days old?",
-                job_id=job_id,
-            )
+            raise JobLostError(unknown(job_id, self.aws.region), job_id=job_id)
         return detail
 
     @contextlib.contextmanager

@@ -15,14 +15,13 @@ from farcall.engine.tracker import Tracker
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.interrupts import Interrupts
 from farcall.model.submission import Submission
+from farcall.model.wording import counted, named
 
 _log = logging.getLogger("farcall")
 
 _TOGETHER_S = 0.05
 _LEAVING_S = 5.0
 """For so long after a second Ctrl-C no job is waited for."""
-
-_MOST_NAMED = 5
 
 
 @dataclass
@@ -109,7 +108,7 @@ class Terminations:
             reason: Kept by Batch.
         """
         left = self._in_few(job_ids)
-        what = f"{_count(tasks, 'unfinished task')} of {named(left)}"
+        what = f"{counted(tasks, 'unfinished task')} of {named(left)}"
         if self._is_abandoned:
             _log.warning("left without ending %s", what)
             return
@@ -284,13 +283,3 @@ def _copy(request: asyncio.Future[None], to: asyncio.Future[None]) -> None:
         to.set_exception(error)
     else:
         to.set_result(None)
-
-
-def named(job_ids: list[str], noun: str = "job") -> str:
-    """Say how many jobs there are, and name the first of them."""
-    more = f" and {len(job_ids) - _MOST_NAMED} more" if len(job_ids) > _MOST_NAMED else ""
-    return f"{_count(len(job_ids), noun)} ({', '.join(job_ids[:_MOST_NAMED])}{more})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

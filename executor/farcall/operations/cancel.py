@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from farcall.backends.batch.endings import unknown
 from farcall.engine.session import Session
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail
@@ -204,11 +205,7 @@ async def _tell(
 def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:
     """Say why a job is not to be ended."""
     if job_id not in found:
-        text = (
-            f"Batch does not know job {job_id} in {session.aws.region}; is it the right region "
-            "and account, and less than some days old?"
-        )
-        return Cancelled(job_id, "unknown", text)
+        return Cancelled(job_id, "unknown", unknown(job_id, session.aws.region))
     entry = found[job_id]
     if entry is None:
         text = (

@@ -63,6 +63,14 @@ def verdict(detail: JobDetail) -> Verdict:
     return Verdict(found.kind, sentence, remedy, detail.exit_code)
 
 
+def unknown(job_id: str, region: str) -> str:
+    """Say that Batch does not know a job."""
+    return (
+        f"Batch does not know job {job_id} in {region}; is it the right region and account, and "
+        "less than some days old?"
+    )
+
+
 def is_explained(detail: JobDetail) -> bool:
     """Tell whether the status reason is Batch's or farcall's own.
 

@@ -19,7 +19,7 @@ from farcall.covalent.plugin import database
 from farcall.covalent.plugin.options import ConfiguredExecutor
 from farcall.covalent.task_groups import desk
 from farcall.engine.session import session_for
-from farcall.model.errors import FarcallError, JobLostError
+from farcall.model.errors import FarcallError
 from farcall.model.workflows import Workflow
 from farcall_runtime.electron import Node
 
@@ -155,13 +155,7 @@ class DirectExecutor(ConfiguredExecutor):
             ServiceError: Batch refused the call.
         """
         session = await session_for(self.settings)
-        detail = await session.detail(job_id)
-        if detail is None:
-            raise JobLostError(
-                f"Batch does not know job {job_id} in {session.aws.region}; is it the right "
-                "region and account, and less than some days old?",
-                job_id=job_id,
-            )
+        detail = await session.describe(job_id)
         return detail.status.value, -1 if detail.exit_code is None else detail.exit_code
 
     async def _submit(self, key: Key) -> Run:

@@ -16,6 +16,7 @@ from farcall.model.endings import About
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.model.wording import counted
 from farcall.storage import outcomes
 from farcall.storage.chunks import Chunks
 from farcall_runtime import envelope
@@ -82,8 +83,7 @@ class Course:
         if attempt > most:
             may = "may have" if most > last else "has had"
             raise FarcallError(
-                f"attempt is {attempt}, and job {detail.job_id} {may} {most} attempt"
-                f"{'s' * (most != 1)}"
+                f"attempt is {attempt}, and job {detail.job_id} {may} {counted(most, 'attempt')}"
             )
 
     def goes_on(self, number: int, *, follow: bool) -> bool:

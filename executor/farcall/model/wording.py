@@ -1,0 +1,24 @@
+"""Wording: numbers and names, as a sentence has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST_NAMED = 5
+
+
+def counted(number: int, noun: str, plural: str = "s") -> str:
+    """Return a number with what it counts, in the plural where it is not one.
+
+    Args:
+        number: How many.
+        noun: What, in the singular.
+        plural: What the plural has more.
+    """
+    return f"{number} {noun}{plural * (number != 1)}"
+
+
+def named(names: Sequence[str], noun: str = "job") -> str:
+    """Say how many there are, and name the first of them."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{counted(len(names), noun)} ({', '.join(names[:_MOST_NAMED])}{more})"

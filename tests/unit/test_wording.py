@@ -1,0 +1,20 @@
+"""Numbers and names, as a sentence has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.model.wording import counted, named
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 dispatches"), (1, "1 dispatch"), (12, "12 dispatches")]
+)
+def test_a_noun_is_in_the_plural_where_there_is_not_one(number, text):
+    assert counted(number, "dispatch", "es") == text
+
+
+def test_the_first_of_many_are_named():
+    assert named(["a"]) == "1 job (a)"
+    assert named(list("abcde"), "task") == "5 tasks (a, b, c, d, e)"
+    assert named(list("abcdefg"), "task") == "7 tasks (a, b, c, d, e and 2 more)"
