@@ -129,7 +129,7 @@ async def test_without_a_home_a_file_has_to_be_named(tmp_path: Path) -> None:
         "import os, pwd, sys\n"
         "def unknown(_): raise KeyError('no such user')\n"
         "pwd.getpwuid = unknown; del os.environ['HOME']\n"
-        "from farcall.cli import main\n"
+        "from farcall.cli.main import main\n"
         "sys.argv = ['farcall', 'configure', '--set', 'vcpu=1']; main()"
     )
     done = await asyncio.create_subprocess_exec(

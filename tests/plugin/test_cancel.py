@@ -510,7 +510,8 @@ def test_sixty_tasks_are_cancelled_with_few_requests(
     assert ct.status.CANCELLED == result.status
     assert {"CANCELLED"} == {node(result, number).status for number in _nodes(result)}
     assert len(sizes) == counting.counts["batch submitjob"]
-    assert counting.counts["batch terminatejob"] == len(sizes) < 30
+    ended = sum(counting.counts[f"batch {name}"] for name in ("terminatejob", "terminatejobs"))
+    assert 1 <= ended <= len(sizes) < 30
 
 
 def test_what_has_ended_costs_no_request(dispatch, wait, node, batch, folder, counting):

@@ -30,7 +30,7 @@ import urllib.request
 from pathlib import Path
 
 import farcall.local
-from farcall.covalent_server import CovalentServer
+from farcall.cli.demos.covalent_server import CovalentServer
 
 with farcall.local.start() as aws, CovalentServer(Path("covalent"), aws.environment) as server:
     os.environ.update(aws.environment)

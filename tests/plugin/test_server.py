@@ -173,7 +173,7 @@ def test_it_dies_with_its_parent(tmp_path):
     code = """
         import sys, time
         from pathlib import Path
-        from farcall.covalent_server import CovalentServer
+        from farcall.cli.demos.covalent_server import CovalentServer
 
         server = CovalentServer(Path(sys.argv[1]))
         server.start()
