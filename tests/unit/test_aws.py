@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from farcall.aws import clients
 from farcall.aws.clients import Aws, call
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
@@ -72,6 +73,50 @@ async def test_who_asks_after_the_end_is_told_that_it_is_the_end(silent, has_ask
         with pytest.raises(FarcallError, match="was closed while AWS was being asked") as caught:
             await asking
         assert not isinstance(caught.value, ServiceError)
+
+
+async def test_a_service_has_one_client_whoever_asks_side_by_side(silent):
+    aws = await Aws.open(Settings(endpoint_url=silent, region="us-east-1"))
+    first, second = await asyncio.gather(aws.client("iam"), aws.client("iam"))
+    assert first is second is await aws.client("iam")
+    await aws.close()
+    for service in ("iam", "logs"):
+        with pytest.raises(FarcallError, match="was closed while AWS was being asked"):
+            await call(await aws.client(service), "get_role", RoleName="role")
+
+
+async def test_a_client_that_is_being_opened_when_all_are_closed_is_closed_too(
+    silent, monkeypatch
+):
+    aws = await Aws.open(Settings(endpoint_url=silent, region="us-east-1"))
+    enter, go, began = aws._enter, asyncio.Event(), asyncio.Event()
+
+    async def enter_slowly(service, *, attempts):
+        began.set()
+        await go.wait()
+        return await enter(service, attempts=attempts)
+
+    monkeypatch.setattr(aws, "_enter", enter_slowly)
+    opening = asyncio.ensure_future(aws.client("iam"))
+    await began.wait()
+    closing = asyncio.ensure_future(aws.close())
+    await asyncio.sleep(0)
+    go.set()
+    client = await opening
+    await closing
+    with pytest.raises(FarcallError, match="was closed while AWS was being asked"):
+        await call(client, "get_role", RoleName="role")
+
+
+async def test_the_models_of_the_services_are_read_once_in_a_process(silent):
+    settings = Settings(endpoint_url=silent, region="us-east-1")
+    models = []
+    for _ in range(2):
+        aws = await Aws.open(settings)
+        models.append(aws._session._session.get_component("data_loader"))
+        await aws.close()
+    assert models[0] is models[1]
+    assert models[0].search_paths.count(clients._MODELS) == 1
 
 
 # --- certificates -------------------------------------------------------------------------------

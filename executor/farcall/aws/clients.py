@@ -16,7 +16,6 @@ import socket
 import ssl
 import time
 import weakref
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ import aioboto3
 import aiobotocore.session
 import aiohttp
 import botocore.exceptions
+import botocore.loaders
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
@@ -212,6 +212,8 @@ class Aws:
         self._is_closed = False
         self._verify = _verify(core)
         self._http: dict[bool, Any] = {}
+        self._clients: dict[str, Any] = {}
+        self._opening = asyncio.Lock()
         self._account = ""
         self.s3_endpoint: str = (
             settings.endpoint_url
@@ -271,20 +273,29 @@ class Aws:
                 "the environment are used all the same, as everywhere in AWS; unset them, or set "
                 "profile to one of the file, which comes before them"
             )
-        aws.batch = await aws._enter(aws._stack, "batch", attempts=1)
+        aws.batch = await aws._enter("batch", attempts=1)
         aws.has_console = ".amazonaws.com" in aws.batch.meta.endpoint_url
         return aws
 
     async def close(self) -> None:
         """Close the clients."""
         self._is_closed = True
-        await self._stack.aclose()
+        async with self._opening:  # what is being opened is to be closed, too
+            await self._stack.aclose()
 
-    @contextlib.asynccontextmanager
-    async def client(self, service: str) -> AsyncIterator[Any]:
-        """Lend a client of another service for a few calls."""
-        async with contextlib.AsyncExitStack() as stack:
-            yield await self._enter(stack, service, attempts=_ATTEMPTS)
+    async def client(self, service: str) -> Any:
+        """Return the client of another service; it is opened once, when it is first asked for.
+
+        Raises:
+            FarcallError: The clients are closed.
+            ServiceError: The configuration cannot be used.
+        """
+        async with self._opening:
+            if self._is_closed:
+                raise _closed()
+            if service not in self._clients:
+                self._clients[service] = await self._enter(service, attempts=_ATTEMPTS)
+        return self._clients[service]
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
         """Open the store of a bucket, with connections and credentials of its own.
@@ -386,8 +397,7 @@ class Aws:
 
     async def _ask_region(self, bucket: str) -> str:
         try:
-            async with self.client("s3") as client:
-                reply = await client.head_bucket(Bucket=bucket)
+            reply = await (await self.client("s3")).head_bucket(Bucket=bucket)
         except botocore.exceptions.ClientError as error:  # which names it all the same
             reply = error.response
         except (*refusals.ALL, ServiceError) as error:
@@ -403,8 +413,7 @@ class Aws:
             ServiceError: STS refused.
         """
         if not self._account:
-            async with self.client("sts") as client:
-                identity = await call(client, "get_caller_identity")
+            identity = await call(await self.client("sts"), "get_caller_identity")
             self._account = identity["Account"]
         return self._account
 
@@ -413,9 +422,7 @@ class Aws:
         found = await self._session.get_credentials()
         return str(found.method), getattr(found, "_expiry_time", None)
 
-    async def _enter(
-        self, stack: contextlib.AsyncExitStack, service: str, *, attempts: int
-    ) -> Any:
+    async def _enter(self, service: str, *, attempts: int) -> Any:
         config = AioConfig(
             connect_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=_READ_TIMEOUT_S,
@@ -431,7 +438,7 @@ class Aws:
             config=config,
         )
         try:
-            client = await stack.enter_async_context(opening)
+            client = await self._stack.enter_async_context(opening)
         except (botocore.exceptions.BotoCoreError, ValueError) as error:  # a URL that is none
             raise _unusable(error) from error
         client.meta.events.register("response-received", self._note_answered)
@@ -521,8 +528,27 @@ def _verify(core: Any) -> Any:
     return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or True
 
 
+@functools.cache
+def _models(paths: str | None) -> botocore.loaders.Loader:
+    """Return what reads the models of AWS's services, once for all sessions of this process.
+
+    It has read those that every session wants.
+
+    Args:
+        paths: Where the configuration has more of them.
+    """
+    loader = botocore.loaders.create_loader(paths)
+    loader.search_paths.append(_MODELS)
+    for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
+        loader.load_data(name)
+    for service in _SERVICES:
+        loader.load_service_model(service, "service-2")
+        loader.load_service_model(service, "endpoint-rule-set-1")
+    return loader
+
+
 def _prepare(settings: Settings) -> Any:
-    """Make the session and read the models that its clients will want."""
+    """Make the session, with the models that its clients will want."""
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
     core = aiobotocore.session.AioSession(profile=profile)
@@ -550,11 +576,5 @@ def _prepare(settings: Settings) -> Any:
             f"the certificates of {certificates} cannot be read: {error}; AWS_CA_BUNDLE, "
             "ca_bundle in the AWS configuration, or REQUESTS_CA_BUNDLE says which file is read"
         ) from error
-    loader = core.get_component("data_loader")
-    loader.search_paths.append(_MODELS)
-    for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
-        loader.load_data(name)
-    for service in _SERVICES:
-        loader.load_service_model(service, "service-2")
-        loader.load_service_model(service, "endpoint-rule-set-1")
+    core.register_component("data_loader", _models(core.get_config_variable("data_path")))
     return aioboto3.Session(botocore_session=core, region_name=region)

@@ -32,18 +32,18 @@ _KEPT_DAYS = 7
 async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:
     """Look at everything that concerns the bucket."""
     name = settings.s3_bucket_name
-    async with access.client("s3") as client:
-        first = await guarded("bucket", _locate(client, access, name), time_limit_s)
-        if first[0].verdict == FAILED:
-            return first
-        checks = {
-            "bucket access": _round_trip(access, settings),
-            "public access": _public(client, name),
-            "lifecycle": _lifecycle(client, settings),
-            "versions": _versions(client, settings),
-        }
-        limited = (guarded(n, check, time_limit_s) for n, check in checks.items())
-        found = await asyncio.gather(*limited)
+    client = await access.client("s3")
+    first = await guarded("bucket", _locate(client, access, name), time_limit_s)
+    if first[0].verdict == FAILED:
+        return first
+    checks = {
+        "bucket access": _round_trip(access, settings),
+        "public access": _public(client, name),
+        "lifecycle": _lifecycle(client, settings),
+        "versions": _versions(client, settings),
+    }
+    limited = (guarded(n, check, time_limit_s) for n, check in checks.items())
+    found = await asyncio.gather(*limited)
     return [*first, *(finding for several in found for finding in several)]
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws import clients
 from farcall.aws.clients import Aws
-from farcall.model.errors import ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail
 
 LARGEST_EVENT_BYTES = 256 * 1024 - 26
@@ -85,24 +85,22 @@ class Log:
     ) -> AsyncIterator[dict[str, Any]]:
         if not self._place["logStreamName"]:
             return
-        async with self._access.client("logs") as client:
-            while True:
-                more = {"nextToken": token} if token else {}
-                try:
-                    reply = await clients.call(
-                        client, "get_log_events", **self._place, **how, **more
-                    )
-                except ServiceError as error:
-                    if error.code != _MISSING:
-                        raise
-                    self.exists = False
-                    return
-                self.exists = True
-                yield reply
-                # An empty page is not the end; the same token twice is.
-                if token == reply[direction]:
-                    return
-                token = reply[direction]
+        client = await self._access.client("logs")
+        while True:
+            more = {"nextToken": token} if token else {}
+            try:
+                reply = await clients.call(client, "get_log_events", **self._place, **how, **more)
+            except ServiceError as error:
+                if error.code != _MISSING:
+                    raise
+                self.exists = False
+                return
+            self.exists = True
+            yield reply
+            # An empty page is not the end; the same token twice is.
+            if token == reply[direction]:
+                return
+            token = reply[direction]
 
 
 async def last_lines(access: Aws, detail: JobDetail) -> str:
@@ -110,7 +108,7 @@ async def last_lines(access: Aws, detail: JobDetail) -> str:
     log = Log(access, detail.log_group, detail.log_stream)
     try:
         found = await log.last(_LAST_LINES)
-    except ServiceError:
+    except FarcallError:
         return ""  # a missing log must not hide why the job failed
     return "".join(f"{event.text}\n" for event in found)
 

@@ -183,23 +183,22 @@ async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:
     wanted = {"imageTag": place["tag"] or "latest"}
     if place["digest"]:
         wanted = {"imageDigest": place["digest"]}
-    async with access.client("ecr") as client:
-        try:
-            await clients.call(
-                client,
-                "describe_images",
-                registryId=place["account"],
-                repositoryName=place["name"],
-                imageIds=[wanted],
-            )
-        except ServiceError as error:
-            if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
-                raise
-            raise SettingsError(
-                f"container_image_uri is {uri!r}, and there is no such image; push it, or set "
-                "container_image_uri to one that `aws ecr describe-images` lists",
-                option="container_image_uri",
-            ) from error
+    try:
+        await clients.call(
+            await access.client("ecr"),
+            "describe_images",
+            registryId=place["account"],
+            repositoryName=place["name"],
+            imageIds=[wanted],
+        )
+    except ServiceError as error:
+        if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
+            raise
+        raise SettingsError(
+            f"container_image_uri is {uri!r}, and there is no such image; push it, or set "
+            "container_image_uri to one that `aws ecr describe-images` lists",
+            option="container_image_uri",
+        ) from error
 
 
 async def _in_docker(uri: str) -> dict[str, Any]:

@@ -86,18 +86,16 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
     """
     name = settings.batch_job_log_group_name
     token: dict[str, Any] = {}
-    async with access.client("logs") as client:
-        while True:
-            reply = await clients.call(
-                client, "describe_log_groups", logGroupNamePrefix=name, **token
-            )
-            for group in reply.get("logGroups", []):
-                if group["logGroupName"] == name:
-                    found: dict[str, Any] = group
-                    return found
-            if not reply.get("nextToken"):
-                break
-            token = {"nextToken": reply["nextToken"]}
+    client = await access.client("logs")
+    while True:
+        reply = await clients.call(client, "describe_log_groups", logGroupNamePrefix=name, **token)
+        for group in reply.get("logGroups", []):
+            if group["logGroupName"] == name:
+                found: dict[str, Any] = group
+                return found
+        if not reply.get("nextToken"):
+            break
+        token = {"nextToken": reply["nextToken"]}
     raise SettingsError(
         f"batch_job_log_group_name is {name!r}, and there is no such log group in "
         f"{access.region}; create it (`aws logs create-log-group --log-group-name {name}`), "
@@ -119,8 +117,8 @@ async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
         ServiceError: IAM refused.
     """
     try:
-        async with access.client("iam") as client:
-            reply = await clients.call(client, "get_role", RoleName=name.rpartition("/")[2])
+        client = await access.client("iam")
+        reply = await clients.call(client, "get_role", RoleName=name.rpartition("/")[2])
     except ServiceError as error:
         if error.code != "NoSuchEntity":
             raise

@@ -37,10 +37,9 @@ async def identify(access: Aws, time_limit_s: float) -> Identity:
     name = "credentials"
     here = Waiting(name)
     try:
-        async with access.client("sts") as client:
-            asking = clients.call(client, "get_caller_identity")
-            with refusals.listening(here.hear):
-                reply = await within(time_limit_s, asking)
+        asking = clients.call(await access.client("sts"), "get_caller_identity")
+        with refusals.listening(here.hear):
+            reply = await within(time_limit_s, asking)
     except asyncio.TimeoutError:
         found = f"STS did not say whose they are within {time_limit_s:g} s"
         found += f"; the last answer: {here.heard}" if here.heard else ""
