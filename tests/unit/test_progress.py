@@ -6,17 +6,21 @@ import asyncio
 import io
 import re
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
 
 from farcall.client import progress, sweep_state
-from farcall.client.progress import Bar, Counts, Lines, Progress, Report
+from farcall.client.bars import Bar
+from farcall.client.progress import Counts, Lines, Progress, Report
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload.results import Result
 from farcall_runtime.contract import Location
+from patience import PATIENCE_S
 
 
 class Now:
@@ -211,10 +215,9 @@ def screen(monkeypatch):
         monkeypatch.setattr(sys, "stderr", made)
         return made
 
-    monkeypatch.setattr(Bar, "_live", None)
-    monkeypatch.setattr(Bar, "_rows", [])
+    monkeypatch.setattr(Bar, "_shared", None)
     yield install
-    assert (Bar._live, Bar._rows) == (None, [])
+    assert Bar._shared is None
 
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -308,6 +311,28 @@ async def test_an_error_leaves_the_terminal_as_it_was(screen):
     with pytest.raises(LookupError), Progress("work", 2, Counts):
         raise LookupError
     assert screen.getvalue().endswith(SHOW)
+
+
+def test_sweeps_on_several_event_loops_share_the_screen(screen, monkeypatch):
+    screen = screen()
+    monkeypatch.setattr(progress, "_STEP_S", 0)
+    both_are_shown = threading.Barrier(2, timeout=PATIENCE_S)
+
+    async def sweep(name):
+        counts = Counts()
+        with Progress(name, 9, lambda: counts):
+            both_are_shown.wait()
+            for done in range(10):
+                counts = Counts(done=done)
+                await asyncio.sleep(0)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: asyncio.run(sweep(name)), ("first", "second")))
+
+    text = screen.getvalue()
+    assert text.count("9 of 9 done") >= 2
+    assert text.count(HIDE) == text.count(SHOW) == 1
+    assert text.endswith(SHOW)
 
 
 class Broken(io.StringIO):

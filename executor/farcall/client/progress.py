@@ -6,22 +6,17 @@ import asyncio
 import contextlib
 import logging
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farcall.model import terminal
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
-
-    from farcall.client.console import Console
+    from farcall.client.bars import Bar
 
 _log = logging.getLogger("farcall")
 
@@ -80,36 +75,29 @@ class Progress:
 
     def __enter__(self) -> None:
         with _harmless():
-            self._report.take(self._count())
-            console = _live_console()
-            self._view = Lines(self._report) if console is None else Bar(self._report, console)
-            self._showing = asyncio.ensure_future(self._show())
-            self._view.show()
+            self._view = _view_of(self._report)
+            self._showing = asyncio.ensure_future(self._show(self._view))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        stack: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._showing is not None:
             self._showing.cancel()
         with _harmless():
+            self._report.take(self._count())
+        with _harmless():
             if self._view is not None:
-                self._report.take(self._count())
                 self._view.close()
 
-    async def _show(self) -> None:
+    async def _show(self, view: Bar | Lines) -> None:
         with _harmless():
-            while self._view is not None:
-                await asyncio.sleep(_STEP_S)
+            while True:
                 self._report.take(self._count())
                 self._report.trouble = self._trouble()
-                self._view.show()
+                view.show()
+                await asyncio.sleep(_STEP_S)
 
 
 @contextlib.contextmanager
-def _harmless() -> Any:
+def _harmless() -> Iterator[None]:
     """Keep a terminal's trouble from a sweep."""
     try:
         yield
@@ -203,80 +191,13 @@ class Lines:
         sys.stderr.flush()
 
 
-def _live_console() -> Console | None:
-    """Return what a bar can be drawn on, or None where it would only leave control codes."""
-    from farcall.client.console import Console  # which has rich, here and below: slow to import
+def _view_of(report: Report) -> Bar | Lines:
+    """Return a bar, or lines where it would only leave control codes."""
+    from farcall.client.console import Console  # which has rich, as bars: slow to import
 
     console = Console(stderr=True)
-    if console.is_jupyter or (console.is_interactive and sys.stderr.isatty()):
-        return console
-    return None
+    if not (console.is_jupyter or (console.is_interactive and sys.stderr.isatty())):
+        return Lines(report)
+    from farcall.client.bars import Bar
 
-
-class Bar:
-    """A row of the live display that all sweeps of a process share: rich draws one at a time."""
-
-    _lock = threading.RLock()  # sweeps may run on several event loops
-    _rows: list[Bar] = []  # noqa: RUF012  # of the whole process
-    _live: Live | None = None
-
-    def __init__(self, report: Report, console: Console) -> None:
-        self._report = report
-        with self._lock:
-            if Bar._live is None:
-                Bar._live = _start(console)
-            self._rows.append(self)
-
-    def show(self) -> None:
-        """Draw."""
-        with self._lock:
-            if self._live is not None:
-                self._live.refresh()
-
-    def close(self) -> None:
-        """Leave the row as it is now: with the last one the display ends."""
-        with self._lock:
-            live = self._live
-            if live is None:
-                return
-            if len(self._rows) == 1:
-                Bar._live = None
-                with contextlib.ExitStack() as last:
-                    last.callback(self._rows.clear)
-                    last.callback(live.stop)
-                    live.refresh()  # stopping draws on terminals alone
-            else:
-                self._rows.remove(self)
-                live.console.print(self.draw())
-
-    def draw(self) -> RenderableType:
-        """Return the row."""
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        row = Table.grid(padding=(0, 1), expand=True)
-        row.add_column(no_wrap=True, max_width=30)
-        row.add_column(ratio=1)
-        bar = ProgressBar(total=self._report.total, completed=self._report.counts.ended)
-        row.add_row(Text(self._report.name), bar)
-        lines = [Text(f"  {self._report}")]
-        if self._report.trouble:
-            lines.append(Text(f"  {self._report.trouble}", style="yellow"))
-        return Group(row, *lines)
-
-
-def _start(console: Console) -> Live:
-    from rich.console import Group
-    from rich.live import Live
-
-    live = Live(
-        console=console,
-        auto_refresh=False,
-        # What goes elsewhere must not come here; what comes here anyway is to stand above.
-        redirect_stdout=sys.stdout.isatty(),
-        get_renderable=lambda: Group(*(row.draw() for row in Bar._rows)),
-    )
-    live.start()
-    return live
+    return Bar(report, console)
