@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import pwd
 import threading
 
 import pytest
@@ -42,6 +43,16 @@ def test_without_a_configuration_there_is_no_server(monkeypatch):
     assert Covalent.configured() is None
     monkeypatch.setenv("COVALENT_DISPATCHER_ADDR", "far")
     assert Covalent.configured().address == "http://far:48008"
+
+
+def test_without_a_home_there_is_no_server(monkeypatch):
+    def unknown(_):
+        raise KeyError("no such user")
+
+    for name in ("COVALENT_CONFIG_DIR", "XDG_CONFIG_DIR", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert Covalent.configured() is None
 
 
 @pytest.mark.parametrize("text", ["[dispatcher", "", '[dispatcher]\naddress="a"\nport="b"\n'])

@@ -70,6 +70,8 @@ class Covalent:
         file = _configuration()
         section: dict[str, Any]
         try:
+            if file is None:
+                raise FileNotFoundError
             section = tomllib.loads(file.read_text(encoding="utf-8"))["dispatcher"]
             return cls(_url(section["address"], int(section["port"])))
         except FileNotFoundError:
@@ -200,10 +202,13 @@ class Covalent:
             ) from error
 
 
-def _configuration() -> Path:
-    """Return the file that Covalent reads (covalent/_shared_files/defaults.py)."""
+def _configuration() -> Path | None:
+    """Return the file that Covalent reads (covalent/_shared_files/defaults.py), if it has one."""
     named = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
-    folder = Path(named) if named else Path("~/.config/covalent").expanduser()
+    try:
+        folder = Path(named) if named else Path("~/.config/covalent").expanduser()
+    except RuntimeError:  # nobody knows where home is
+        return None
     return folder / "covalent.conf"
 
 
