@@ -68,22 +68,26 @@ class Covalent:
         if address:
             return cls(address)
         file = _configuration()
+        if file is None:
+            return cls._of_environment()
         section: dict[str, Any]
         try:
-            if file is None:
-                raise FileNotFoundError
             section = tomllib.loads(file.read_text(encoding="utf-8"))["dispatcher"]
             return cls(_url(section["address"], int(section["port"])))
         except FileNotFoundError:
-            # Covalent makes the file when it is first imported, and takes these into it.
-            host = os.environ.get("COVALENT_DISPATCHER_ADDR")
-            port = os.environ.get("COVALENT_SVC_PORT", "48008")
-            return cls(_url(host, int(port))) if host and port.isdigit() else None
+            return cls._of_environment()
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise FarcallError(
                 f"{file} does not say where Covalent's server is ({error!r}); set address and "
                 "port in its section [dispatcher], or name the server's URL"
             ) from error
+
+    @classmethod
+    def _of_environment(cls) -> Covalent | None:
+        """Return the server that Covalent's file would name once Covalent has made it."""
+        host = os.environ.get("COVALENT_DISPATCHER_ADDR")
+        port = os.environ.get("COVALENT_SVC_PORT", "48008")
+        return cls(_url(host, int(port))) if host and port.isdigit() else None
 
     def running(self) -> list[str]:
         """Return the dispatches that the server calls running.
