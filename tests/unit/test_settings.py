@@ -8,9 +8,9 @@ import pydantic
 import pytest
 
 from farcall import Settings
-from farcall.model import config_trust, settings
+from farcall.model import config_trust, settings, settings_help
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Options
+from farcall.model.settings import Options, Place
 
 DOCUMENTED = {
     "profile": "default",
@@ -118,14 +118,54 @@ def test_tables_are_json_in_the_environment(monkeypatch):
     assert Settings().tags == {"team": "lab"}
     monkeypatch.setenv("FARCALL_TAGS", "team=lab")
     error = refused()
-    assert "tags" in str(error)
+    assert error.option == "tags"
+    assert "FARCALL_TAGS" in str(error)
     assert "JSON" in str(error)
+
+
+def test_none_is_null_in_the_environment(monkeypatch):
+    write("farcall.toml", "stuck_timeout_s = 5")
+    monkeypatch.setenv("FARCALL_STUCK_TIMEOUT_S", "null")
+    assert Settings().stuck_timeout_s is None
+
+
+def test_text_is_text_in_the_environment(monkeypatch):
+    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "123")
+    monkeypatch.setenv("FARCALL_KEEP_ARTIFACTS", "yes")
+    assert (Settings().batch_queue, Settings().keep_artifacts) == ("123", True)
 
 
 def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
     for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "ENDPOINT"):
         monkeypatch.setenv(f"FARCALL_{name}", "x")
     assert Settings().vcpu == 2
+    assert settings_help.origins().startswith("the defaults alone")
+
+
+def test_what_a_job_submits_has_its_region_and_workflow(monkeypatch):
+    monkeypatch.setenv("FARCALL_REGION", "eu-west-9")
+    monkeypatch.setenv("FARCALL_WORKFLOW", "nightly")
+    assert (Settings().region, Settings().workflow) == ("eu-west-9", "nightly")
+    assert settings_help.origin("region") == "FARCALL_REGION"
+    assert settings_help.origins() == "the environment (FARCALL_REGION, FARCALL_WORKFLOW)"
+
+
+def test_another_program_s_file_takes_the_place_of_ours(monkeypatch):
+    Path("farcall.toml").write_text('[executors.awsbatch]\nbatch_queue = "theirs"\nvcpu = 4\n')
+    place = Place("TheirExecutor", "their.conf")
+    monkeypatch.setenv("FARCALL_MEMORY", "5")
+    section = {"prefix": "p", "memory": 6, "time_limit": 600}
+    settings = Settings.within(section, place, time_limit=700)
+    assert (settings.batch_queue, settings.vcpu) == ("covalent-batch-queue", 2)
+    assert (settings.prefix, settings.memory, settings.time_limit) == ("p", 5, 700)
+    assert settings.model_fields_set == {"prefix", "memory", "time_limit"}
+    for wrong, given, words in (
+        ({}, {"vcpu": 0}, r"TheirExecutor\(vcpu=...\), in \[executors.awsbatch\] of their.conf"),
+        ({}, {"vcpus": 1}, "TheirExecutor has an unknown option 'vcpus'"),
+        ({"vcpus": 1}, {}, r"their.conf, section \[executors.awsbatch\] has an unknown option"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            Settings.within(wrong, place, **given)
 
 
 # --- values that look like none ---------------------------------------------------------------
@@ -266,9 +306,13 @@ def test_an_unknown_key_is_refused_with_its_file():
     assert "did you mean batch_queue?" in str(error)
 
 
-def test_a_wrong_value_in_the_environment_is_named(monkeypatch):
-    monkeypatch.setenv("FARCALL_VCPU", "two")
-    assert refused().option == "vcpu"
+@pytest.mark.parametrize("option", ["vcpu", "tags", "keep_artifacts", "retry_on"])
+@pytest.mark.parametrize("text", ["two", "\udcff", "[" * 100_000, "-1", "true}"])
+def test_a_wrong_value_in_the_environment_is_named(monkeypatch, option, text):
+    monkeypatch.setenv(f"FARCALL_{option.upper()}", text)
+    error = refused()
+    assert error.option == option
+    assert str(error).startswith(f"{option} is ")
 
 
 def test_a_file_that_is_no_toml_is_named():

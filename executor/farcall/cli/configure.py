@@ -18,7 +18,7 @@ import click
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from farcall.cli.options import check, parse, read
+from farcall.cli.options import check, parse
 from farcall.cli.printing import hand_out, say
 from farcall.model.config_trust import agree, is_agreed
 from farcall.model.errors import FarcallError, SettingsError
@@ -31,8 +31,9 @@ from farcall.model.settings import (
     decided,
     files,
     from_environment,
+    from_text,
+    read,
 )
-from farcall.model.settings import read as read_file
 from farcall.model.settings_help import Description, describe
 
 _HOME = Path("~/.config/farcall/farcall.toml")
@@ -89,7 +90,7 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     if kept is not None:
         say(f"as it was before: {kept}")
     if is_known and path.name == WORKING_FILE.name:  # what else it decides was agreed to, too
-        agree(path, decided(path, read_file(path)))
+        agree(path, decided(path, read(path)))
     for name in sorted(values.keys() & from_environment().keys()):
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
         say(f"{variable} is set, and comes before the file", err=True)
@@ -107,7 +108,7 @@ def _home_file() -> Path:
 
 def _is_known(path: Path) -> bool:
     """Tell whether all that a file decides was agreed to."""
-    decides = decided(path, read_file(path))
+    decides = decided(path, read(path))
     return not decides or is_agreed(path, decides)
 
 
@@ -120,11 +121,11 @@ def _ask() -> Iterator[tuple[str, Any]]:
         while True:
             text = click.prompt(name, default=str(getattr(today, name)))
             try:
-                Settings(**{name: read(name, text)})
+                Settings(**{name: from_text(name, text)})
             except SettingsError as error:
                 say(str(error), err=True)
                 continue
-            yield name, read(name, text)
+            yield name, from_text(name, text)
             break
 
 

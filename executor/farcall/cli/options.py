@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from pydantic_core import from_json
 
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
+from farcall.model.settings import Settings, from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +66,7 @@ def given(assignments: Iterable[str], short: dict[str, Any]) -> dict[str, Any]:
     options = parse(assignments)
     for name in _SHORT:
         if short.get(name) is not None:
-            options[name] = read(name, short[name])
+            options[name] = from_text(name, short[name])
     check(options)
     return options
 
@@ -84,19 +83,8 @@ def parse(assignments: Iterable[str]) -> dict[str, Any]:
         name = name.strip().replace("-", "_")
         if not equals or not name:
             raise click.UsageError(f"{assignment!r} is no option; write NAME=VALUE, as in vcpu=2")
-        options[name] = read(name, text)
+        options[name] = from_text(name, text)
     return options
-
-
-def read(name: str, text: str) -> Any:
-    """Read an option's value: text as it is, everything else as JSON where it is."""
-    field = Settings.model_fields.get(name)
-    if field is None or field.annotation is str:
-        return text
-    try:
-        return from_json(text)
-    except ValueError:
-        return text  # which Settings reads, or refuses by the option's name
 
 
 def check(options: dict[str, Any]) -> None:

@@ -13,24 +13,25 @@ import contextlib
 import difflib
 import enum
 import functools
+import json
 import os
 import re
 import sys
 from collections.abc import Collection, Mapping
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
 )
-from pydantic_settings.exceptions import SettingsError as SourceError
+from pydantic_core import ErrorDetails
 
 from farcall.model import config_trust, terminal
 from farcall.model.config_trust import CONFIG_VARIABLE
@@ -112,13 +113,6 @@ class Place(NamedTuple):
 
 
 _HOME = Place("BatchExecutor", "farcall.toml")
-_elsewhere: ContextVar[tuple[Place, dict[str, Any]] | None] = ContextVar("elsewhere", default=None)
-"""Another program's place, and the options in its file, in place of those of ``farcall.toml``."""
-
-
-def _place() -> Place:
-    elsewhere = _elsewhere.get()
-    return elsewhere[0] if elsewhere else _HOME
 
 
 class Options(TypedDict, total=False):
@@ -155,7 +149,7 @@ class Options(TypedDict, total=False):
     page_url: str
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Every option, checked when made.
 
     Attributes:
@@ -210,9 +204,7 @@ class Settings(BaseSettings):
         https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, env_ignore_empty=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     profile: _Where = "default"
     region: _Where = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
@@ -257,15 +249,31 @@ class Settings(BaseSettings):
     page_url: _Where = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
 
     def __init__(self, **options: Unpack[Options]) -> None:
-        _refuse_unknown(options, _place().constructor)
+        self._load(options, _HOME)
+
+    def _load(
+        self, options: Mapping[str, Any], place: Place, section: Mapping[str, Any] | None = None
+    ) -> None:
+        """Set the options that are given, and the others from the environment and the file.
+
+        Args:
+            options: Those given.
+            place: What errors call things.
+            section: Those in another program's file, in place of farcall.toml's.
+
+        Raises:
+            SettingsError: A value is wrong, or an option is unknown.
+        """
+        _refuse_unknown(options, place.constructor)
+        environment = from_environment()
+        _refuse_unknown(environment, "the environment", ENVIRONMENT_PREFIX)
+        given = {**environment, **options}
+        if section is None:
+            section = _agreed_file(given.keys())
         try:
-            super().__init__(**options)
+            super().__init__(**{**section, **given})
         except ValidationError as error:
-            raise _explain(error) from None
-        except SourceError as error:
-            raise SettingsError(
-                f"{error}; options that are tables are written as JSON in the environment"
-            ) from error
+            raise _explain(error, place) from None
 
     @field_validator("*", mode="before")
     @classmethod
@@ -317,11 +325,9 @@ class Settings(BaseSettings):
             SettingsError: A value is wrong, or an option is unknown.
         """
         _refuse_unknown(section, f"{place.file}, section [{'.'.join(SECTION)}]")
-        token = _elsewhere.set((place, dict(section)))
-        try:
-            return cls(**options)
-        finally:
-            _elsewhere.reset(token)
+        settings = cls.__new__(cls)
+        settings._load(options, place, section)
+        return settings
 
     def replace(self, **options: Unpack[Options]) -> Settings:
         """Return settings that differ in some options.
@@ -332,32 +338,29 @@ class Settings(BaseSettings):
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**given, **options})
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # pydantic passes them by name
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources: arguments, environment, file."""
-        _refuse_unknown(from_environment(), "the environment", ENVIRONMENT_PREFIX)
-        # Merged here: pydantic-settings would merge the tables of two sources key by key.
-        given = {**env_settings(), **init_settings()}
-        merged = {**_agreed_file(given.keys()), **given}
-        return (InitSettingsSource(settings_cls, init_kwargs=merged),)
 
+def from_environment() -> dict[str, Any]:
+    """Return the options in the environment, unknown ones too.
 
-def from_environment() -> dict[str, str]:
-    """Return the variables that are ours, without those a job of ours finds in its environment."""
-    return {
-        name[len(ENVIRONMENT_PREFIX) :].lower(): value
-        for name, value in os.environ.items()
-        if name.startswith(ENVIRONMENT_PREFIX)
-        and name not in JOB_ENVIRONMENT
-        and name != CONFIG_VARIABLE
+    What else a job of ours finds in its environment is none.
+    """
+    found = {
+        name[len(ENVIRONMENT_PREFIX) :].lower(): text
+        for name, text in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in _NO_OPTIONS
     }
+    return {name: from_text(name, text) for name, text in found.items()}
+
+
+def from_text(option: str, text: str) -> Any:
+    """Return an option's value: text as it is, everything else as JSON where it is."""
+    field = Settings.model_fields.get(option)
+    if field is None or field.annotation is str:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text  # which Settings reads, or refuses by the option's name
 
 
 def files() -> list[Path]:
@@ -387,9 +390,6 @@ def from_file() -> dict[str, Any]:
     Raises:
         SettingsError: It cannot be read, or has an unknown option.
     """
-    elsewhere = _elsewhere.get()
-    if elsewhere is not None:
-        return elsewhere[1]
     there = files()
     return read(there[0]) if there else {}
 
@@ -434,8 +434,7 @@ def _agreed_file(given: Collection[str]) -> dict[str, Any]:
         SettingsError: That is not so, or it cannot be read, or has an unknown option.
     """
     section = from_file()
-    is_ours = _elsewhere.get() is None and not os.environ.get(CONFIG_VARIABLE)
-    if is_ours and files()[:1] == [WORKING_FILE]:
+    if not os.environ.get(CONFIG_VARIABLE) and files()[:1] == [WORKING_FILE]:
         decides = decided(WORKING_FILE, section)
         if not decides.keys() <= set(given):
             config_trust.check(WORKING_FILE, decides)
@@ -454,32 +453,39 @@ def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") ->
         raise SettingsError(f"{where} has an unknown option {found!r}; {hint}", option=name)
 
 
-def _explain(error: ValidationError) -> SettingsError:
+def _explain(error: ValidationError, place: Place) -> SettingsError:
     problems = error.errors()
-    lines = [_explain_one(problem) for problem in problems]
+    lines = [_explain_one(problem, place) for problem in problems]
     return SettingsError("\n".join(lines), option=str(problems[0]["loc"][0]))
 
 
-def _explain_one(problem: ErrorDetails) -> str:
+def _explain_one(problem: ErrorDetails, place: Place) -> str:
     option = str(problem["loc"][0])
     found = problem["input"]
     kind = type(found).__name__
     shown = f"a {kind}" if option in _SECRET else f"{found!r} ({kind})"
     return (
         f"{option} is {shown}: {_allowed(option, problem)}. "
-        f"Set {option} in {_place().constructor}({option}=...), in [{'.'.join(SECTION)}] of "
-        f"{_place().file} or in {ENVIRONMENT_PREFIX}{option.upper()}"
+        f"Set {option} in {place.constructor}({option}=...), in [{'.'.join(SECTION)}] of "
+        f"{place.file} or in {ENVIRONMENT_PREFIX}{option.upper()}"
     )
 
 
 def _allowed(option: str, problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
         return PATTERNS.get(option, "it has characters that are not allowed")
+    if problem["type"] == "dict_type":
+        return "a table is allowed, which is JSON in the environment and on the command line"
     text = problem["msg"].removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
 
 _SECRET = ("job_definition_extra",)
+
+_NO_OPTIONS = {CONFIG_VARIABLE, *JOB_ENVIRONMENT} - {
+    f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields
+}
+"""Variables that are ours; a job's region and workflow are options of what it submits, too."""
 
 PATTERNS = {
     "region": "a region's name, such as eu-west-1, is allowed",
