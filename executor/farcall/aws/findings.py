@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
 from farcall.aws import refusals
+from farcall.model.clock import within
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings_help import origin
-from farcall.model.timeouts import within
 
 OK = "ok"
 WARNING = "warning"

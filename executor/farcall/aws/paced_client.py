@@ -13,6 +13,7 @@ import random
 from typing import Any
 
 from farcall.aws import clients, refusals
+from farcall.model import clock
 from farcall.model.errors import ServiceError
 
 _log = logging.getLogger("farcall")
@@ -22,7 +23,6 @@ _AT_ONCE = 40
 """Calls of one lane on their way at once; a client has connections for three lanes."""
 _PATIENCE_S = 10.0
 _FIRST_WAIT_S = 0.3
-_LONGEST_WAIT_S = 5.0
 _SAY_S = 60.0
 _SAY_FAILING_S = 15.0
 """Longer than most calls are tried again: who makes them has words of their own."""
@@ -69,17 +69,17 @@ class Limiter:
     @property
     def pace(self) -> float:
         """Calls a second at this moment."""
-        waited = _now() - self._refused
+        waited = clock.now() - self._refused
         return min(self._most, self._base + waited + (waited / self._PATIENCE_S) ** 4)
 
     async def turn(self) -> float:
         """Wait for a turn; return the pace at which it was given, for `throttled`."""
         async with self._line:  # one behind the other, so that a 429 slows down those who wait
-            begun = _now()
-            while (wait := self._next - _now()) > 0:  # noqa: ASYNC110  # may grow
+            begun = clock.now()
+            while (wait := self._next - clock.now()) > 0:  # noqa: ASYNC110  # may grow
                 await asyncio.sleep(wait)
             pace = self.pace
-            due = max(begun, self._next, _now() - self._LATE_S)
+            due = max(begun, self._next, clock.now() - self._LATE_S)
             self._next = due + 1 / pace
             return pace
 
@@ -95,7 +95,7 @@ class Limiter:
         slower = max(self._LEAST, self._KEPT * pace)
         if slower >= self.pace:
             return
-        now = _now()
+        now = clock.now()
         self._base, self._refused = slower, now
         # Clients that were refused together are not to come again together.
         pause = random.uniform(0.5, 1) / slower  # noqa: S311  # no secret
@@ -178,7 +178,7 @@ class Lane:
         self._limiter.throttled(self._limiter.pace)
 
     def _note_refused(self, error: ServiceError) -> None:
-        now = _now()
+        now = clock.now()
         # A lane that was not used for long, because a call was withdrawn, was refused nothing.
         if self._refused_since is None or now - self._refused_at > _SAY_S:
             self._refused_since = self._said_at = now
@@ -243,7 +243,7 @@ class Tries:
         Raises:
             ServiceError: A further try makes no sense; it names the tries there were.
         """
-        now = _now()
+        now = clock.now()
         if self._failing_since is None:
             self._failing_since = now
         self._count += 1
@@ -258,14 +258,9 @@ class Tries:
         if spent_s - self._said_at >= _SAY_FAILING_S:
             self._said_at = spent_s
             _log.warning("%s; trying again since %.0f s", error, spent_s)
-        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (self._count - 1))
-        await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
+        await clock.back_off(self._count, _FIRST_WAIT_S)
 
 
 def is_throttling(code: str) -> bool:
     """Tell whether an error's code means that calls come too fast."""
     return code in _THROTTLED
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

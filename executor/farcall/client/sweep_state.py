@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from farcall.client.byte_budget import Place, Window
 from farcall.client.progress import Counts
-from farcall.engine.watch import Arrival, OnArrival, moment
+from farcall.engine.watch import Arrival, OnArrival
+from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload.results import Result
@@ -123,7 +124,7 @@ class Wait:
 
     def postpone(self, ready: Ready) -> bool:
         """Have a task fetched again a little later; tell whether that still makes sense."""
-        now = moment()
+        now = clock.now()
         since = now if ready.failing_since is None else ready.failing_since
         if now - since > _GIVE_UP_S:
             return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from farcall.model import clock
+
 _BURST_S = 1.0
 _QUIET_S = 0.3
 _FIRST_HOLD_S, _LONGEST_HOLD_S = 0.2, 2.0
@@ -26,11 +28,11 @@ class Gate:
     def announce(self) -> None:
         """Note that a task is about to come."""
         if self._opening is not None:
-            self._last = asyncio.get_running_loop().time()
+            self._last = clock.now()
 
     async def passing(self) -> None:
         """Wait until it is time to go on."""
-        now = asyncio.get_running_loop().time()
+        now = clock.now()
         is_burst = now - self._last < _BURST_S
         self._last = now
         if not is_burst:
@@ -41,9 +43,8 @@ class Gate:
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
-        loop = asyncio.get_running_loop()
-        latest = loop.time() + self._hold_s
+        latest = clock.now() + self._hold_s
         self._hold_s = min(2 * self._hold_s, _LONGEST_HOLD_S)
-        while (until := min(self._last + _QUIET_S, latest)) > loop.time():  # noqa: ASYNC110
-            await asyncio.sleep(until - loop.time())
+        while (until := min(self._last + _QUIET_S, latest)) > clock.now():  # noqa: ASYNC110
+            await asyncio.sleep(until - clock.now())
         self._opening = None

@@ -16,8 +16,8 @@ from typing import Any
 
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.endings import telling, verdict
-from farcall.engine.watch import Watch, moment
-from farcall.model import endings, errors, exit_codes
+from farcall.engine.watch import Watch
+from farcall.model import clock, endings, errors, exit_codes
 from farcall.model.endings import About
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.submission import Submission
@@ -75,7 +75,7 @@ class Attempts:
 
     def look(self, watch: Watch) -> None:
         """List what children's failed attempts stored, unless that was done just now."""
-        if moment() >= self._rests.get(watch, 0.0):
+        if clock.now() >= self._rests.get(watch, 0.0):
             self._looks[watch] = None
             self._start()
 
@@ -150,7 +150,7 @@ class Attempts:
         where = watch.submission.where
         listed = await self._store_of(where.bucket).list_keys(where.attempts_prefix)
         if watch.waiting:  # still
-            self._rests[watch] = moment() + (1 + len(listed) // _PAGE) * _PAGE_S
+            self._rests[watch] = clock.now() + (1 + len(listed) // _PAGE) * _PAGE_S
         new: dict[int, int] = {}
         for index, number in (_place(where, key) for key, _ in listed):
             known = max(watch.tried.get(index, 0), new.get(index, 0))

@@ -16,9 +16,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
-from farcall.engine.watch import Ended, Patience, Trouble, Watch, moment
+from farcall.engine.watch import Ended, Patience, Trouble, Watch
+from farcall.model import clock
+from farcall.model.clock import within
 from farcall.model.jobs import JobDetail
-from farcall.model.timeouts import within
 from farcall.storage.store import Store
 from farcall_runtime.contract import outcomes_prefix
 
@@ -128,7 +129,7 @@ class _Lane:
     def __init__(self, inbox: Inbox) -> None:
         self.watches: dict[str, Watch] = {}
         self._inbox = inbox
-        self._news = moment()
+        self._news = clock.now()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._least_s = _SHORTEST_S
@@ -136,7 +137,7 @@ class _Lane:
         self._patience = Patience(inbox.trouble)
 
     def hurry(self) -> None:
-        self._news = moment()
+        self._news = clock.now()
         self._wake.set()
 
     def start(self) -> None:
@@ -158,7 +159,7 @@ class _Lane:
     async def _pause(self) -> None:
         least_s = self._least_s * self._inbox.crowd
         await asyncio.sleep(least_s)
-        in_vain_s = moment() - self._news
+        in_vain_s = clock.now() - self._news
         wait_s = min(self._longest_s, _SHARE_OF_WAIT * in_vain_s) - least_s
         if wait_s <= 0:  # or something was announced meanwhile
             return
@@ -171,7 +172,7 @@ class _Lane:
         wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
         self._least_s = _SHORTEST_S
         if not wanted:
-            self._news = moment()  # those who fetch are busy, and will want more
+            self._news = clock.now()  # those who fetch are busy, and will want more
             return
         self._longest_s = min(watch.settings.poll_freq for watch in wanted.values())
         # Taken before the listing. S3 lists whatever was stored before it was asked, so a task
@@ -197,7 +198,7 @@ class _Lane:
             page, last = await self._inbox.store.list_outcomes(self._inbox.root, bundle, start)
             pages += 1
             foreign += bool(last and not page)
-            now = moment()
+            now = clock.now()
             for arrived in page:
                 watch = wanted.get(arrived.bundle)
                 if watch is not None and arrived.index in watch.waiting:
@@ -215,7 +216,7 @@ class _Lane:
             if index not in watch.waiting:
                 continue
             if detail is not None:
-                self._news = moment()
+                self._news = clock.now()
                 watch.deliver(index, Ended(detail))
             else:
                 watch.ended.pop(index, None)

@@ -27,6 +27,7 @@ from farcall.aws import refusals
 from farcall.aws.paced_client import Ticket, Tries
 from farcall.backends.batch.client import LOOK_FOR_S, Batch
 from farcall.backends.batch.endings import WITHDRAWN
+from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.payload.bundle import Bundle
 from farcall.storage.store import Store
@@ -203,9 +204,8 @@ class Sender:
 
     async def _await_listed(self, where: Location, queue: str) -> str:
         """Return the ID of a job that has left something in the bucket, once Batch lists it."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + LOOK_FOR_S
-        while loop.time() < until:
+        until = clock.now() + LOOK_FOR_S
+        while clock.now() < until:
             found = await self._batch.find_named(queue, where.bundle)
             if found:
                 return found[0]

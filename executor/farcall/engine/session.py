@@ -27,11 +27,11 @@ from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
 from farcall.engine.watch import Arrival
+from farcall.model.clock import within
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.model.timeouts import within
 from farcall.payload.spill import where_needed
 from farcall.storage.bundles import Calls
 from farcall.storage.chunks import Written

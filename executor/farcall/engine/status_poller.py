@@ -19,9 +19,10 @@ from itertools import islice
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.backends.batch.endings import STUCK, blocked, is_blocked
 from farcall.engine.attempt_reporter import Attempts
-from farcall.engine.watch import Ended, Patience, Trouble, Watch, moment
+from farcall.engine.watch import Ended, Patience, Trouble, Watch
+from farcall.model import clock
+from farcall.model.clock import within
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.timeouts import within
 
 _log = logging.getLogger("farcall")
 
@@ -66,7 +67,7 @@ class Questions:
 
     def hurry(self, watch: Watch) -> None:
         """Ask soon about a job that is new, or to which something happens."""
-        watch.news = moment()
+        watch.news = clock.now()
         watch.ask_at = min(watch.ask_at, watch.news + _SHORTEST_S)
         if watch.ask_at < self._rests_until:
             self._wake.set()
@@ -107,7 +108,7 @@ class Questions:
         self._rests_until = min((w.ask_at for w in self._watches.values()), default=math.inf)
         if self._missing:
             self._rests_until = min(self._rests_until, self._missing_at)
-        wait_s = self._rests_until - moment()
+        wait_s = self._rests_until - clock.now()
         if wait_s > _TOGETHER_S:
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(min(wait_s, _LONGEST_S), self._wake.wait())
@@ -121,7 +122,7 @@ class Questions:
         Where there are more than one call takes, half of it is for those to which something
         happened last: they are the nearest to their end. The others take turns.
         """
-        soon = moment() + _TOGETHER_S
+        soon = clock.now() + _TOGETHER_S
         due = [watch for watch in self._watches.values() if watch.ask_at <= soon]
         if len(due) <= DESCRIBE_IDS:
             return due
@@ -146,7 +147,7 @@ class Questions:
             else:
                 pages = await self._learn(watch, detail)
             if not math.isinf(watch.ask_at):
-                watch.ask_at = moment() + max(_interval(watch), pages * _SHORTEST_S)
+                watch.ask_at = clock.now() + max(_interval(watch), pages * _SHORTEST_S)
         said = {watch: found.get(heads.get(watch, "")) for watch in watches}
         await self._look_after_blocked(
             {w: w.detail if w.submission.size == 1 else said[w] for w in watches}
@@ -155,7 +156,7 @@ class Questions:
 
     def _note_unseen(self, watch: Watch) -> None:
         """A job may be missing right after its submission, and for ever once Batch forgot it."""
-        now = moment()
+        now = clock.now()
         watch.unseen_since = watch.unseen_since or now
         if now - watch.unseen_since > _LOST_AFTER_S:
             watch.ended = dict.fromkeys(watch.waiting)
@@ -168,7 +169,7 @@ class Questions:
         if watch.take(detail):
             self._on_news(watch)
             if not is_first:  # what is told first may have been so for long
-                watch.news = moment()
+                watch.news = clock.now()
         if detail.attempts_allowed > 1 and not detail.status.is_final:
             if watch.submission.size == 1:
                 self._attempts.note(watch, 0, detail)
@@ -182,7 +183,7 @@ class Questions:
         new = [index for index in failed if index in watch.waiting and index not in watch.ended]
         if new:
             watch.ended.update(dict.fromkeys(new))
-            watch.news = moment()
+            watch.news = clock.now()
             self._on_news(watch)
         return 1 + len(failed) // _LISTED_CHILDREN
 
@@ -192,7 +193,7 @@ class Questions:
         Args:
             details: What Batch says of each plain job, and of an array's child that may be next.
         """
-        now = moment()
+        now = clock.now()
         new: dict[str, list[Watch]] = {}
         stuck: dict[str, list[Watch]] = {}
         for watch, detail in details.items():
@@ -227,7 +228,7 @@ class Questions:
 
     async def _ask_missing(self) -> int:
         """Ask how tasks ended that left no outcome, and tell; return how many were asked for."""
-        if not self._missing or moment() + _TOGETHER_S < self._missing_at:
+        if not self._missing or clock.now() + _TOGETHER_S < self._missing_at:
             return 0
         asked = self._take_missing()
         found = await self._batch.describe([watch.submission.id_of(i) for watch, i in asked])
@@ -238,7 +239,7 @@ class Questions:
                 del self._missing[watch]
             told = self._tell(watch, index, found.get(watch.submission.id_of(index))) or told
         if not told:
-            self._missing_at = moment() + _SHORTEST_S
+            self._missing_at = clock.now() + _SHORTEST_S
         return len(asked)
 
     def _take_missing(self) -> list[tuple[Watch, int]]:
@@ -251,7 +252,7 @@ class Questions:
         """Tell how a task ended; return False if that is not known yet."""
         if index not in watch.waiting:
             return False
-        now = moment()
+        now = clock.now()
         if detail is not None:
             watch.children_unseen_since = None
             is_over = detail.status.is_final
@@ -286,5 +287,5 @@ def _head(watch: Watch) -> str:
 
 
 def _interval(watch: Watch) -> float:
-    in_vain_s = moment() - watch.news
+    in_vain_s = clock.now() - watch.news
     return max(_SHORTEST_S, min(watch.settings.poll_freq, _SHARE_OF_WAIT * in_vain_s))

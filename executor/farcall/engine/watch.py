@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from farcall.aws import refusals
+from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
@@ -171,8 +171,8 @@ class Trouble:
         minutes = max(1, round(left_s / 60))
         text = f"{error}; jobs go on meanwhile; trying again for {minutes} min"
         self._texts[patience] = text
-        if is_new or moment() - self._said_at >= _SAY_S:
-            self._said_at = moment()
+        if is_new or clock.now() - self._said_at >= _SAY_S:
+            self._said_at = clock.now()
             _log.warning("%s", text)
             self._tell()
 
@@ -230,7 +230,7 @@ class Patience:
 
     def bear(self, error: FarcallError) -> bool:
         """Note a failure; tell whether it is borne, and not given up."""
-        now = moment()
+        now = clock.now()
         if self._failing_since is None:
             self._failing_since = now
         left_s = self._failing_since + _GIVE_UP_S - now
@@ -295,8 +295,3 @@ def is_unseen(error: BaseException) -> bool:
             known.add(id(each))
             left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
     return False
-
-
-def moment() -> float:
-    """Return the time of the event loop in seconds."""
-    return asyncio.get_running_loop().time()

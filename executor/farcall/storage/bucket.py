@@ -8,11 +8,9 @@ credentials that have expired since it asked for them. `farcall.aws.s3` repeats 
 
 from __future__ import annotations
 
-import asyncio
 import html
 import logging
 import math
-import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -23,6 +21,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import S3Store
 
 from farcall.aws import refusals
+from farcall.model import clock
 from farcall.model.errors import ServiceError, SettingsError
 from farcall_runtime.refusals import may_pass
 
@@ -30,7 +29,6 @@ _log = logging.getLogger("farcall")
 
 _TRY_FOR_S = 60.0
 _FIRST_WAIT_S = 0.2
-_LONGEST_WAIT_S = 5.0
 
 _WHOLE = "Received non-partial response when range requested"
 RANGE_IGNORED = "RangeIgnored"
@@ -97,7 +95,7 @@ class Bucket:
             SettingsError: There is no such bucket.
             ServiceError: S3 refused, or failed each time.
         """
-        begun, tries = _now(), 0
+        begun, tries = clock.now(), 0
         met: Counter[str] = Counter()
         while True:
             tries += 1
@@ -107,13 +105,12 @@ class Bucket:
                 told = self._explain(operation, key, error)
                 if told is None:
                     raise
-                spent_s = _now() - begun
+                spent_s = clock.now() - begun
                 refusals.heard(str(told))
                 if await self._is_over(told, spent_s, met):
                     raise _with_remedy(told, error, tries, spent_s) from _plain(error)
                 self._say(told, spent_s)
-            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (tries - 1))
-            await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
+            await clock.back_off(tries, _FIRST_WAIT_S)
 
     async def _is_over(self, told: Exception, spent_s: float, met: Counter[str]) -> bool:
         """Tell whether there is no further try, or see to what it needs.
@@ -144,8 +141,8 @@ class Bucket:
 
     def _say(self, told: Exception, spent_s: float) -> None:
         """Say now and then that something is asked again and again."""
-        if spent_s >= _SAY_AFTER_S and _now() - self._said_at >= _SAY_S:
-            self._said_at = _now()
+        if spent_s >= _SAY_AFTER_S and clock.now() - self._said_at >= _SAY_S:
+            self._said_at = clock.now()
             _log.warning("%s; trying again since %.0f s", told, spent_s)
 
     def _store(self, *, sending: bool) -> S3Store:
@@ -219,7 +216,3 @@ def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: flo
     if what_to_do:
         return refusals.like(told, f"{told}; {what_to_do}")
     return refusals.explain_tries(told, tries, spent_s) if _may_pass(told) else told
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -10,6 +10,7 @@ from farcall.aws import refusals
 from farcall.aws.clients import Aws
 from farcall.aws.paced_client import is_throttling
 from farcall.engine.session import Session
+from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 
@@ -75,7 +76,7 @@ class Account:
     @property
     def trouble(self) -> str:
         """What to say while Batch answers that requests come too fast; else empty."""
-        if self._refused_at is None or _now() - self._refused_at > _REFUSED_FOR_S:
+        if self._refused_at is None or clock.now() - self._refused_at > _REFUSED_FOR_S:
             return ""
         return (
             "Batch refuses some requests, because the account makes too many; "
@@ -83,19 +84,15 @@ class Account:
         )
 
     def _note_sent(self, **_: Any) -> None:
-        self._times.append(_now())
+        self._times.append(clock.now())
         self._forget()
 
     def _forget(self) -> None:
-        while self._times and self._times[0] < _now() - _MINUTE_S:
+        while self._times and self._times[0] < clock.now() - _MINUTE_S:
             self._times.popleft()
 
     def _note_answered(self, parsed_response: dict[str, Any] | None = None, **_: Any) -> None:
         said = parsed_response or {}
         status = said.get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status == 429 or is_throttling(str(said.get("Error", {}).get("Code", ""))):
-            self._refused_at = _now()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+            self._refused_at = clock.now()

@@ -8,13 +8,13 @@ asked for again.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Container, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
 from farcall.engine.session import Session
+from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.ui.account import Account
@@ -187,7 +187,7 @@ class _Queue:
         """Take in what a job is; tell whether it changed and is shown."""
         before = self.known.get(job_id)
         settled_at = before.settled_at if before else float("inf")
-        self.known[job_id] = _Known(entry, settled_at, _now())
+        self.known[job_id] = _Known(entry, settled_at, clock.now())
         return entry is not None and (before is None or before.entry != entry)
 
     def changed(self, page: list[JobDetail]) -> list[JobDetail]:
@@ -217,7 +217,7 @@ class _Queue:
         """
         times = [job.created_at for job in page if job.created_at is not None]
         self._newest = max(filter(None, (*times, self._newest)), default=None)
-        now = _now()
+        now = clock.now()
         for job in page:
             known = self.known.get(job.job_id)
             if known is None or known.settled_at != float("inf"):
@@ -230,7 +230,7 @@ class _Queue:
     def has_settled(self, page: list[JobDetail]) -> bool:
         """Tell whether nothing unknown can stand behind a page."""
         known = [self.known.get(job.job_id) for job in page]
-        return all(each is not None and each.settled_at <= _now() for each in known)
+        return all(each is not None and each.settled_at <= clock.now() for each in known)
 
     def shown(self) -> Iterator[Entry]:
         """Yield the jobs that are shown."""
@@ -265,7 +265,3 @@ def user(session: Session) -> str:
 def counts(array: JobDetail) -> dict[str, int]:
     """Return how many children of an array have which status, without the zeros."""
     return {status: count for status, count in array.status_summary.items() if count}
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from farcall.model.timeouts import within
+from farcall.model.clock import within
 from farcall.ui.guard import as_json
 
 HEARTBEAT_S = 15.0

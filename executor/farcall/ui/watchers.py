@@ -15,8 +15,9 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from farcall.model import clock
+from farcall.model.clock import within
 from farcall.model.errors import FarcallError
-from farcall.model.timeouts import within
 from farcall.operations.json_view import moment
 from farcall.ui.account import Account
 
@@ -143,7 +144,7 @@ class Watcher(abc.ABC, Generic[K]):
         """Tell those who listen what changed."""
         keys = list(keys)
         if keys:
-            self._changed_at = _now()
+            self._changed_at = clock.now()
             self.on_change(keys)
         for feed in self._feeds:
             feed.note(keys)
@@ -163,12 +164,12 @@ class Watcher(abc.ABC, Generic[K]):
     async def _run(self) -> None:
         while True:
             # Who reloads the page again and again does not ask AWS each time.
-            await asyncio.sleep(self._looked_at + ACTIVE_S - _now())
+            await asyncio.sleep(self._looked_at + ACTIVE_S - clock.now())
             self._hurried.clear()
             await self._look_once()
-            self._looked_at = _now()
+            self._looked_at = clock.now()
             self.tell([])  # of the state
-            lively = self.is_active() or _now() < self._changed_at + _LIVELY_S
+            lively = self.is_active() or clock.now() < self._changed_at + _LIVELY_S
             pause_s = TROUBLE_S if self.error else ACTIVE_S if lively else QUIET_S
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(pause_s, self._hurried.wait())
@@ -186,7 +187,3 @@ class Watcher(abc.ABC, Generic[K]):
             )
         else:
             self.error = ""
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -16,9 +16,9 @@ from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import resource_requirements
 from farcall.backends.batch.preflight import find_image, find_log_group, find_queue, find_role
+from farcall.model.clock import within
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
-from farcall.model.timeouts import within
 from farcall_runtime.contract import PROTOCOL_VERSION
 
 _ECS = "ecs-tasks.amazonaws.com"

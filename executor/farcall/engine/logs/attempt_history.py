@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta, timezone
@@ -11,7 +10,7 @@ from farcall.backends.batch.cloudwatch import Log
 from farcall.engine.delivered import Delivered
 from farcall.engine.logs.transcript import Ending
 from farcall.engine.session import Session
-from farcall.model import endings
+from farcall.model import clock, endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
@@ -64,7 +63,7 @@ class Course:
         self.index = index
         self.chunks = Chunks(self.store, submission, index)
         self._final: Ending | None = None
-        self._asked_at = _now()
+        self._asked_at = clock.now()
         self._is_forgotten = False
 
     def last(self) -> int:
@@ -112,7 +111,7 @@ class Course:
         """
         if self.kept() is not None or self._has_ended(number):
             return True
-        if _now() - self._asked_at >= _ASK_S:
+        if clock.now() - self._asked_at >= _ASK_S:
             await self.ask()
         return self._has_ended(number) or await self.ending(number) is not None
 
@@ -122,7 +121,7 @@ class Course:
         Raises:
             ServiceError: Batch refused the call.
         """
-        self._asked_at = _now()
+        self._asked_at = clock.now()
         session = await self._find()
         detail = await session.detail(self.submission.id_of(self.index))
         if detail is not None:
@@ -182,7 +181,3 @@ class Course:
 
 def _is_past(moment: datetime) -> bool:
     return moment < datetime.now(timezone.utc)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -17,6 +17,7 @@ from farcall.engine.logs.attempt_history import Course
 from farcall.engine.logs.tail import EVERYTHING, Part, Prepared, prepare
 from farcall.engine.logs.transcript import LOG, Line, Transcript
 from farcall.engine.session import Session
+from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
 from farcall.storage.store import Store
@@ -223,7 +224,7 @@ class Mark:
             seen: By stream, how many chunks there were. As long as they are few, every container
                 stores its output soon.
         """
-        now = asyncio.get_running_loop().time()
+        now = clock.now()
         if max(seen.values()) >= _FROM_CHUNKS and now >= self._due:
             self._due = now + _RENEW_S
             self._storing = asyncio.ensure_future(self._put())

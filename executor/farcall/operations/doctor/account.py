@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from farcall.aws import clients, refusals
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, told
+from farcall.model.clock import within
 from farcall.model.errors import ServiceError
-from farcall.model.timeouts import within
 
 _SKEW_S = 60
 """AWS refuses what was signed five minutes ago, or will be in five minutes."""

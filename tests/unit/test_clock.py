@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.model.timeouts import within
+from farcall.model.clock import within
 
 pytestmark = pytest.mark.usefixtures("clock")
 
