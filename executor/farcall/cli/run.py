@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
 from farcall.backends.batch.endings import blocked
-from farcall.cli import reattach
+from farcall.cli import attach
 from farcall.cli.options import called, given, job_options, value_file
 from farcall.cli.printing import say
 from farcall.cli.signatures import Call
@@ -129,11 +129,11 @@ async def _run(
         job = await opened.submit(target.function, *bound.args, **bound.kwargs)
         telling = asyncio.ensure_future(_tell_states(job))
         try:
-            await reattach.stream(job, all_to_stderr=is_alone)
+            await attach.stream(job, all_to_stderr=is_alone)
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
-        return await reattach.hand_over(job, output, keeps=keeps, show=show)
+        return await attach.hand_over(job, output, keeps=keeps, show=show)
 
 
 async def _tell_states(job: Job[Any]) -> None:
