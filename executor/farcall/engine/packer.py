@@ -6,10 +6,12 @@ and the same function pickled as often.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from farcall.engine.batcher import Batcher
 from farcall.payload import pickling
 from farcall.payload.pickling import Call, Packed
 
@@ -17,11 +19,11 @@ _TOGETHER = 256
 """Calls pickled in one go; those that wait for them go on together, which holds up the loop."""
 
 
-class _Wanted(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class _Wanted:
     function: Callable[..., Any]
     call: Call
     cache_dir: str
-    packed: asyncio.Future[tuple[Packed, Packed]]
 
 
 class Packer:
@@ -32,9 +34,9 @@ class Packer:
     """
 
     def __init__(self, in_thread: Callable[..., Awaitable[Any]]) -> None:
-        self._in_thread = in_thread
-        self._wanted: list[_Wanted] = []
-        self._packing: asyncio.Task[None] | None = None
+        self._batcher: Batcher[_Wanted, tuple[Packed, Packed]] = Batcher(
+            partial(in_thread, _pack_all), _TOGETHER
+        )
 
     async def pack(
         self, function: Callable[..., Any], call: Call, cache_dir: str
@@ -50,31 +52,7 @@ class Packer:
             TaskNotPicklableError: Something cannot be pickled; the message says what.
             NoRoomError: There is no room in that folder.
         """
-        packed = asyncio.get_running_loop().create_future()
-        self._wanted.append(_Wanted(function, call, cache_dir, packed))
-        if self._packing is None or self._packing.done():
-            self._packing = asyncio.ensure_future(self._pack_waiting())
-        found: tuple[Packed, Packed] = await packed
-        return found
-
-    async def _pack_waiting(self) -> None:
-        while self._wanted:
-            some, self._wanted = self._wanted[:_TOGETHER], self._wanted[_TOGETHER:]
-            some = [wanted for wanted in some if not wanted.packed.done()]  # cancelled meanwhile
-            done: list[tuple[Packed, Packed] | Exception]
-            try:
-                done = await self._in_thread(_pack_all, some)
-            except Exception as error:  # whatever it is, nobody is to wait for ever
-                done = [error] * len(some)
-            for wanted, found in zip(some, done, strict=True):
-                if wanted.packed.done():
-                    continue
-                if isinstance(found, Exception):
-                    wanted.packed.set_exception(found)
-                else:
-                    wanted.packed.set_result(found)
-            del some, done  # which hold the pickles
-            await asyncio.sleep(0)
+        return await self._batcher.ask(_Wanted(function, call, cache_dir))
 
 
 def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
@@ -82,11 +60,13 @@ def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
     functions: dict[int, Packed] = {}
     done: list[tuple[Packed, Packed] | Exception] = []
     with pickling.project_by_value():
-        for function, call, cache_dir, _ in some:
+        for wanted in some:
+            function = wanted.function
             try:
                 if id(function) not in functions:
                     functions[id(function)] = pickling.pack_function(function)
-                done.append((functions[id(function)], pickling.pack_call([call], cache_dir)))
+                call = pickling.pack_call([wanted.call], wanted.cache_dir)
+                done.append((functions[id(function)], call))
             except Exception as error:  # the caller is to have it
                 done.append(error)
     return done

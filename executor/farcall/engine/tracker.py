@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from itertools import islice
 
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.engine.attempt_reporter import Attempts
+from farcall.engine.batcher import Batcher
 from farcall.engine.outcome_poller import Inbox
 from farcall.engine.status_poller import Questions
 from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
@@ -45,8 +45,7 @@ class Tracker:
             batch, self._watches, self._look_soon, self._attempts, self.trouble
         )
         self._on_empty = self._forget  # once, and not for each of 10,000
-        self._asked: dict[str, asyncio.Future[JobDetail | None]] = {}
-        self._answering: asyncio.Task[None] | None = None
+        self._details = Batcher(self._describe, DESCRIBE_IDS, _COALESCE_S)
         self._is_closed = False
 
     def watch(
@@ -126,12 +125,7 @@ class Tracker:
         Raises:
             ServiceError: Batch refused the call.
         """
-        future = self._asked.get(job_id)
-        if future is None:
-            future = self._asked[job_id] = asyncio.get_running_loop().create_future()
-        if self._answering is None or self._answering.done():
-            self._answering = asyncio.ensure_future(self._answer())
-        return await asyncio.shield(future)
+        return await asyncio.shield(self._details.ask(job_id))
 
     async def close(self) -> None:
         """Stop looking, and tell those who wait, and those who come later. Jobs go on."""
@@ -160,22 +154,9 @@ class Tracker:
         self._questions.forget(watch)
         self._attempts.forget(watch)
 
-    async def _answer(self) -> None:
-        """Ask for the jobs that were asked for, one call after the other."""
-        await asyncio.sleep(_COALESCE_S)
-        while self._asked:
-            ids = list(islice(self._asked, DESCRIBE_IDS))
-            asked = {job_id: self._asked.pop(job_id) for job_id in ids}
-            try:
-                found = await self._batch.describe(asked)
-            except Exception as error:  # whatever it is, nobody is to wait for ever
-                for future in asked.values():
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for job_id, future in asked.items():
-                if not future.done():
-                    future.set_result(found.get(job_id))
+    async def _describe(self, job_ids: list[str]) -> list[JobDetail | None]:
+        found = await self._batch.describe(job_ids)
+        return [found.get(job_id) for job_id in job_ids]
 
 
 def _closed() -> ClosedError:

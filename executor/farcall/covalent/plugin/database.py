@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from farcall.engine.batcher import Batcher
 from farcall.model.errors import FarcallError
 from farcall.model.workflows import Workflow
 from farcall_runtime.envelope import Buffer
@@ -229,31 +230,16 @@ class _Handle(NamedTuple):
     executor: str
 
 
-class _HandleWriter:
-    """Stores the handles of one moment in one transaction, away from the event loop.
+async def _store(handles: list[_Handle]) -> list[None]:
+    """Store the handles of one moment in one transaction, away from the event loop.
 
     Covalent's own way is one commit for each of them, and meanwhile its server stands still.
     """
-
-    def __init__(self) -> None:
-        self._waiting: list[_Handle] = []
-        self._writing: asyncio.Task[None] | None = None
-
-    async def store(self, handle: _Handle) -> None:
-        self._waiting.append(handle)
-        if self._writing is None:
-            self._writing = asyncio.ensure_future(self._write())
-        await asyncio.shield(self._writing)
-
-    async def _write(self) -> None:
-        try:
-            await asyncio.sleep(0)  # the tasks of an array learn of their job one by one
-        finally:
-            handles, self._waiting, self._writing = self._waiting, [], None
-        await asyncio.to_thread(_write_handles, handles)
+    await asyncio.to_thread(_write_handles, handles)
+    return [None] * len(handles)
 
 
-_writers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _HandleWriter]
+_writers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[_Handle, None]]
 _writers = weakref.WeakKeyDictionary()
 
 
@@ -270,9 +256,9 @@ async def note_job(dispatch_id: str, node: int, executor: str, job_id: str) -> N
     """
     loop = asyncio.get_running_loop()
     if loop not in _writers:
-        _writers[loop] = _HandleWriter()
+        _writers[loop] = Batcher(_store)
     try:
-        await _writers[loop].store(_Handle(dispatch_id, node, job_id, executor))
+        await asyncio.shield(_writers[loop].ask(_Handle(dispatch_id, node, job_id, executor)))
     except Exception as error:  # Covalent's database may be locked, or its disk full
         _log.warning("job %s could not be noted in Covalent: %r", job_id, error)
 
