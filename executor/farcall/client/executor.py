@@ -199,11 +199,11 @@ class BatchExecutor:
 
     async def __aenter__(self) -> Self:
         session = await session_for(self.settings)
-        session.users += 1
+        session.enter_block()
         try:
             await session.submitter(self.settings)
         except BaseException:
-            await self._leave(session)
+            await session.leave_block()
             raise
         self._entered.setdefault(asyncio.get_running_loop(), []).append(session)
         return self
@@ -235,12 +235,7 @@ class BatchExecutor:
         finally:
             for job_id in unfinished:
                 self._unfinished.pop(job_id, None)
-            await self._leave(session)
-
-    async def _leave(self, session: Session) -> None:
-        session.users -= 1
-        if session.users == 0:
-            await session.close()
+            await session.leave_block()
 
     async def _submit(
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]

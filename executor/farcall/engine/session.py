@@ -7,6 +7,7 @@ import contextlib
 import functools
 import getpass
 import logging
+import math
 import re
 import secrets
 import weakref
@@ -27,6 +28,7 @@ from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
 from farcall.engine.watch import Arrival
+from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
@@ -42,8 +44,14 @@ from farcall_runtime.contract import run_root
 _log = logging.getLogger("farcall")
 
 _THREADS = 4
-_LAST_REQUESTS_S = 0.05
-_LAST_TURNS = 50
+_LAST_TURNS = 100
+"""Turns of the event loop in which a cancel, or an answer, reaches whoever it is for: one for each
+task on the way there, however long they take."""
+
+_LAST_BLOCKS_S = 1.0
+"""For how long the end of the event loop waits for blocks to be left, which some never are."""
+
+_LAST_REPORT_S = 0.05
 _LAST_DELETIONS_S = 10.0
 _MOST_UNDELIVERED = 20_000
 """Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
@@ -74,7 +82,6 @@ class Session:
         packer: Pickles what is submitted.
         calls: Reads back what was submitted.
         run: This process's name in the bucket.
-        users: Blocks (``async with``) that are inside; the last to leave closes the session.
     """
 
     def __init__(self, access: Aws) -> None:
@@ -97,9 +104,9 @@ class Session:
         self._keeper = asyncio.ensure_future(self._keep())
         self._is_closing = self._is_closed = False
         self._at_work = 0
-        self._idle = asyncio.Event()
+        self._blocks = 0
+        self._less = asyncio.Event()
         self._delivering = 0
-        self.users = 0
 
     def store(self, bucket: str) -> Store:
         """Return the store of a bucket."""
@@ -274,6 +281,17 @@ class Session:
             raise JobLostError(unknown(job_id, self.aws.region), job_id=job_id)
         return detail
 
+    def enter_block(self) -> None:
+        """Count a block (``async with``) that is entered."""
+        self._blocks += 1
+
+    async def leave_block(self) -> None:
+        """Count a block out that has asked for what it wants; the last one closes the session."""
+        self._blocks -= 1
+        self._less.set()
+        if not self._blocks:
+            await self.close()
+
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Keep the clients open while something is submitted: `close` waits for its end."""
@@ -282,7 +300,7 @@ class Session:
             yield
         finally:
             self._at_work -= 1
-            self._idle.set()
+            self._less.set()
 
     @contextlib.contextmanager
     def _in_delivery(self) -> Iterator[None]:
@@ -321,14 +339,15 @@ class Session:
         """Bring to their end the requests that something depends on."""
         # When the event loop ends, every task is cancelled at once: let those that own jobs
         # ask for their end before the clients close. They find this session, and open no other.
+        if self._blocks:  # who is inside may have to clean up before
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(_LAST_BLOCKS_S, self._until(lambda: not self._blocks))
         await _give_way()
         _forget(self)
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for more to come
         await self.tracker.close()
-        while self._at_work:
-            self._idle.clear()
-            await self._idle.wait()
+        await self._until(lambda: not self._at_work)
         openings = [each for each in self._submitters.values() if not each.done()]
         for opening in openings:  # whoever wanted it has left
             opening.cancel()
@@ -340,7 +359,24 @@ class Session:
         for store in self._stores.values():
             with contextlib.suppress(Exception):  # what stays there harms nobody
                 await _flush(store)
-        await asyncio.sleep(_LAST_REQUESTS_S)  # cancelled requests still report to the loop
+        await self._last_reports()
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for what comes of fewer blocks, or of less that is submitted."""
+        while not is_so():
+            self._less.clear()
+            await self._less.wait()
+
+    async def _last_reports(self) -> None:
+        """Leave the loop open for requests that were given up a moment ago.
+
+        obstore's threads may be about to report their end to the loop, and nobody sees when they
+        have.
+        """
+        given_up = max((store.given_up_at for store in self._stores.values()), default=-math.inf)
+        left_s = given_up + _LAST_REPORT_S - clock.now()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
 
     async def _close_submitters(self) -> None:
         for future in list(self._submitters.values()):
@@ -403,8 +439,7 @@ async def _flush(store: Store) -> None:
 
 
 async def _give_way() -> None:
-    """Let others go on: for a moment, and on a busy machine for as many turns as they need."""
-    await asyncio.sleep(_LAST_REQUESTS_S)
+    """Let those go on who were cancelled or told something."""
     for _ in range(_LAST_TURNS):
         await asyncio.sleep(0)
 

@@ -8,6 +8,7 @@ credentials that have expired since it asked for them. `farcall.aws.s3` repeats 
 
 from __future__ import annotations
 
+import asyncio
 import html
 import logging
 import math
@@ -59,6 +60,10 @@ class Bucket:
             take long to be sent. Without it ``store`` does everything.
         locate: Asks which region it is in, and tells whether that is another one than was
             thought, for which it is then opened.
+
+    Attributes:
+        given_up_at: When somebody last gave up a request, by the loop's clock; before all times
+            if never.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Bucket:
         locate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.name = name
+        self.given_up_at = -math.inf
         self._open = reopen or (lambda **_: store)
         self._locate = locate
         self._stores = {False: store}
@@ -101,6 +107,9 @@ class Bucket:
             tries += 1
             try:
                 return await request(self._store(sending=sending))
+            except asyncio.CancelledError:
+                self.given_up_at = clock.now()
+                raise
             except (BaseError, OSError, botocore.exceptions.BotoCoreError) as error:
                 told = self._explain(operation, key, error)
                 if told is None:

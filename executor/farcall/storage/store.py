@@ -113,6 +113,11 @@ class Store:
         self._requests = Bucket(bucket, store, reopen, locate)
         self._deletions = Deletions(self._requests)
 
+    @property
+    def given_up_at(self) -> float:
+        """When somebody last gave up a request, by the loop's clock; before all times if never."""
+        return self._requests.given_up_at
+
     async def check(self, root: str) -> None:
         """See that the bucket is there, and that a run's inbox can be looked into.
 
