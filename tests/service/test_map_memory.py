@@ -28,10 +28,10 @@ class Fetches:
 
     def __init__(self, store: Store) -> None:
         self.begun: list[int] = []
-        get, get_large = store.get, store.get_large
+        get, get_large = store.get_dated, store.get_large
 
-        async def noted(key: str, size: int | None = None) -> bytearray | None:
-            found = await get(key, size)
+        async def noted(key: str, size: int | None = None, most: int | None = None) -> Any:
+            found = await get(key, size, most)
             self.begun.append(size or 0)
             return found
 
@@ -39,7 +39,7 @@ class Fetches:
             self.begun.append(size)
             return await get_large(key, size, folder)
 
-        store.get, store.get_large = noted, noted_large  # type: ignore[method-assign]
+        store.get_dated, store.get_large = noted, noted_large  # type: ignore[method-assign]
 
 
 async def fetches_of(executor: BatchExecutor) -> Fetches:
