@@ -53,7 +53,7 @@ class MemoryOperations:
         self._uploads[upload] = {}
 
     async def page(self, prefix, *, after="", delimiter="", token=""):
-        found = sorted(self._memory_objects(prefix), key=lambda each: each.key)
+        found = sorted(await self._memory_objects(prefix), key=lambda each: each.key)
         if delimiter:
             names = {each.key[len(prefix) :].partition(delimiter) for each in found}
             folders = sorted({f"{prefix}{name}{slash}" for name, slash, _ in names if slash})
@@ -61,13 +61,21 @@ class MemoryOperations:
         found = [each for each in found if each.key > (token or after)]
         return Page(found[:1000], [], found[999].key if len(found) > 1000 else "")
 
-    def _memory_objects(self, prefix):
-        for each in self._memory.list(prefix).collect():
-            yield Listed(
+    async def _memory_objects(self, prefix):
+        # Not by `list`, which waits for the store with the interpreter's lock in its hand: one of
+        # obstore's threads may have the store's and wait for the interpreter's.
+        level = await self._memory.list_with_delimiter_async(prefix)
+        found = [
+            Listed(
                 each["path"],
                 each["size"],
                 each["last_modified"].isoformat().replace("+00:00", "Z"),
             )
+            for each in level["objects"]
+        ]
+        for folder in level["common_prefixes"]:
+            found += await self._memory_objects(folder)
+        return found
 
 
 def store_in_memory():
