@@ -48,7 +48,7 @@ def wait_with_others(path):
     ]
     path.with_name("new").write_text(json.dumps(others))
     path.with_name("new").rename(path)
-    time.sleep(600)
+    time.sleep(600)  # until the test ends it
 
 
 def others_in(path):

@@ -1,4 +1,4 @@
-"""Reference counts of objects, which are deleted when nobody can ask for them any more."""
+"""Weak references to holders of objects: what nobody can ask for any more is deleted."""
 
 from __future__ import annotations
 
