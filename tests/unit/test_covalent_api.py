@@ -121,3 +121,14 @@ def test_a_server_that_gives_the_same_page_again_and_again_is_asked_no_further(a
     page = [{"dispatch_id": f"d{number}", "status": "RUNNING"} for number in range(100)]
     body = json.dumps({"dispatches": page}).encode()
     assert [each["dispatch_id"] for each in page] == Covalent(answering(200, body)).running()
+
+
+def test_a_server_on_this_machine_is_asked_without_the_users_proxy(answering, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    page = {"dispatches": [{"dispatch_id": "d", "status": "FAILED"}]}
+    address = answering(200, json.dumps(page).encode())
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert ["d"] == Covalent(address).latest()
+    with pytest.raises(FarcallError, match="no Covalent server answers"):
+        Covalent(address.replace("127.0.0.1", "covalent.example")).latest()

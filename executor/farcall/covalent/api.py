@@ -32,6 +32,7 @@ _TIMEOUT_S = 30
 _PAGE = 100
 _DISPATCHES = "/api/v2/dispatches"
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "POSTPROCESSING_FAILED")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Covalent:
@@ -46,6 +47,10 @@ class Covalent:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
+        # The user's proxy does not know this machine's loopback.
+        here = urllib.parse.urlsplit(self.address).hostname in _LOOPBACK
+        no_proxy = [urllib.request.ProxyHandler({})] if here else []
+        self._opener = urllib.request.build_opener(*no_proxy)
         if not self.address.startswith(("http://", "https://")):
             raise FarcallError(
                 f"the address of Covalent's server is {address!r}; a URL that begins with http:// "
@@ -72,7 +77,7 @@ class Covalent:
             return cls._of_environment()
         section: dict[str, Any]
         try:
-            section = tomllib.loads(file.read_text(encoding="utf-8"))["dispatcher"]
+            section = dispatcher_section(file)
             return cls(_url(section["address"], int(section["port"])))
         except FileNotFoundError:
             return cls._of_environment()
@@ -88,6 +93,14 @@ class Covalent:
         host = os.environ.get("COVALENT_DISPATCHER_ADDR")
         port = os.environ.get("COVALENT_SVC_PORT", "48008")
         return cls(_url(host, int(port))) if host and port.isdigit() else None
+
+    def latest(self, most: int = 1) -> list[str]:
+        """Return the dispatches that began last, the last one first.
+
+        Raises:
+            FarcallError: It does not answer, or refuses.
+        """
+        return list(self._list(count=most, latest="true"))
 
     def running(self) -> list[str]:
         """Return the dispatches that the server calls running.
@@ -167,7 +180,7 @@ class Covalent:
 
     def _list(self, **query: Any) -> dict[str, str]:
         """Return the status of a page of dispatches, by ID."""
-        query |= {"count": _PAGE, "status_only": "true"}
+        query = {"count": _PAGE, "status_only": "true", **query}
         reply = self._call("GET", f"{_DISPATCHES}?{urllib.parse.urlencode(query, doseq=True)}")
         with self.understood():
             return {each["dispatch_id"]: each["status"] for each in reply["dispatches"]}
@@ -180,7 +193,7 @@ class Covalent:
             method=method,
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             error.close()
@@ -204,6 +217,12 @@ class Covalent:
                 f"what answers at {self.address} is no Covalent server: its answer to {method} "
                 f"{path} is not JSON"
             ) from error
+
+
+def dispatcher_section(file: Path) -> dict[str, Any]:
+    """Return what a configuration file of Covalent's says of its server."""
+    section: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["dispatcher"]
+    return section
 
 
 def _configuration() -> Path | None:

@@ -26,14 +26,12 @@ def next_steps(commands: Iterable[tuple[str, str]]) -> Panel:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for as long as the block lasts."""
-    before = {name: os.environ.get(name) for name in variables}
+    """Have these environment variables and no others for as long as the block lasts."""
+    before = dict(os.environ)
+    os.environ.clear()
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -36,6 +35,7 @@ from farcall.cli.demos import common
 from farcall.cli.demos import covalent_scripts as experiment
 from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.client.console import Console
+from farcall.covalent.api import Covalent
 from farcall.local import names
 from farcall.model.errors import FarcallError
 
@@ -85,7 +85,7 @@ def run(*, keep: bool = False) -> None:
             tempfile.TemporaryDirectory(prefix="farcall-covalent-", ignore_cleanup_errors=True)
         )
         home = Path(name).resolve()
-        stack.enter_context(_environment(_own(home)))
+        stack.enter_context(common.environment(_own(home)))
         with console.status("Starting an embedded AWS and a Covalent server"):
             aws, server = _start(stack, home)
         console.print(f"An embedded AWS runs on [cyan]{aws.endpoint_url}[/], with the bucket,")
@@ -242,7 +242,8 @@ def _code(text: str, language: str) -> Syntax:
 
 def _nodes_table(server: CovalentServer, title: str) -> Table:
     """Describe the electrons of the dispatch that ended last."""
-    dispatch = _ask(server, f"dispatches/{_last_dispatch(server)}")
+    asked = Covalent(server.address)
+    dispatch = asked.manifest(asked.latest()[0])
     table = Table(title=title, title_justify="left")
     for name in ("electron", "executor", "status"):
         table.add_column(name)
@@ -315,21 +316,6 @@ def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
 
 
-# --- the server's own API, so that Covalent need not be imported here --------------------------
-
-
-def _last_dispatch(server: CovalentServer) -> str:
-    found = _ask(server, "dispatches?count=1&latest=true&status_only=true")
-    return str(found["dispatches"][0]["dispatch_id"])
-
-
-def _ask(server: CovalentServer, path: str) -> Any:
-    # The user's proxy does not know this machine's loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{server.address}/api/v2/{path}", timeout=_SCRIPT_TIMEOUT_S) as answer:
-        return json.load(answer)
-
-
 # --- the end ----------------------------------------------------------------------------------
 
 
@@ -341,19 +327,6 @@ def _serve(console: Console, aws: local.LocalAWS, server: CovalentServer) -> Non
         console.print("Ending the Covalent server and the embedded AWS.")
         return
     raise FarcallError(f"The Covalent server or the embedded AWS has ended.\n{_tail(server.log)}")
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Have these environment variables and no others for as long as the block lasts."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @contextlib.contextmanager

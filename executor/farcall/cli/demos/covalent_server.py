@@ -6,7 +6,6 @@ Covalent is not imported here, only in the server's process.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import random
@@ -21,13 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from farcall.covalent.api import Covalent, dispatcher_section
 from farcall.local.signals import held_back
 from farcall.model.errors import FarcallError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # the same module, before it came into the standard library
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -268,7 +263,7 @@ class CovalentServer:
 
     def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not _answers(self.port):
+        while not self._answers():
             if _has_ended(process):
                 raise FarcallError(f"The Covalent server ended while starting.\n{self._tail()}")
             if time.monotonic() > deadline:
@@ -277,6 +272,14 @@ class CovalentServer:
                     f"{self._tail()}"
                 )
             time.sleep(_POLL_S)
+
+    def _answers(self) -> bool:
+        """Say whether the server has its database and can read it."""
+        try:
+            Covalent(self.address).latest()
+        except FarcallError:
+            return False
+        return True
 
     def _tail(self) -> str:
         lines = self.log.splitlines()[-_LOG_TAIL_LINES:]
@@ -313,10 +316,9 @@ def _database(home: Path) -> Path:
 def _configured_port(home: Path) -> int | None:
     """Return the port in a home's configuration, None where there is none yet."""
     try:
-        text = (home / "config" / "covalent.conf").read_text()
+        return int(dispatcher_section(home / "config" / "covalent.conf")["port"])
     except FileNotFoundError:
         return None
-    return int(tomllib.loads(text)["dispatcher"]["port"])
 
 
 def _free_port() -> int:
@@ -335,18 +337,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _answers(port: int) -> bool:
-    """Say whether the server has its database and can read it."""
-    connection = http.client.HTTPConnection(_LOOPBACK, port, timeout=START_TIMEOUT_S)
-    try:
-        connection.request("GET", "/api/v2/dispatches?count=1&status_only=true")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

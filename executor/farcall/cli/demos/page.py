@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shlex
 import signal
 
@@ -34,7 +35,7 @@ async def run(port: int) -> None:
     logging.getLogger("farcall").setLevel(logging.ERROR)
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = local.start(cpus=workflows.CPUS)
-    with aws, common.environment(aws.environment):
+    with aws, common.environment({**os.environ, **aws.environment}):
         site = ui.Site(Settings(), ui.Options(port=port))
         work = asyncio.create_task(workflows.run(aws))
         serving = asyncio.ensure_future(

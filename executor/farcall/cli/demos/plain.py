@@ -55,7 +55,7 @@ async def run(tasks: int) -> None:
     began = time.monotonic()
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = local.start()
-    with aws, common.environment(aws.environment):
+    with aws, common.environment({**os.environ, **aws.environment}):
         console.print(f"An embedded AWS runs on [cyan]{aws.endpoint_url}[/]\n")
         executor = BatchExecutor(vcpu=1, memory=2, time_limit=300)
         async with executor:
