@@ -51,17 +51,16 @@ test-all: $(VENV)/test
 
 # The two halves of test-all, which .ci/run runs side by side: most of the containers' time is waiting.
 test-on-engine: $(VENV)/test
-	$(PYTEST) tests/containers
+	$(PYTEST) tests/image
 
 test-elsewhere: $(VENV)/test
-	$(PYTEST) $(SIDE_BY_SIDE) --ignore tests/containers
+	$(PYTEST) $(SIDE_BY_SIDE) --ignore tests/image
 
 test-containers: $(VENV)/test
-	PYTHON="$(BIN)/python" .ci/with-engine $(PYTEST) tests/containers
+	PYTHON="$(BIN)/python" .ci/with-engine $(PYTEST) tests/image
 
-# Every process of a run finds its modules by PYTHONPATH.
 chaos: $(VENV)/test
-	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
+	@$(BIN)/python -m tests.chaos $(CHAOS)
 
 check: $(VENV)/lint
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""``python -m chaos``: let everything go wrong at once, and account for each task."""
+"""``python -m tests.chaos``: let everything go wrong at once, and account for each task."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import tempfile
 
 import click
 
-from chaos import report
-from chaos.account import Account
-from chaos.run import run
+from tests.chaos import report
+from tests.chaos.account import Account
+from tests.chaos.run import run
 
 _MANY = 100
 """From so many tasks on a run meets everything that there is, and fails if it did not."""

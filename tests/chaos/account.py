@@ -7,9 +7,9 @@ import signal
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from chaos.evidence import Evidence
-from chaos.plan import ATTEMPTS
 from farcall_runtime.contract import ExitCode
+from tests.chaos.evidence import Evidence
+from tests.chaos.plan import ATTEMPTS
 
 _KEY = re.compile(
     r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/.]+)"

@@ -12,18 +12,18 @@ import signal
 import sys
 import time
 
-from chaos import plan as plans
-from chaos import work as tasks
-from chaos.work import EXIT_CODE, note, printed, value
 from farcall import BatchExecutor, ChildKilledError, JobCancelledError
-from leaks import PATIENCE_S, Held
+from tests.chaos import plan as plans
+from tests.chaos import work as tasks
+from tests.chaos.work import EXIT_CODE, note, printed, value
+from tests.support.leaks import PATIENCE_S, Held
 
 
 class Client:
     """What a client does and notes.
 
     Args:
-        spec: Its part of the run, see `chaos.run`.
+        spec: Its part of the run, see `tests.chaos.run`.
     """
 
     def __init__(self, spec):

@@ -10,8 +10,8 @@ from random import Random
 
 import psutil
 
-from chaos.work import read
 from farcall.local.runners.process import FOLDER
+from tests.chaos.work import read
 
 NO_START = "CannotPullContainerError: pull image manifest has been retried 5 time(s): i/o timeout"
 

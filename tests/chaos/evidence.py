@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from chaos.events import NO_START
+from tests.chaos.events import NO_START
 
 
 class Evidence:

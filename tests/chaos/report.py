@@ -8,7 +8,7 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
-from chaos.plan import WAYS
+from tests.chaos.plan import WAYS
 
 _WIDTH = 120  # of a file
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import farcall.local
-from chaos import plan as plans
-from chaos import truth
-from chaos.events import Storm, left_behind
-from chaos.work import read
-from proxy import SLOW_S, Proxy
+from tests.chaos import plan as plans
+from tests.chaos import truth
+from tests.chaos.events import Storm, left_behind
+from tests.chaos.work import read
+from tests.support.proxy import SLOW_S, Proxy
 
 #: What the requests of each service meet. "expired" now and then: a container's keys are renewed.
 CHANCES = {
@@ -44,7 +44,7 @@ CHANCES = {
 _CPUS = 8
 _STEP_S = 0.05
 _SETTLE_S = 30.0
-_TESTS = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -194,7 +194,7 @@ class _Crew:
         }
         with (self._folder / f"{name}.err").open("wb") as complaints:
             process = subprocess.Popen(
-                [sys.executable, "-W", "always", "-m", "chaos.client", json.dumps(spec)],
+                [sys.executable, "-W", "always", "-m", "tests.chaos.client", json.dumps(spec)],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stderr=complaints,
@@ -203,7 +203,7 @@ class _Crew:
 
     def _environment(self):
         own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "FARCALL_"))}
-        path = os.pathsep.join(filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         there = {**self._aws.environment, "AWS_ENDPOINT_URL": self._endpoint}
         return {**own, **there, "HOME": str(self._folder), "PYTHONPATH": path}
 

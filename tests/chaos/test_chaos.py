@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chaos import report
-from chaos.account import Account
-from chaos.run import Record, run
+from tests.chaos import report
+from tests.chaos.account import Account
+from tests.chaos.run import Record, run
 
 pytestmark = pytest.mark.slow
 

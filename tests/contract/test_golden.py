@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from contract import make_golden as golden
 from farcall_runtime import archive, envelope
+from tests.contract import make_golden as golden
 
 V1 = golden.FOLDER.parent / "v1"
 DIGEST = (V1 / "bundle.digest").read_text().strip()

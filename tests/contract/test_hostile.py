@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from contract import make_golden as golden
 from farcall_runtime import envelope
 from farcall_runtime.envelope import EnvelopeError, IntegrityError, VersionMismatchError
+from tests.contract import make_golden as golden
 
 FILES = golden.files()
 DIGEST = FILES["bundle.digest"].decode().strip()

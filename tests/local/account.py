@@ -15,8 +15,8 @@ from botocore import xform_name
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from patience import PATIENCE_S
-from signing import signed
+from tests.support.patience import PATIENCE_S
+from tests.support.signing import signed
 
 FINAL = ("SUCCEEDED", "FAILED")
 ORDER = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", *FINAL)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from farcall.local import start
-from local.account import Account
+from tests.local.account import Account
 
 #: What `Account.tune` goes back to.
 DEFAULTS = {

@@ -16,9 +16,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import farcall.local
-from foreign import INTRUDER
-from patience import PATIENCE_S, until
-from signing import session, signed
+from tests.support.foreign import INTRUDER
+from tests.support.patience import PATIENCE_S, until
+from tests.support.signing import session, signed
 
 #: A call of each service and of what is the embedded AWS's own: method, path, body and headers.
 CALLS = {

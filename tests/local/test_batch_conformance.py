@@ -12,7 +12,7 @@ import time
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from local.account import FINAL, ORDER
+from tests.local.account import FINAL, ORDER
 
 
 def refusal(call, *args, **kwargs):

@@ -17,7 +17,7 @@ from farcall.local.runners.credentials import RoleCredentials
 from farcall.local.runners.execution import Timing, World
 from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
-from patience import until_async
+from tests.support.patience import until_async
 
 DEFINITION = {
     "jobDefinitionName": "sleeper",

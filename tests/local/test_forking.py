@@ -20,7 +20,7 @@ import pytest
 
 from farcall import JobError
 from farcall.local import start
-from patience import until, until_async
+from tests.support.patience import until, until_async
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
 
@@ -70,7 +70,7 @@ def running_with_others(environment, folder):
         import asyncio, sys
         from pathlib import Path
         from farcall import BatchExecutor
-        from local.test_forking import start_with_others
+        from tests.local.test_forking import start_with_others
         async def main():
             async with BatchExecutor() as executor:
                 job, _ = await start_with_others(executor, Path(sys.argv[1]))

@@ -18,10 +18,10 @@ import farcall.local
 from farcall.local import run_command, start
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.names import client_environment
-from local.account import Account
-from local.test_forking import running_with_others
-from local.test_server import gone
-from patience import PATIENCE_S, until
+from tests.local.account import Account
+from tests.local.test_forking import running_with_others
+from tests.local.test_server import gone
+from tests.support.patience import PATIENCE_S, until
 
 RUN = "import sys; from farcall.local import run_command; sys.exit(run_command(sys.argv[1:]))"
 #: A command that says it is there, counts its SIGINTs for a while and exits with 40 and more.
@@ -84,7 +84,7 @@ def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):
     parent = spawn(
         """
         import sys, time
-        from local.account import Account
+        from tests.local.account import Account
         from farcall.local import start
         aws = start(cpus=1)
         account = Account(aws)

@@ -20,8 +20,8 @@ from botocore.exceptions import ClientError
 
 import farcall.local
 from farcall.local.leftovers import identity
-from patience import until
-from signing import signed
+from tests.support.patience import until
+from tests.support.signing import signed
 
 BUCKET = "farcall-local"
 MIB = 2**20

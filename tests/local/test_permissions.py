@@ -10,8 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 import farcall.local
-from iam import EXECUTION_ROLE, JOB_ROLE, VALUES, Enforced, policy
-from patience import until
+from tests.support.iam import EXECUTION_ROLE, JOB_ROLE, VALUES, Enforced, policy
+from tests.support.patience import until
 
 BUCKET = VALUES["BUCKET"]
 CONTAINER = {

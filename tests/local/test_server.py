@@ -24,9 +24,9 @@ from farcall.local import LocalServer
 from farcall.local.runners import process
 from farcall.local.runners.runner import Exit, StartError
 from farcall.local.services.front import Handler
-from leaks import Held
-from local.account import Account
-from patience import PATIENCE_S, until
+from tests.local.account import Account
+from tests.support.leaks import Held
+from tests.support.patience import PATIENCE_S, until
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from farcall.model.workflows import Workflow
 from farcall.payload import pickling, unpickling
 from farcall.payload.bundle import Bundle
 from farcall_runtime import envelope
-from patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 

@@ -10,8 +10,8 @@ import pytest
 
 import farcall.local
 from farcall.engine import sender
-from proxy import Proxy
-from service.attempt import Attempt
+from tests.service.attempt import Attempt
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, JobCancelledError
-from patience import PATIENCE_S
-from proxy import Fault, Proxy
+from tests.support.patience import PATIENCE_S
+from tests.support.proxy import Fault, Proxy
 
 
 def square(number: int) -> int:

@@ -22,9 +22,9 @@ import pytest
 
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.electron import Code, Node, run_group
-from patience import until
-from service.attempt import LATE, value_of
-from signing import session
+from tests.service.attempt import LATE, value_of
+from tests.support.patience import until
+from tests.support.signing import session
 
 
 def wait_for(path):

@@ -18,7 +18,7 @@ from farcall.model import endings
 from farcall.payload import results, unpickling
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
-from service.attempt import value_of
+from tests.service.attempt import value_of
 
 LARGE = bytes(range(256)) * 20_000  # more than there is a refuge for
 

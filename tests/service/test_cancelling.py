@@ -15,8 +15,8 @@ from farcall.covalent.cancel import CovalentCompanion
 from farcall.engine.session import session_for
 from farcall.operations.cancel import cancel, cancel_all, unfinished
 from farcall.operations.catalog import Catalog, Query
-from foreign import submit
-from patience import until
+from tests.support.foreign import submit
+from tests.support.patience import until
 
 QUEUE = "farcall-local"
 UNKNOWN = "00000000-0000-0000-0000-000000000000"

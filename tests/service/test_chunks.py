@@ -24,8 +24,8 @@ from farcall.model import endings
 from farcall.payload import results
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.task import TaskTerminated
-from patience import until
-from service.attempt import Attempt
+from tests.service.attempt import Attempt
+from tests.support.patience import until
 
 MEGABYTES = 20
 

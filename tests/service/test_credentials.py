@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import farcall.local
-import signing
 from farcall import BatchExecutor, ServiceError, Settings
 from farcall.engine import watch
 from farcall.engine.session import session_for
 from farcall.operations import doctor
 from farcall.operations.doctor import WARNING
-from patience import until_async
-from proxy import Proxy
+from tests.support import signing
+from tests.support.patience import until_async
+from tests.support.proxy import Proxy
 
 
 def linger(go: str) -> int:

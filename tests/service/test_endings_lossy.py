@@ -17,8 +17,8 @@ import farcall.local
 from farcall import BatchExecutor, HostLostError, JobCancelledError, JobStatus
 from farcall.engine.session import session_for
 from farcall.operations.json_view import CANCELLED, state
-from patience import until_async
-from proxy import Proxy, lose_reasons
+from tests.support.patience import until_async
+from tests.support.proxy import Proxy, lose_reasons
 
 
 @pytest.fixture

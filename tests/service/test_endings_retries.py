@@ -13,7 +13,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, HostLostError, ImageError, Job, JobStatus, TaskError
-from patience import PATIENCE_S, until_async
+from tests.support.patience import PATIENCE_S, until_async
 
 HOST_LOST = "Host EC2 (instance i-"
 SPOT = "Your Spot Task was interrupted."

@@ -30,8 +30,8 @@ from farcall import (
 from farcall.engine import status_poller
 from farcall.engine.session import session_for
 from farcall.operations.explain import explain
-from patience import PATIENCE_S, until_async
-from proxy import Proxy
+from tests.support.patience import PATIENCE_S, until_async
+from tests.support.proxy import Proxy
 
 TOO_LARGE = (
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "

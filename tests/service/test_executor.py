@@ -18,8 +18,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
 from farcall.engine.session import session_for
-from foreign import submit
-from patience import PATIENCE_S
+from tests.support.foreign import submit
+from tests.support.patience import PATIENCE_S
 
 
 def work(x: int) -> int:

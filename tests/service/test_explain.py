@@ -13,15 +13,15 @@ import boto3
 import pytest
 
 import farcall.operations.explain
-import foreign
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
 from farcall.model.submission import Submission
 from farcall.operations import describe
 from farcall.operations.catalog import Catalog, Query
 from farcall.operations.explain import explain, record
-from patience import PATIENCE_S, until_async
-from proxy import Proxy
+from tests.support import foreign
+from tests.support.patience import PATIENCE_S, until_async
+from tests.support.proxy import Proxy
 
 TOO_LARGE = (
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "

@@ -24,7 +24,7 @@ from farcall import (
     TaskError,
     TaskNotPicklableError,
 )
-from patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 sys.path.append(str(Path(__file__).parent))
 

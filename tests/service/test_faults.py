@@ -18,9 +18,9 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor
 from farcall_runtime.contract import VALUE_PART_BYTES, ExitCode
-from patience import PATIENCE_S, until
-from proxy import FAULTS, Fault, Proxy, Request
-from service.attempt import Attempt, value_of
+from tests.service.attempt import Attempt, value_of
+from tests.support.patience import PATIENCE_S, until
+from tests.support.proxy import FAULTS, Fault, Proxy, Request
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 

@@ -18,9 +18,9 @@ from farcall import BatchExecutor, ServiceError
 from farcall.client import sweep_state
 from farcall.storage import bucket
 from farcall_runtime.contract import ExitCode
-from patience import until_async
-from proxy import Fault, Proxy, Request
-from service.attempt import Attempt, value_of
+from tests.service.attempt import Attempt, value_of
+from tests.support.patience import until_async
+from tests.support.proxy import Fault, Proxy, Request
 
 PASSING: list[Fault] = [
     (400, "RequestTimeout"),

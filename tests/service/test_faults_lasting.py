@@ -18,9 +18,9 @@ from farcall.aws import paced_client
 from farcall.backends.batch import client
 from farcall.engine import sender, watch
 from farcall.storage import bucket
-from proxy import FAULTS, Fault, Proxy
-from service.operations import Meeting, Way, ask, call, each_operation, outcome_of
-from signing import session
+from tests.service.operations import Meeting, Way, ask, call, each_operation, outcome_of
+from tests.support.proxy import FAULTS, Fault, Proxy
+from tests.support.signing import session
 
 KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
 REMEDY = re.compile("check |try again|renew |need permission|log in|find out|can be set to")

@@ -10,8 +10,8 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, JobError
-from proxy import FAULTS
-from service.operations import Meeting, Way, each_operation, end_without_outcome
+from tests.service.operations import Meeting, Way, each_operation, end_without_outcome
+from tests.support.proxy import FAULTS
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 

@@ -12,8 +12,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor
 from farcall_runtime.contract import Location
-from patience import until_async
-from service.places import place
+from tests.service.places import place
+from tests.support.patience import until_async
 
 ODD = ["/x", "a//b", "./x", "../x", "a/../b", ".", "..", "a\x01b", "\x7f"]
 ODD += ["0/", "0//", "x/", "\u0663"]

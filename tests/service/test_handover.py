@@ -12,7 +12,7 @@ import pytest
 from farcall import BatchExecutor
 from farcall.engine.session import session_for
 from farcall_runtime.contract import run_root
-from patience import until_async
+from tests.support.patience import until_async
 
 
 def invert_behind(gate: Path) -> Callable[[int], float]:

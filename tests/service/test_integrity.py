@@ -27,9 +27,9 @@ from farcall import (
 )
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
-from patience import PATIENCE_S, until_async
-from service.attacker import Attacker
-from service.places import place
+from tests.service.attacker import Attacker
+from tests.service.places import place
+from tests.support.patience import PATIENCE_S, until_async
 
 Gate = Callable[[], None]
 MakeExecutor = Callable[..., BatchExecutor]

@@ -14,8 +14,8 @@ import boto3
 import pytest
 
 import farcall.local
-from patience import PATIENCE_S, until
-from proxy import Proxy
+from tests.support.patience import PATIENCE_S, until
+from tests.support.proxy import Proxy
 
 #: Begins what `ways` says, tells of it, and waits. A shell's background jobs ignore SIGINT.
 TERMINATE = ("terminatejob", "terminatejobs")

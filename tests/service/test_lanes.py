@@ -16,8 +16,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, Job, JobCancelledError, JobStatus
 from farcall.engine.session import session_for
-from patience import PATIENCE_S, until_async
-from proxy import Proxy
+from tests.support.patience import PATIENCE_S, until_async
+from tests.support.proxy import Proxy
 
 WAITING = 300
 

@@ -21,9 +21,9 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
 from farcall.engine.session import _sessions, session_for
-from leaks import Held
-from patience import PATIENCE_S, until_async
-from proxy import Proxy
+from tests.support.leaks import Held
+from tests.support.patience import PATIENCE_S, until_async
+from tests.support.proxy import Proxy
 
 T = TypeVar("T")
 MakeExecutor = Callable[..., BatchExecutor]

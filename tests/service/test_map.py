@@ -24,7 +24,7 @@ from farcall import (
     TaskNotPicklableError,
 )
 from farcall.engine.session import session_for
-from patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, until
 
 
 async def test_values_come_in_the_order_of_the_arguments(executor: BatchExecutor) -> None:

@@ -13,8 +13,8 @@ import farcall.local
 from farcall import BatchExecutor, OutcomeMissingError, ServiceError
 from farcall.operations import doctor
 from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
-from faults import ELSEWHERE, Fault, Request
-from proxy import Proxy
+from tests.support.faults import ELSEWHERE, Fault, Request
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture

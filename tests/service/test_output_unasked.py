@@ -14,8 +14,8 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor
-from patience import until_async
-from proxy import Proxy
+from tests.support.patience import until_async
+from tests.support.proxy import Proxy
 
 MIB = 1024 * 1024
 LINE = "x" * 1023 + "\n"

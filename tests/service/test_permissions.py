@@ -20,8 +20,8 @@ from farcall.engine.session import session_for
 from farcall.model.settings import Settings
 from farcall.storage.store import Store
 from farcall_runtime.storage import Created, DeniedError, NotFoundError, Storage
-from iam import JOB_ROLE, VALUES, Enforced, actions, policy, without
-from patience import PATIENCE_S
+from tests.support.iam import JOB_ROLE, VALUES, Enforced, actions, policy, without
+from tests.support.patience import PATIENCE_S
 
 OPTIONS = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
 BUCKET = VALUES["BUCKET"]

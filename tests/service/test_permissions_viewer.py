@@ -13,7 +13,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor
-from iam import Enforced, actions, policy, without
+from tests.support.iam import Enforced, actions, policy, without
 
 FARCALL = Path(sys.executable).with_name("farcall")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import farcall.local
-from patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 

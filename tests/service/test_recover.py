@@ -15,10 +15,10 @@ from pathlib import Path
 import boto3
 import pytest
 
-import patience
-from patience import PATIENCE_S
-from proxy import Proxy
-from service.recover_client import FAILING
+from tests.service.recover_client import FAILING
+from tests.support import patience
+from tests.support.patience import PATIENCE_S
+from tests.support.proxy import Proxy
 
 CLIENT = Path(__file__).with_name("recover_client.py")
 TASKS = 5
@@ -36,7 +36,7 @@ class Client:
             stdout=subprocess.PIPE,
             text=True,
             cwd=place,
-            env={**os.environ, "HOME": str(place), "PYTHONPATH": str(CLIENT.parents[1])},
+            env={**os.environ, "HOME": str(place), "PYTHONPATH": str(CLIENT.parents[2])},
         )
         self.said = []
         self._changed = threading.Condition()

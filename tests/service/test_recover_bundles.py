@@ -20,7 +20,7 @@ from farcall.model.submission import Submission
 from farcall.storage import store
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
-from proxy import Proxy
+from tests.support.proxy import Proxy
 
 
 def wait_for(path, *_args, **_kwargs):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-import broken
-from patience import PATIENCE_S
+from tests.support import broken
+from tests.support.patience import PATIENCE_S
 
 FARCALL = Path(sys.executable).with_name("farcall")
 

@@ -30,10 +30,10 @@ from farcall import (
 )
 from farcall.engine.session import session_for
 from farcall_runtime.contract import ENV_BUNDLE, ENV_OUTCOME_KEY, ExitCode, Location
-from patience import PATIENCE_S
-from service.attacker import Attacker
-from service.attempt import Attempt
-from signing import session
+from tests.service.attacker import Attacker
+from tests.service.attempt import Attempt
+from tests.support.patience import PATIENCE_S
+from tests.support.signing import session
 
 
 def token() -> str:

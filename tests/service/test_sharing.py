@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import farcall.local
-from patience import PATIENCE_S, until
-from proxy import Proxy
+from tests.support.patience import PATIENCE_S, until
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ import farcall.local
 from farcall import BatchExecutor, Job, JobError
 from farcall.engine.session import session_for
 from farcall_runtime.contract import Location, outcomes_prefix
-from patience import PATIENCE_S
-from proxy import Proxy, Request
+from tests.support.patience import PATIENCE_S
+from tests.support.proxy import Proxy, Request
 
 
 class Watched(Proxy):

@@ -7,9 +7,9 @@ import importlib
 
 import pytest
 
-from unit.fakes import Clock, Container
-from unit.project import imported
-from unit.tracking import World
+from tests.unit.fakes import Clock, Container
+from tests.unit.project import imported
+from tests.unit.tracking import World
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from farcall.engine.tracker import Tracker
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived, number_in
 from farcall_runtime.contract import Location
-from unit.fakes import Client
+from tests.unit.fakes import Client
 
 ROOT = "farcall/v1/run"
 HOST_LOST = "Host EC2 (instance i-1) terminated."

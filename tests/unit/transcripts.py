@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from farcall.model.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
-from unit.fakes import Client
+from tests.unit.fakes import Client
 
 WHERE = Location("bucket", "farcall/v1/run", "bundle")
 KEY = b"k" * 32

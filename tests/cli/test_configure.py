@@ -1,0 +1,169 @@
+"""``farcall configure``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+import tomlkit
+
+from farcall import FarcallError, Settings
+from farcall.cli.configure import _updated
+from farcall.model.settings_help import describe
+from tests.cli.conftest import FARCALL
+
+MINE = """\
+# mine
+[other]
+a = 1  # kept
+
+[executors.awsbatch]
+vcpu = 1  # few
+# memory = 3.75
+
+[executors.another]
+memory = "theirs"
+"""
+
+
+async def test_a_new_file_has_every_option_and_only_the_set_ones_count(
+    farcall_command, tmp_path: Path
+) -> None:
+    done = await farcall_command("configure", "--set", "vcpu=4", "--set", 'tags={"a": "b"}')
+
+    path = tmp_path / ".config/farcall/farcall.toml"
+    assert (0, f"{path} was written\n") == (done.returncode, done.stdout), done.stderr
+    assert "farcall doctor" in done.stderr
+    text = path.read_text()
+    section = tomlkit.parse(text)["executors"]["awsbatch"]
+    assert {"vcpu": 4, "tags": {"a": "b"}} == section
+    assert Settings().vcpu == 4  # who reads it finds it
+    for name in Settings.model_fields:
+        assert f"\n{name} = " in text or f"\n# {name} =" in text
+
+
+async def test_another_files_content_stays_and_what_it_was_is_kept(
+    farcall_command, tmp_path: Path
+) -> None:
+    path = tmp_path / "farcall.toml"
+    path.write_text(MINE)
+    for value in (8, 16):
+        done = await farcall_command("configure", "--set", f"memory={value}", "--set", "vcpu=2")
+        assert 0 == done.returncode, done.stderr
+
+    expected = MINE.replace("# memory = 3.75", "memory = 16").replace("vcpu = 1 ", "vcpu = 2 ")
+    assert expected == path.read_text()
+    assert MINE == (tmp_path / "farcall.toml.bak").read_text()
+    assert "memory = 8" in (tmp_path / "farcall.toml.bak1").read_text()
+
+
+async def test_a_wrong_value_writes_nothing(farcall_command, tmp_path: Path) -> None:
+    path = tmp_path / "farcall.toml"
+    path.write_text(MINE)
+
+    done = await farcall_command("configure", "--set", "vcpu=-1")
+
+    assert 2 == done.returncode
+    assert "vcpu is -1" in done.stderr
+    assert not (tmp_path / "farcall.toml.bak").exists()
+    assert MINE == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("executors = 3", "not valid TOML"),
+        ("[executors", "not valid TOML"),
+        ("[executors.awsbatch]\nvpcu = 1", "did you mean vcpu?"),
+        ("[executors.awsbatch]\nvcpu = 'x'", "vcpu is 'x'"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(FarcallError) as caught:
+        _updated(text, {"memory": 8}, tmp_path / "farcall.toml")
+
+    assert said in str(caught.value)
+
+
+def test_every_option_is_described_and_every_default_can_be_written() -> None:
+    assert list(Settings.model_fields) == [each.name for each in describe()]
+    assert all(each.text for each in describe())
+    values = {each.name: each.default for each in describe() if each.default is not None}
+
+    text = _updated("", values, Path("farcall.toml"))
+
+    assert values == tomlkit.parse(text)["executors"]["awsbatch"]
+
+
+async def test_what_was_written_is_said_where_the_yes_cannot_be_noted(
+    farcall_command, tmp_path: Path
+) -> None:
+    (tmp_path / ".config").touch()  # where a folder should be
+    done = await farcall_command("configure", "--file", "farcall.toml", "--set", "prefix=mine")
+    assert (1, "farcall.toml was written\n") == (done.returncode, done.stdout)
+    assert "that you agree could not be noted" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_at_a_terminal_a_yes_that_cannot_be_noted_is_told_in_short(tmp_path: Path) -> None:
+    (tmp_path / ".config").touch()
+    (tmp_path / "farcall.toml").write_text('[executors.awsbatch]\nprefix = "theirs"\n')
+    ours, theirs = pty.openpty()
+    asking = await asyncio.create_subprocess_exec(
+        *(FARCALL, "list"), stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    os.write(ours, b"y\n")
+    shown = await asyncio.to_thread(_read_all, ours)
+    assert 1 == await asking.wait(), shown
+    assert "that you agree could not be noted" in shown
+    assert "Traceback" not in shown
+
+
+async def test_without_a_home_a_file_has_to_be_named(tmp_path: Path) -> None:
+    code = (
+        "import os, pwd, sys\n"
+        "def unknown(_): raise KeyError('no such user')\n"
+        "pwd.getpwuid = unknown; del os.environ['HOME']\n"
+        "from farcall.cli.main import main\n"
+        "sys.argv = ['farcall', 'configure', '--set', 'vcpu=1']; main()"
+    )
+    done = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await done.communicate()
+    assert 1 == done.returncode
+    assert b"name a file with --file" in said
+    assert b"Traceback" not in said
+
+
+async def test_on_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    asking = await asyncio.create_subprocess_exec(
+        *(FARCALL, "configure", "--file", "new.toml"), stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    os.write(ours, b"eu-west-1\nNo Bucket\nmy-bucket\n\n\n\n\n\n")
+    shown = await asyncio.to_thread(_read_all, ours)
+
+    assert 0 == await asking.wait(), shown
+    assert "s3_bucket_name is 'No Bucket'" in shown
+    section = tomlkit.parse((tmp_path / "new.toml").read_text())["executors"]["awsbatch"]
+    assert ("eu-west-1", "my-bucket") == (section["region"], section["s3_bucket_name"])
+    assert "covalent-batch-queue" == section["batch_queue"]
+
+
+def _read_all(terminal: int) -> str:
+    data = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # Linux's end of a terminal
+            return data.decode()
+        if not piece:
+            return data.decode()
+        data += piece

@@ -1,0 +1,317 @@
+"""``farcall doctor``, against what is really wrong with an account."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall.operations import doctor
+from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from tests.support import iam
+from tests.support.proxy import Proxy
+
+BUCKET = "doctors-own"
+PUBLIC = json.dumps(
+    {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": "*",
+                "Action": "s3:GetObject",
+                "Resource": f"arn:aws:s3:::{BUCKET}/*",
+            }
+        ],
+    }
+)
+
+
+async def examine() -> dict[str, Finding]:
+    return {finding.check: finding for finding in await doctor.examine()}
+
+
+def bad(found: dict[str, Finding]) -> dict[str, str]:
+    return {name: finding.verdict for name, finding in found.items() if finding.verdict != OK}
+
+
+@pytest.fixture
+def bucket(aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """A bucket as it is where nobody has thought of anything, in force."""
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=BUCKET)
+    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", BUCKET)
+    yield client
+    client.delete_bucket(Bucket=BUCKET)
+
+
+async def test_on_the_embedded_aws_all_is_well_and_nothing_is_left_in_the_bucket(
+    farcall_command, aws
+) -> None:
+    before = boto3.client("s3").list_objects_v2(Bucket="farcall-local")["KeyCount"]
+
+    done = await farcall_command("doctor", "--json")
+
+    found = json.loads(done.stdout)
+    assert (0, True) == (done.returncode, found["ok"]), done.stdout
+    assert {OK} == {each["verdict"] for each in found["checks"]}
+    checked = {each["check"]: each["found"] for each in found["checks"]}
+    assert "farcall's embedded AWS" in checked["region"]
+    assert len(checked) >= 15
+    after = boto3.client("s3").list_objects_v2(Bucket="farcall-local")["KeyCount"]
+    assert before == after
+
+
+async def test_what_is_missing_is_told_side_by_side_with_where_its_name_comes_from(
+    farcall_command, aws, tmp_path
+) -> None:
+    (tmp_path / "farcall.toml").write_text(
+        '[executors.awsbatch]\nbatch_job_definition_name = "not-there"\n'
+    )
+    assert (await farcall_command("allow")).returncode == 0
+    options = ("S3_BUCKET_NAME", "BATCH_QUEUE", "BATCH_JOB_ROLE_NAME", "BATCH_JOB_LOG_GROUP_NAME")
+    missing = {f"FARCALL_{name}": "not-there" for name in options}
+
+    done = await farcall_command("doctor", **missing, FARCALL_CONTAINER_IMAGE_URI="")
+
+    assert 1 == done.returncode
+    assert f"{len(options) + 1} failed" in done.stderr
+    lines = done.stdout.splitlines()
+    for name in options:
+        (at,) = (n for n, line in enumerate(lines) if f"{name.lower()} is 'not-there'" in line)
+        assert lines[at].startswith(FAILED)
+        assert f"({name.lower()} comes from FARCALL_{name})" in lines[at + 1]
+    assert "there is no job definition 'not-there'" in done.stdout
+
+
+async def test_a_wrong_option_is_told(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARCALL_VCPU", "many")
+
+    found = await examine()
+
+    assert {"options": FAILED} == bad(found)
+    assert "vcpu is 'many'" in found["options"].found
+
+
+async def test_a_bucket_that_nobody_has_configured(bucket) -> None:
+    found = await examine()
+
+    assert {"public access": WARNING, "lifecycle": WARNING} == bad(found)
+    assert "put-public-access-block" in found["public access"].remedy
+
+
+async def test_a_bucket_whose_policy_or_acl_lets_everybody_in(bucket) -> None:
+    bucket.put_bucket_policy(Bucket=BUCKET, Policy=PUBLIC)
+    by_policy = await examine()
+    bucket.delete_bucket_policy(Bucket=BUCKET)
+    bucket.put_bucket_acl(Bucket=BUCKET, ACL="public-read")
+    by_acl = await examine()
+
+    assert ("its policy", FAILED) == start(by_policy["public access"])
+    assert ("its ACL le", FAILED) == start(by_acl["public access"])
+
+
+def start(finding: Finding) -> tuple[str, str]:
+    return finding.found[:10], finding.verdict
+
+
+@pytest.mark.parametrize(
+    ("rule", "verdict"),
+    [
+        ({"Filter": {"Prefix": "farcall/"}, "Expiration": {"Days": 30}}, OK),
+        ({"Filter": {"Prefix": "farcall/"}, "Expiration": {"Days": 1}}, WARNING),
+        ({"Filter": {"Prefix": "others/"}, "Expiration": {"Days": 30}}, WARNING),
+        ({"Filter": {"Tag": {"Key": "a", "Value": "b"}}, "Expiration": {"Days": 30}}, WARNING),
+    ],
+)
+async def test_a_lifecycle_rule_counts_where_it_covers_the_prefix(bucket, rule, verdict) -> None:
+    bucket.put_bucket_lifecycle_configuration(
+        Bucket=BUCKET,
+        LifecycleConfiguration={"Rules": [{"ID": "r", "Status": "Enabled", **rule}]},
+    )
+
+    assert verdict == (await examine())["lifecycle"].verdict
+
+
+async def test_versions_that_are_kept_for_ever(bucket) -> None:
+    bucket.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    found = await examine()
+    rule = {"Filter": {"Prefix": ""}, "NoncurrentVersionExpiration": {"NoncurrentDays": 3}}
+    bucket.put_bucket_lifecycle_configuration(
+        Bucket=BUCKET,
+        LifecycleConfiguration={"Rules": [{"ID": "r", "Status": "Enabled", **rule}]},
+    )
+    kept = (await examine())["versions"]
+    for version in [
+        version
+        for kind in ("Versions", "DeleteMarkers")
+        for version in bucket.list_object_versions(Bucket=BUCKET).get(kind, [])
+    ]:
+        bucket.delete_object(Bucket=BUCKET, Key=version["Key"], VersionId=version["VersionId"])
+
+    assert WARNING == found["versions"].verdict
+    assert OK == kept.verdict
+
+
+async def test_queues_and_environments_that_run_nothing(
+    aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = boto3.client("batch")
+    resources = {"type": "FARGATE", "maxvCpus": 1, "subnets": ["s"], "securityGroupIds": ["g"]}
+    for name, state in (("serverless", "ENABLED"), ("off", "DISABLED")):
+        batch.create_compute_environment(
+            computeEnvironmentName=name, type="MANAGED", state=state, computeResources=resources
+        )
+        batch.create_job_queue(
+            jobQueueName=name,
+            priority=1,
+            computeEnvironmentOrder=[{"order": 1, "computeEnvironment": name}],
+        )
+    batch.create_job_queue(
+        jobQueueName="disabled",
+        state="DISABLED",
+        priority=1,
+        computeEnvironmentOrder=[{"order": 1, "computeEnvironment": "farcall-local"}],
+    )
+
+    async def of(queue: str, check: str, **options: str) -> str:
+        monkeypatch.setenv("FARCALL_BATCH_QUEUE", queue)
+        for name, value in options.items():
+            monkeypatch.setenv(f"FARCALL_{name}", value)
+        finding = (await examine())[check]
+        assert FAILED == finding.verdict
+        return finding.found
+
+    assert "is DISABLED and VALID" in await of("disabled", "queue")
+    assert "it takes no jobs" in await of("off", "compute environment")
+    assert "jobs of Fargate alone" in await of("serverless", "compute environment")
+    on_fargate = {"JOB_DEFINITION_EXTRA": '{"platformCapabilities": ["FARGATE"]}'}
+    small = await of("serverless", "compute environment", **on_fargate)
+    assert "a task of 2 never has a place" in small
+    assert "vcpu is 3" in await of("serverless", "resources", **on_fargate, VCPU="3")
+
+
+async def test_a_role_that_ecs_may_not_take(aws) -> None:
+    client = boto3.client("iam")
+    trust = json.dumps(iam.policy("trust")).replace("ecs-tasks", "ec2")
+    client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
+    try:
+        found = await examine()
+    finally:
+        trust = json.dumps(iam.policy("trust"))
+        client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
+
+    assert {"job role": FAILED} == bad(found)
+    assert "update-assume-role-policy --role-name farcall-local-job" in found["job role"].remedy
+
+
+async def test_an_image_that_the_registry_does_not_have(
+    aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/jobs:new"
+    monkeypatch.setenv("FARCALL_CONTAINER_IMAGE_URI", uri)
+    boto3.client("ecr").create_repository(repositoryName="jobs")
+
+    missing = await examine()
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    manifest = {"schemaVersion": 2, "mediaType": kind, "config": {"digest": "sha256:0"}}
+    boto3.client("ecr").put_image(
+        repositoryName="jobs",
+        imageManifest=json.dumps({**manifest, "layers": []}),
+        imageTag="new",
+    )
+
+    assert {"image": FAILED} == bad(missing)
+    assert "there is no such image" in missing["image"].found
+    assert not bad(await examine())
+
+
+async def test_an_endpoint_that_nobody_listens_on(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+
+    found = await examine()
+
+    verdicts = bad(found)
+    assert FAILED == verdicts["bucket"] == verdicts["region"]
+    assert "endpoint" in found["region"].found.lower()
+
+
+async def test_a_service_that_does_not_answer_holds_up_nothing_else(
+    aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(aws.endpoint_url) as proxy:
+        proxy.lasting["s3 *"] = "hang"
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
+        found = {finding.check: finding for finding in await doctor.examine(time_limit_s=5)}
+
+    assert {"bucket": FAILED} == bad(found)
+    assert "no answer within 5 s" in found["bucket"].found
+
+
+async def test_an_endpoint_that_is_no_url(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "nonsense")
+
+    found = await examine()
+
+    assert {"bucket": FAILED} == bad(found)
+    assert "nonsense" in found["bucket"].found
+
+
+async def test_without_credentials(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+    found = await examine()
+
+    assert {"credentials": FAILED} == bad(found)
+    assert "aws configure" in found["credentials"].remedy
+
+
+@pytest.fixture(scope="module")
+def enforced() -> Iterator[iam.Enforced]:
+    with farcall.local.start(enforce_iam=True) as aws:
+        yield iam.Enforced(aws)
+
+
+@pytest.fixture
+def client(enforced: iam.Enforced, monkeypatch: pytest.MonkeyPatch) -> iam.Enforced:
+    """Somebody with the documented policy, where permissions are enforced."""
+    for name, value in {**enforced.aws.environment, **enforced.keys}.items():
+        monkeypatch.setenv(name, value)
+    return enforced
+
+
+async def test_what_the_client_may_not_look_at_is_named(client) -> None:
+    found = await examine()
+
+    assert {NOT_CHECKED} == set(bad(found).values())
+    assert {
+        "public access": "s3:GetBucketPublicAccessBlock is not allowed",
+        "lifecycle": "s3:GetLifecycleConfiguration is not allowed",
+        "versions": "s3:GetBucketVersioning is not allowed",
+        "compute environment": "batch:DescribeComputeEnvironments is not allowed",
+    }.items() <= {name: finding.found for name, finding in found.items()}.items()
+    assert OK == found["bucket access"].verdict == found["queue"].verdict
+
+
+async def test_a_permission_that_submitting_needs_is_missed(client: iam.Enforced) -> None:
+    client.take_away("client", "s3:PutObject")
+    try:
+        found = await examine()
+    finally:
+        client.restore()
+
+    assert FAILED == found["bucket access"].verdict
+    assert "s3:PutObject" in found["bucket access"].remedy
+
+
+async def test_wrong_credentials(client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+
+    found = await examine()
+
+    assert {"credentials": FAILED, "everything else": NOT_CHECKED} == bad(found)
+    assert "aws sts get-caller-identity" in found["credentials"].remedy

@@ -1,0 +1,140 @@
+"""Whatever others wrote, no command has the terminal obey it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import sys
+import uuid
+
+import boto3
+import pytest
+
+from farcall.cli import main
+from farcall.engine.session import this_user
+from tests.cli.conftest import FARCALL
+from tests.support import hostile, terminal
+from tests.support.foreign import submit
+
+ARGUMENT = hostile.TEXT.encode(errors="ignore").decode()
+"""What can be an argument, or a variable of the environment."""
+
+SCRIPT = """
+import hostile
+
+def fails():
+    raise ValueError(hostile.TEXT + hostile.OVERWRITE)
+"""
+
+
+class Value:
+    def __repr__(self):
+        return hostile.TEXT + hostile.OVERWRITE
+
+
+def fails():
+    print(hostile.TEXT)
+    print(hostile.TEXT, file=sys.stderr)
+    raise ValueError(hostile.TEXT + hostile.OVERWRITE)
+
+
+def gives():
+    print(f"\x1b[31m{hostile.TEXT}")
+    return Value()
+
+
+@pytest.fixture
+async def told(aws, make_executor, tmp_path, monkeypatch):
+    """What stands for hostile things on a command line."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    shutil.copy(hostile.__file__, tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / f"{ARGUMENT}.py").touch()
+    batch, queue = boto3.client("batch"), aws.environment["FARCALL_BATCH_QUEUE"]
+    run = f"{this_user()}-20260101-000000-{uuid.uuid4().hex[:6]}"
+    foreign = submit(
+        batch,
+        queue,
+        definition=f"farcall-{uuid.uuid4().hex}",
+        name="foreign-0123456789abcdef",
+        environment={
+            "FARCALL_BUNDLE": f"s3://farcall-local/farcall/v1/{run}/bundles/other-0",
+            "FARCALL_WORKFLOW": hostile.TEXT,
+        },
+    )
+    batch.terminate_job(jobId=foreign, reason=hostile.TEXT)
+    async with make_executor() as executor:
+        failed, given = await asyncio.gather(executor.submit(fails), executor.submit(gives))
+        await asyncio.gather(failed.wait(), given.wait())
+        yield {
+            "FOREIGN": foreign,
+            "FAILED": failed.id,
+            "GIVEN": given.id,
+            "RUN": await executor.run_name(),
+            "SCRIPT": tmp_path / "script.py",
+        }
+
+
+# What each command is told, with a variable of the environment where one is needed.
+SHOWING = [
+    ("list --all-users --since 1d",),
+    (f"list {ARGUMENT}",),
+    (f"status FOREIGN {ARGUMENT}",),
+    ("describe FOREIGN",),
+    ("describe FAILED",),
+    ("logs FAILED",),
+    ("logs GIVEN --timestamps",),
+    ("attach FAILED",),
+    ("result FAILED",),
+    ("result GIVEN",),
+    ("recover RUN",),
+    (f"recover {ARGUMENT}",),
+    ("run SCRIPT:fails",),
+    ("run other/script.py:fails",),
+    ("plan other/script.py:fails",),
+    (f"cancel --workflow {ARGUMENT} --all-users",),
+    (f"cancel --run {ARGUMENT}",),
+    ("doctor", "FARCALL_BATCH_QUEUE", ARGUMENT),
+    ("ui", "FARCALL_BATCH_QUEUE", ARGUMENT),
+    ("configure --print", "FARCALL_BATCH_QUEUE", ARGUMENT),
+]
+LIVE = ("logs", "attach", "run")
+"""They let a task rewrite its own line."""
+
+
+async def test_no_command_has_the_terminal_obey_what_it_shows(told, monkeypatch):
+    for line, *variable in SHOWING:
+        with monkeypatch.context() as changes:
+            if variable:
+                changes.setenv(*variable)
+            words = [
+                re.sub("^[A-Z]+", lambda w: str(told.get(w[0], w[0])), w) for w in line.split(" ")
+            ]
+            shown = await asyncio.to_thread(terminal.run, [FARCALL, *words], columns=300)
+        assert hostile.obeyed(shown.text.replace("\r", "")) == set(), (line, shown.text)
+        assert hostile.MARK in shown.text, (line, shown.text)
+        if line.partition(" ")[0] not in LIVE:  # where output is
+            assert hostile.OVERWRITE not in shown.text, (line, shown.text)
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_no_command_has_the_terminal_obey_its_own_arguments(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["farcall", name, f"--{ARGUMENT}"])
+    with pytest.raises(SystemExit):
+        main.main()
+    out, err = capsys.readouterr()
+    assert hostile.obeyed(out + err) == set(), err
+    assert hostile.MARK in out + err
+
+
+async def test_json_stays_json(told, farcall_command):
+    for words in (["list", "--all-users"], ["status", "FOREIGN"], ["describe", "FAILED"]):
+        done = await farcall_command(*(told.get(word, word) for word in words), "--json")
+        assert hostile.obeyed(done.stdout) == set()
+        assert hostile.MARK in json.dumps(json.loads(done.stdout)), words
+    done = await farcall_command("logs", told["FAILED"], "--json")
+    assert hostile.obeyed(done.stdout) == set()
+    texts = {json.loads(line)["text"] for line in done.stdout.splitlines()}
+    assert any(ARGUMENT[:40] in text for text in texts)

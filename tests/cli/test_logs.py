@@ -1,0 +1,162 @@
+"""``farcall logs``, as it is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import FARCALL
+from tests.support.patience import PATIENCE_S
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [FARCALL, "logs", *map(str, arguments)],
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
+    )
+
+
+async def end(started):
+    """Return exit code, stdout and stderr."""
+    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
+    return started.returncode, out, err
+
+
+async def logs(*arguments):
+    return await end(start(*arguments))
+
+
+def talk(go):
+    print("out 1", flush=True)
+    print("err 1", file=sys.stderr, flush=True)
+    while not Path(go).exists():
+        time.sleep(0.05)
+    for number in range(2, 2001):
+        print(f"out {number}")
+    print("err 2", file=sys.stderr)
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07 \x1b[31mred\x1b[0m \x9b1A \u202egnol\ttab"
+
+
+def write_hostile():
+    print(HOSTILE)
+
+
+@pytest.fixture
+async def job(executor, tmp_path):
+    """A job that has ended."""
+    (tmp_path / "go").touch()
+    submitted = await executor.submit(talk, str(tmp_path / "go"))
+    await submitted.wait()
+    return submitted
+
+
+async def test_a_followed_job_shows_everything_where_it_was_written(executor, tmp_path):
+    go = tmp_path / "go"
+    submitted = await executor.submit(talk, str(go))
+    started = start("-f", submitted.id)
+    first = await asyncio.to_thread(started.stdout.readline)
+    go.touch()
+    code, out, err = await end(started)
+
+    assert (code, first) == (0, "out 1\n")
+    assert out.splitlines() == [f"out {n}" for n in range(2, 2001)]
+    assert err == "err 1\nerr 2\n"
+
+
+async def test_what_is_shown_can_be_chosen(job):
+    everything = [f"out {n}" for n in range(1, 2001)]
+    code, out, err = await logs(job.id)
+    assert (code, out.splitlines(), err) == (0, everything, "err 1\nerr 2\n")
+
+    assert await logs(job.id, "--stderr", "--tail", 1) == (0, "", "err 2\n")
+    assert await logs(job.id, "--stdout", "--grep", r"7\d7$", "--tail", 300) == (
+        0,
+        "".join(f"out {n}\n" for n in range(1707, 1800, 10)),
+        "",
+    )
+    assert await logs(job.id, "--since", "2099-01-01") == (0, "", "")
+    _, out, _ = await logs(job.id, "--stderr", "--json", "--since", "1h")
+    first, last = map(json.loads, out.splitlines())
+    assert {**first, "at": ""} == {"text": "err 1", "stream": "stderr", "attempt": 1, "at": ""}
+    assert first["at"] <= last["at"] < "2099"
+    _, out, _ = await logs(job.id, "--timestamps", "--tail", 1, "--stdout")
+    assert out == f"{last['at'][:23]}Z out 2000\n"
+
+
+async def test_a_pipe_gets_what_was_written_and_a_terminal_what_is_harmless(executor):
+    submitted = await executor.submit(write_hostile)
+    await submitted.wait()
+    assert await logs(submitted.id) == (0, f"{HOSTILE}\n", "")
+
+    terminal, other_end = pty.openpty()
+    code, _, _ = await end(start(submitted.id, stdout=other_end))
+    os.close(other_end)
+    shown = await asyncio.to_thread(os.read, terminal, 4096)
+    os.close(terminal)
+    assert code == 0
+    assert shown.decode() == (
+        "^[[2J^[]0;title^G \x1b[31mred\x1b[0m <9B>1A <U+202E>gnol\ttab\x1b[0m\r\n"
+    )
+
+
+async def test_a_reader_that_has_enough_ends_it_quietly(job):
+    out = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-o", "pipefail", "-c", f"{FARCALL} logs {job.id} --json | head -c 9"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (out.returncode, out.stdout, out.stderr) == (0, '{"text": ', "")
+
+
+async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
+    submitted = await executor.submit(talk, str(tmp_path / "go"))
+    started = start("--follow", submitted.id)
+    await asyncio.to_thread(started.stdout.readline)
+    started.send_signal(signal.SIGINT)
+    code, _, err = await end(started)
+
+    assert (code, "Traceback" in err) == (130, False)
+    assert (await submitted.status()).value == "RUNNING"
+    (tmp_path / "go").touch()
+    await submitted.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--grep", "["], 2, "is no regular expression of Python's"),
+        (["--since", "yesterday"], 2, "'yesterday' is neither so long ago"),
+        (["--attempt", "0"], 2, "'--attempt'"),
+        (["--tail", "-1"], 2, "'--tail'"),
+        ([], 3, "farcall: Batch does not know job"),
+    ],
+)
+async def test_wrong_usage_is_told(aws, arguments, code, words):
+    found = await logs("00000000-0000-0000-0000-000000000000", *arguments)
+    assert found[:2] == (code, "")
+    assert words in found[2]
+    assert "Traceback" not in found[2]
+
+
+async def test_an_attempt_or_a_child_that_has_to_be_named(job, executor):
+    code, _, err = await logs(job.id, "--attempt", 2)
+    assert (code, err) == (1, f"farcall: attempt is 2, and job {job.id} has had 1 attempt\n")
+
+    patient = executor.with_options(linger_s=0.5)
+    child, _ = await asyncio.gather(*(patient.submit(abs, n) for n in range(2)))
+    parent = child.id.partition(":")[0]
+    code, _, err = await logs(parent)
+    assert (code, f"name one of its children, {parent}:0 to {parent}:1" in err) == (1, True)

@@ -1,0 +1,265 @@
+"""``farcall list``, ``farcall status`` and ``farcall describe``, as they are installed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import boto3
+import pytest
+from click.testing import CliRunner
+
+from farcall.cli.main import cli
+from tests.support import terminal
+from tests.support.foreign import submit
+from tests.support.patience import until_async
+from tests.support.proxy import Proxy
+
+FARCALL = Path(sys.executable).with_name("farcall")
+NOBODY = "00000000-0000-0000-0000-000000000000"
+EVIL = "[red]evil[/] "
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
+
+
+async def here(*arguments):
+    """Run ``farcall`` in this process, which has imported everything."""
+    return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+
+
+def fails(value):
+    if value % 2:
+        raise ValueError(f"{value} is odd \x1b[2J[bold]")
+    return value
+
+
+def sleep():
+    time.sleep(600)  # until the test ends it
+
+
+async def described(batch, job_id, *statuses):
+    """Wait until a job is in one of these; return its description."""
+
+    def look():
+        (found,) = batch.describe_jobs(jobs=[job_id])["jobs"]
+        return found if found["status"] in statuses else None
+
+    return await until_async(look)
+
+
+@pytest.fixture
+def batch(aws):
+    return boto3.client("batch")
+
+
+@pytest.fixture
+async def workflow(make_executor, batch):
+    """Jobs: one that returned, one that failed, an array, one cancelled, and one that runs."""
+    name = f"{EVIL}{time.monotonic()}"
+    async with make_executor(workflow=name) as executor:
+        returned = await executor.submit(fails, 2)
+        failed = await executor.submit(fails, 3)
+        array = await executor.task(fails).map(range(4), return_exceptions=True)
+        assert [type(value) for value in array] == [int, ValueError] * 2
+        cancelled = await executor.submit(sleep)
+        await described(batch, cancelled.id, "RUNNING")
+        await cancelled.cancel("\x1b[2J[bold]too dear[/]")
+        running = await executor.submit(sleep)
+        await described(batch, running.id, "RUNNING")
+        for job in (returned, failed, cancelled):
+            await described(batch, job.id, "SUCCEEDED", "FAILED")
+        filters = [{"name": "JOB_NAME", "values": ["fails-*"]}]
+        listed = batch.list_jobs(jobQueue=executor.settings.batch_queue, filters=filters)
+        (parent,) = [
+            job["jobId"]
+            for job in listed["jobSummaryList"]
+            if "arrayProperties" in job
+            and name == environment(batch, f"{job['jobId']}:0")["FARCALL_WORKFLOW"]
+        ]
+        await described(batch, parent, "FAILED")
+        yield {
+            "name": name,
+            "SUCCEEDED": returned.id,
+            "FAILED": failed.id,
+            "array": parent,
+            "CANCELLED": cancelled.id,
+            "RUNNING": running.id,
+        }
+        await running.cancel()
+
+
+def environment(batch, job_id):
+    (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
+    return {pair["name"]: pair["value"] for pair in job["container"]["environment"]}
+
+
+async def test_jobs_are_listed_shown_and_described(workflow, farcall_command):
+    ids = {key: value for key, value in workflow.items() if key != "name"}
+    only = ("--workflow", workflow["name"])
+
+    async def listed(*arguments):
+        done = await here("list", *only, "--json", *arguments)
+        assert (done.exit_code, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    # --- list
+    jobs = await listed()
+    order = ["RUNNING", "CANCELLED", "array", "FAILED", "SUCCEEDED"]
+    assert [job["id"] for job in jobs] == [ids[key] for key in order]
+    states = {job["id"]: job["state"] for job in jobs}
+    assert all(states[ids[key]] == key for key in ids if key != "array")
+    assert {job["workflow"] for job in jobs} == {workflow["name"]}
+    for arguments, expected in (
+        (["--state", "failed"], ["array", "FAILED"]),
+        (["--state", "Cancelled", "--state", "ACTIVE"], ["RUNNING", "CANCELLED"]),
+        (["--state", "succeeded"], ["array", "SUCCEEDED"]),  # two of the array's children are
+        (["--limit", "2"], ["RUNNING", "CANCELLED"]),
+        (["--since", "2100-01-01"], []),
+        (["--user", "somebody"], []),
+        (["--run", jobs[0]["run"]], order),
+    ):
+        assert [job["id"] for job in await listed(*arguments)] == [ids[k] for k in expected]
+    with_children = [job["id"] for job in await listed("--children", "--state", "failed")]
+    assert with_children == [ids["array"], f"{ids['array']}:1", f"{ids['array']}:3", ids["FAILED"]]
+
+    done = await farcall_command("list", *only)
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE"]
+    assert [row.split()[0] for row in rows] == [ids[key] for key in order]
+    assert rows[2].endswith("2 succeeded, 2 failed")
+    assert rows[3].endswith("exit code 1")
+    assert "[red]evil[/]" in rows[0]
+    assert "[2J[bold]too dear[/]" in rows[1]
+    assert_harmless(done.stdout)
+    assert "5 jobs of " in done.stderr
+    assert "--since 7d shows older ones" in done.stderr
+
+    shown = await asyncio.to_thread(terminal.run, [FARCALL, "list", *only])
+    assert_harmless(shown.text)
+    assert "\x1b[1;31mFAILED" in shown.text
+    lines = COLOURS.sub("", shown.text).splitlines()
+    assert max(map(len, lines[:-2])) <= 80  # the footer may be longer
+    for key in order:
+        assert any(line.startswith(f"{ids[key]}  ") for line in lines)
+
+    only = (ids["array"],)
+    children = await listed()
+    assert [job["index"] for job in children] == [0, 1, 2, 3]
+    assert {(job["parent"], job["function"]) for job in children} == {(ids["array"], "fails")}
+    assert [job["state"] for job in children] == ["SUCCEEDED", "FAILED"] * 2
+
+    # --- status
+    done = await farcall_command("status", *ids.values())
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(ids.values())
+    assert f"{ids['FAILED']}  FAILED since 20" in done.stdout
+    assert_harmless(done.stdout)
+    done = await here("status", ids["RUNNING"], NOBODY, "--json")
+    assert [job["state"] for job in json.loads(done.stdout)] == ["RUNNING"]
+    assert done.exit_code == 3
+    assert f"Batch does not know job {NOBODY}" in done.stderr
+
+    # --- describe
+    done = await farcall_command("describe", ids["FAILED"])
+    assert (done.returncode, done.stderr) == (0, "")
+    for expected in (
+        "Why         the function raised ValueError: 3 is odd",
+        "To do       correct what the traceback shows",
+        f"Job         {ids['FAILED']}",
+        "Attempts    1 ended of 1 allowed",
+        "exit code 1",
+        "Asked for   1 vCPU, 1024 MiB",
+        "of CPU",
+        "Bundle      s3://farcall-local/farcall/v1/",
+        "in fails",
+        'raise ValueError(f"{value} is odd',  # the line of source, which only this machine has
+        "ValueError: 3 is odd",
+    ):
+        assert expected in done.stdout
+    assert_harmless(done.stdout)
+    shown = await asyncio.to_thread(terminal.run, [FARCALL, "describe", ids["CANCELLED"]])
+    assert_harmless(shown.text)
+    plain = COLOURS.sub("", shown.text)
+    assert "Why         the job was cancelled" in plain
+    assert "Batch says  farcall: " in plain
+
+    said = json.loads((await here("describe", ids["array"], "--json")).stdout)
+    assert said["job"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
+    assert said["explanation"]["sentence"] == "2 of its 4 children failed"
+    assert [c["job_id"] for c in said["explanation"]["children"]] == [
+        f"{ids['array']}:1",
+        f"{ids['array']}:3",
+    ]
+    assert "FARCALL_OUTCOME_KEY" not in json.dumps(said)
+
+
+def assert_harmless(text):
+    """See that nothing of what a task wrote steers the terminal."""
+    left = COLOURS.sub("", text)
+    assert not {c for c in left if not c.isprintable()} - {"\n"}
+
+
+async def test_a_job_that_is_nobody_s_or_no_array_s(farcall_command, executor, batch):
+    for command in ("describe", "list"):
+        done = await farcall_command(command, NOBODY)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert f"farcall: Batch does not know job {NOBODY}" in done.stderr
+    foreign = submit(batch, executor.settings.batch_queue)
+    done = await farcall_command("describe", foreign)
+    assert done.returncode == 3
+    assert "was not submitted by farcall" in done.stderr
+    job = await executor.submit(fails, 2)
+    done = await farcall_command("list", job.id)
+    assert done.returncode == 1
+    assert f"job {job.id} is no array" in done.stderr
+    assert await job.result() == 2
+
+
+async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
+    for arguments, text in (
+        (["list", "--since", "yesterday"], "'yesterday' is neither so long ago"),
+        (["list", "--user", "me", "--all-users"], "exclude each other"),
+        (["list", "--state", "done"], "'done' is not one of"),
+        (["status"], "JOB"),
+    ):
+        done = await here(*arguments)
+        assert done.exit_code == 2
+        assert text in done.stderr
+    done = await farcall_command("list", "--queue", "no-such-queue")
+    assert done.returncode == 4
+    assert done.stderr.startswith("farcall: ListJobs")
+
+
+async def test_a_hundred_jobs_cost_two_requests(farcall_command, executor, batch, aws):
+    bundle = "s3://farcall-local/farcall/v1/many-20261122-101500-0a1b2c/bundles/x"
+    said = {"FARCALL_BUNDLE": bundle}
+    many = {"definition": "farcall-many", "name": "many", "environment": said}
+    aws.configure(delays={"SUBMITTED": 600}, submit_rate=None, api_rate=None)
+    try:
+        queue = executor.settings.batch_queue
+        begun = datetime.now(timezone.utc).isoformat()  # other tests' jobs are older
+        ids = [await asyncio.to_thread(submit, batch, queue, **many) for _ in range(250)]
+        for job_id in ids:
+            await asyncio.to_thread(batch.terminate_job, jobId=job_id, reason="as many as needed")
+    finally:
+        aws.configure(delays={}, submit_rate=50, api_rate=50)
+    with Proxy(aws.endpoint_url) as proxy:
+        where = {"FARCALL_ENDPOINT_URL": proxy.url}
+
+        async def cost(*arguments):
+            proxy.counts.clear()
+            done = await farcall_command(*arguments, "--json", **where)
+            asked = {operation: n for operation, n in proxy.counts.items() if n}
+            return len(json.loads(done.stdout)), asked
+
+        found, asked = await cost("list", "--user", "many", "--limit", "1000", "--since", begun)
+        assert (found, asked) == (250, {"batch listjobs": 3, "batch describejobs": 3})
+        found, asked = await cost("list", "--user", "many", "--limit", "100")
+        assert (found, asked) == (100, {"batch listjobs": 1, "batch describejobs": 1})
+        found, asked = await cost("status", *ids[:100])
+        assert (found, asked) == (100, {"batch describejobs": 1})

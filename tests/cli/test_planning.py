@@ -1,0 +1,89 @@
+"""``farcall plan``: the requests of ``farcall run``, and none of them sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import boto3
+import pytest
+
+from tests.support.proxy import Proxy
+
+WORK = """
+from farcall import BatchExecutor
+
+executor = BatchExecutor(vcpu=3, tags={"owner": "me"})
+
+@executor.task
+def twice(x: int):
+    return 2 * x
+"""
+
+
+@pytest.fixture(autouse=True)
+def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work.py").write_text(WORK)
+
+
+async def test_nothing_is_sent_and_run_sends_just_that(farcall_command, aws) -> None:
+    extra = 'job_definition_extra={"tags": {"of": "plan"}}'
+    words = ["--memory", "1", "-o", extra, "work:twice", 4]
+    with Proxy(aws.endpoint_url) as proxy:
+        done = await farcall_command("plan", *words, AWS_ENDPOINT_URL=proxy.url)
+    planned = json.loads(done.stdout)
+    of_s3 = {name.partition(" ")[0] for name in proxy.of("s3")}
+    assert {"GET"} == of_s3
+    assert not {"submitjob", "registerjobdefinition"} & set(proxy.of("batch"))
+    assert proxy.counts["batch describejobdefinitions"]
+    assert planned["definition"]["registered"] is False
+
+    job_id = (await farcall_command("run", "--detach", *words)).stdout.strip()
+    again = json.loads((await farcall_command("plan", *words)).stdout)
+
+    batch = boto3.client("batch")
+    (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
+    assert again["definition"]["registered"] is True
+    assert again["SubmitJob"]["jobDefinition"] == job["jobDefinition"]
+    found = batch.describe_job_definitions(jobDefinitions=[job["jobDefinition"]])
+    (definition,), register = found["jobDefinitions"], planned["RegisterJobDefinition"]
+    assert definition["jobDefinitionName"] == register["jobDefinitionName"]
+    assert {"of": "plan"} == definition["tags"] == register["tags"]
+    for name, value in register["containerProperties"].items():
+        assert value == definition["containerProperties"][name]
+    submit = planned["SubmitJob"]
+    assert {"owner": "me"} == submit["tags"] == job["tags"]
+    asked = submit["containerOverrides"]
+    assert {"type": "VCPU", "value": "3"} in asked["resourceRequirements"]  # the task's own
+    assert asked["resourceRequirements"] == job["container"]["resourceRequirements"]
+    assert submit["timeout"] == job["timeout"]
+    assert submit["retryStrategy"]["attempts"] == job["retryStrategy"]["attempts"]
+    given = {e["name"]: e["value"] for e in asked["environment"]}
+    carried = {e["name"]: e["value"] for e in job["container"]["environment"]}
+    assert given["FARCALL_DIGEST"] == carried["FARCALL_DIGEST"]
+    assert "secret" in given["FARCALL_OUTCOME_KEY"]
+    key = carried["FARCALL_BUNDLE"].partition("s3://farcall-local/")[2]
+    bundle = boto3.client("s3").head_object(Bucket="farcall-local", Key=key)
+    assert bundle["ContentLength"] == planned["bundle"]["size_bytes"]
+
+
+async def test_offline_nobody_is_asked_and_an_array_is_one_job(farcall_command, aws) -> None:
+    with Proxy(aws.endpoint_url) as proxy:
+        done = await farcall_command(
+            "plan",
+            "--offline",
+            "--array=300",
+            "work:twice",
+            4,
+            AWS_ENDPOINT_URL=proxy.url,
+            AWS_ACCESS_KEY_ID="",
+            AWS_SECRET_ACCESS_KEY="",
+        )
+
+    assert not proxy.counts
+    planned = json.loads(done.stdout)
+    role = planned["RegisterJobDefinition"]["containerProperties"]["jobRoleArn"]
+    assert "arn:aws:iam::ACCOUNT:role/farcall-local-job" == role
+    assert planned["definition"]["registered"] is None
+    assert {"size": 300} == planned["SubmitJob"]["arrayProperties"]
+    assert 300 == planned["bundle"]["tasks"]

@@ -1,0 +1,224 @@
+"""``farcall run``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import click
+import pytest
+
+from farcall import FarcallError, Settings
+from farcall.cli.options import given
+from farcall.cli.run import _in_json
+from farcall.cli.targets import find
+from tests.cli.conftest import FARCALL
+from tests.support.patience import PATIENCE_S
+from tests.support.proxy import Proxy
+
+WORK = '''
+import sys, time
+from farcall import BatchExecutor
+
+print("while it is imported")
+executor = BatchExecutor(vcpu=3)
+
+def add(x: int, y: int = 2, *, note="", fail: bool = False):
+    """Add two numbers."""
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    if fail:
+        raise LookupError("on purpose")
+    return {"sum": x + y, "note": note}
+
+def sleep(seconds: float):
+    print("it begins", flush=True)
+    time.sleep(seconds)
+
+@executor.task
+def task(x: int):
+    return x
+
+broken = 3
+'''
+
+
+@pytest.fixture(autouse=True)
+def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work.py").write_text(WORK)
+    (tmp_path / "faulty.py").write_text("import nothing_of_this_name\n")
+    for name, value in {"VCPU": 1, "MEMORY": 1, "RETRY_ATTEMPTS": 1, "LINGER_S": 0.02}.items():
+        monkeypatch.setenv(f"FARCALL_{name}", str(value))
+
+
+async def test_it_shows_what_the_job_writes_and_prints_the_value_last(farcall_command) -> None:
+    done = await farcall_command("run", "work:add", 40, "--note", "[1]")
+
+    assert 0 == done.returncode, done.stderr
+    assert "to stdout\n{'sum': 42, 'note': [1]}\n" == done.stdout
+    told = done.stderr.splitlines()
+    assert "to stderr" in told
+    assert "while it is imported" in told
+    assert any(line.startswith("job ") for line in told)
+
+
+async def test_with_json_the_value_is_alone_on_stdout(farcall_command) -> None:
+    done = await farcall_command("run", "--json", "work.py:add", "40", "--y=-3")
+
+    assert {"sum": 37, "note": ""} == json.loads(done.stdout)
+    assert "to stdout" in done.stderr.splitlines()
+
+
+def test_what_json_has_no_word_for_is_its_repr() -> None:
+    ring: list[object] = []
+    ring.append(ring)
+    cases = {1: "1", float("nan"): "null", (1, "a"): '[1,"a"]', len: '"<built-in function len>"'}
+    assert list(cases.values()) == [_in_json(value) for value in cases]
+    assert '"[[...]]"' == _in_json(ring)
+
+
+async def test_a_failure_comes_with_the_remote_traceback(farcall_command) -> None:
+    done = await farcall_command("run", "work:add", "1", "--fail")
+
+    assert 1 == done.returncode
+    assert 'raise LookupError("on purpose")' in done.stderr
+    assert "to stdout\n" == done.stdout
+
+
+async def test_with_output_the_value_is_a_pickle_and_no_longer_in_the_bucket(
+    farcall_command, tmp_path: Path
+) -> None:
+    done = await farcall_command(
+        "run",
+        "--workflow",
+        "of-output",
+        "-o",
+        "prefix=run-output",
+        "--output",
+        "value",
+        "work:add",
+        1,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert "" == done.stdout
+    assert {"sum": 3, "note": ""} == pickle.loads((tmp_path / "value").read_bytes())
+    left = boto3.client("s3").list_objects_v2(Bucket="farcall-local", Prefix="run-output/")
+    assert not [o["Key"] for o in left.get("Contents", []) if "/outcomes/" in o["Key"]]
+
+
+async def test_with_detach_the_id_is_alone_on_stdout_and_the_job_goes_on(farcall_command) -> None:
+    left = await farcall_command("run", "--detach", "work:add", "5")
+    job_id = left.stdout.strip()
+    assert f"{job_id}\n" == left.stdout, left.stderr
+
+    (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
+    environment = {e["name"]: e["value"] for e in job["container"]["environment"]}
+    assert "work" == environment["FARCALL_WORKFLOW"]
+    done = await farcall_command("result", job_id)
+    assert "{'sum': 7, 'note': ''}\n" == done.stdout
+
+
+async def test_ctrl_c_ends_the_job() -> None:
+    running = await asyncio.create_subprocess_exec(
+        FARCALL,
+        "run",
+        "work:sleep",
+        "600",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert b"it begins\n" == await asyncio.wait_for(running.stdout.readline(), PATIENCE_S)
+
+    running.send_signal(signal.SIGINT)
+    _, err = await asyncio.wait_for(running.communicate(), PATIENCE_S)
+
+    assert 130 == running.returncode
+    job_id = next(w[1] for w in map(str.split, err.decode().splitlines()) if w[0] == "job")
+    (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
+    assert job["isTerminated"]
+
+
+async def test_what_does_not_fit_is_told_before_anything_is_sent(farcall_command, aws) -> None:
+    with Proxy(aws.endpoint_url) as proxy:
+        done = await farcall_command("run", "work:add", "x", AWS_ENDPOINT_URL=proxy.url)
+
+    assert "'X': 'x' is not int" in done.stderr
+    assert (2, "") == (done.returncode, done.stdout)
+    assert not proxy.counts
+
+
+@pytest.fixture
+def _modules_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    before = set(sys.modules)
+    yield
+    for name in {"work", "faulty"} - before:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("_modules_of_its_own")
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("work:ad", click.UsageError, "work has no function 'ad'; did you mean add?"),
+        ("wrok:add", click.UsageError, "there is no module 'wrok' in"),
+        ("json.decode:add", click.UsageError, "in json; did you mean json.decoder?"),
+        ("wrok.py:add", click.UsageError, "did you mean work.py?"),
+        ("work.py:zzz", click.UsageError, "there is add, sleep, task"),
+        ("work:broken", click.UsageError, "work:broken is a int, not a function"),
+        ("work", click.UsageError, "MODULE:FUNCTION"),
+        ("faulty:add", FarcallError, "No module named 'nothing_of_this_name'"),
+        ("faulty.py:add", FarcallError, "line 1, in <module>"),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is_near(
+    name: str, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error) as caught:
+        find(name)
+
+    assert said in str(getattr(caught.value, "message", caught.value))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("vpcu=3", "did you mean vcpu?"),
+        ("vcpu=true", "a truth value is not a number"),
+        ("tags=x", "tags is 'x'"),
+        ("vcpu", "NAME=VALUE"),
+    ],
+)
+def test_an_option_is_refused_as_a_usage_error(assignment: str, said: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(said)):
+        given([assignment], {})
+
+
+def test_options_are_read_as_their_types_say() -> None:
+    words = ['tags={"a": "b"}', "stuck_timeout_s=null", "keep-artifacts=yes", "batch_queue=123"]
+
+    options = given(words, {"vcpu": "4", "memory": None})
+
+    expected = {"tags": {"a": "b"}, "stuck_timeout_s": None, "vcpu": 4, "batch_queue": "123"}
+    assert {**expected, "keep_artifacts": "yes"} == options
+    assert Settings(**options).keep_artifacts is True
+
+
+async def test_the_help_of_a_function_has_its_docstring_parameters_and_types(
+    farcall_command,
+) -> None:
+    done = await farcall_command("run", "work:add", "--help")
+
+    assert 0 == done.returncode, done.stderr
+    assert "Usage: farcall run work:add [OPTIONS] X" in done.stdout
+    for said in ("Add two numbers.", "--y int", "--note JSON or text", "--fail / --no-fail"):
+        assert said in done.stdout

@@ -1,0 +1,100 @@
+"""The policies in docs/iam are policies: actions, resource types and condition keys that exist.
+
+parliament knows what AWS's service authorization reference lists. It knows nothing of the
+elements that only trust policies have, so of that one it sees what it has in common with others;
+the condition there is linted here and enforced by no test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+
+import pytest
+
+from tests.support.iam import FOLDER, VALUES, actions, policy
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def lint():
+    """Return what parliament finds in a policy."""
+    with warnings.catch_warnings():
+        # It still looks for its data by pkg_resources, and leaves the files open.
+        warnings.simplefilter("ignore")
+        import parliament
+
+    def find(document):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = parliament.analyze_policy_string(json.dumps(document)).findings
+        return sorted({finding.issue for finding in found})
+
+    return find
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_linter_has_nothing_to_say(lint, name):
+    document = policy(name)
+    for statement in document["Statement"]:
+        if "Principal" in statement:  # a trust policy's resource is the role it stands in
+            del statement["Principal"]
+            statement["Resource"] = f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{VALUES['JOB-ROLE']}"
+    assert lint(document) == []
+
+
+BROKEN = [
+    ({"Action": "batch:SubmitJobs"}, "UNKNOWN_ACTION"),
+    ({"Action": "batch:SubmitJob", "Resource": "arn:aws:s3:::bucket"}, "RESOURCE_MISMATCH"),
+    ({"Action": "s3:GetObject", "Resource": "arn:aws:s3:::bucket"}, "RESOURCE_MISMATCH"),
+    (
+        {"Action": "s3:GetObject", "Condition": {"StringLike": {"s3:prefix": "any/*"}}},
+        "UNKNOWN_CONDITION_FOR_ACTION",
+    ),
+    (
+        {"Action": "iam:PassRole", "Condition": {"StringIs": {"iam:PassedToService": "any"}}},
+        "UNKNOWN_OPERATOR",
+    ),
+    ({"Effect": "Permit", "Action": "s3:GetObject"}, "MALFORMED"),
+]
+
+
+@pytest.mark.parametrize(("statement", "issue"), BROKEN)
+def test_the_linter_finds_what_is_wrong(lint, statement, issue):
+    whole = {"Effect": "Allow", "Resource": "*", **statement}
+    assert issue in lint({"Version": "2012-10-17", "Statement": [whole]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_policy_has_a_wildcard_action_and_every_placeholder_is_known(name):
+    document = policy(name)
+    assert "*" not in "".join(actions(document))
+    assert not re.findall(r"\b[A-Z]{4,}(?:-[A-Z]+)*\b", json.dumps(document))
+
+
+def test_star_is_the_resource_only_where_an_action_knows_no_other():
+    starred = {
+        action
+        for name in NAMES
+        for statement in policy(name)["Statement"]
+        if statement.get("Resource") == "*"
+        for action in actions({"Statement": [statement]})
+    }
+    assert starred == {
+        "batch:DescribeJobDefinitions",
+        "batch:DescribeJobQueues",
+        "batch:DescribeJobs",
+        "batch:ListJobs",
+        "ecr:GetAuthorizationToken",
+        "logs:DescribeLogGroups",
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "trust"])
+def test_the_page_gives_a_reason_for_every_action(name):
+    page = (FOLDER.parent / "iam.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for action in actions(policy(name)):
+        assert any(f"`{action}`" in row.split("|")[1] for row in rows), action

@@ -1,0 +1,280 @@
+"""A real Covalent server on the embedded AWS, and Covalent in this process as its client.
+
+Covalent reads its environment once, on import, and keeps what it found for the whole process. So
+it is imported here, before the test modules do it: into a directory of this run, with the address
+of the server that `server` starts later. Other servers are named to it call by call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import cloudpickle
+import pytest
+
+import farcall.local
+from farcall.cli.demos.covalent_server import CovalentServer
+from tests.support.absent import Absent
+from tests.support.patience import PATIENCE_S
+
+#: Seconds for a dispatch, unless a test knows better.
+WAIT_TIMEOUT_S = PATIENCE_S
+_POLL_S = 0.05
+_FINAL = {"COMPLETED", "FAILED", "CANCELLED", "POSTPROCESSING_FAILED"}
+
+_ROOT = Path(tempfile.mkdtemp(prefix="farcall-covalent-"))
+#: Home of the user whose files nothing here may touch.
+_USER = _ROOT / "user"
+
+
+def _is_installed() -> bool:
+    spec = importlib.util.find_spec("covalent")
+    # This very directory would do as a package of that name, one without a file.
+    return spec is not None and spec.origin is not None
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    reason = "Covalent is not installed: pip install covalent 'fastapi<0.132'"
+    return None if _COVALENT else Absent.because(reason, module_path, parent)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_ROOT, ignore_errors=True)
+
+
+def _isolate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the developer's accounts, options and files."""
+    for name in os.environ:
+        if name.startswith(("AWS_", "COVALENT_", "FARCALL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(_USER))
+
+
+def _import() -> CovalentServer | None:
+    """Import Covalent; return the server it is bound to, which does not run yet."""
+    if not _is_installed():
+        return None
+    _USER.mkdir()
+    bound = CovalentServer(_ROOT / "server")
+    with pytest.MonkeyPatch.context() as monkeypatch, warnings.catch_warnings():
+        _isolate(monkeypatch)
+        for name, value in bound.environment.items():
+            monkeypatch.setenv(name, value)
+        # Whatever the installed versions of its libraries complain of is not ours to mend.
+        warnings.simplefilter("ignore")
+        import covalent  # noqa: F401
+    return bound
+
+
+_COVALENT = _import()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have Covalent's client pickle a test module by value: the job has no tests to import."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(autouse=True)
+def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give processes that a test starts the same view of Covalent that this one has."""
+    assert _COVALENT is not None
+    for name in os.environ:
+        if name.startswith("COVALENT_"):
+            monkeypatch.delenv(name)
+    for name, value in _COVALENT.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[farcall.local.LocalAWS]:
+    """The embedded AWS whose key the server has, with room for several jobs at a time."""
+    with farcall.local.start(cpus=8) as aws:
+        yield aws
+
+
+@pytest.fixture(scope="session")
+def user_home() -> Path:
+    """The home directory of whoever runs Covalent here, as client and as server."""
+    return _USER
+
+
+@pytest.fixture(scope="session")
+def server(embedded: farcall.local.LocalAWS) -> Iterator[CovalentServer]:
+    """The server that Covalent in this process talks to, on the embedded AWS."""
+    assert _COVALENT is not None
+    # It has the port that the import has left in the configuration.
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _isolate(monkeypatch)
+        running = CovalentServer(_COVALENT.home, embedded.environment)
+        running.start()
+    with running:
+        yield running
+
+
+class NewServer(Protocol):
+    """Start a server for one test; it is stopped when the test ends."""
+
+    def __call__(
+        self, home: Path | None = None, environment: dict[str, str] | None = None, **options: Any
+    ) -> CovalentServer: ...
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[NewServer]:
+    """Servers to be stopped, killed and started again, each with a home of its own."""
+    started: list[CovalentServer] = []
+
+    def start(
+        home: Path | None = None, environment: dict[str, str] | None = None, **options: Any
+    ) -> CovalentServer:
+        home = home or tmp_path / f"server-{len(started)}"
+        started.append(CovalentServer(home, environment, **options))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+class Dispatch(Protocol):
+    """Dispatch a lattice; return the dispatch's ID. Without a server, to the shared one."""
+
+    def __call__(
+        self, lattice: Any, *args: Any, server: CovalentServer | None = None, **kwargs: Any
+    ) -> str: ...
+
+
+class Wait(Protocol):
+    """Wait until a dispatch has ended, however; return Covalent's result object."""
+
+    def __call__(
+        self,
+        dispatch_id: str,
+        *,
+        server: CovalentServer | None = None,
+        timeout_s: float = WAIT_TIMEOUT_S,
+    ) -> Any: ...
+
+
+@pytest.fixture
+def dispatch(request: pytest.FixtureRequest) -> Dispatch:
+    import covalent
+
+    def start(
+        lattice: Any, *args: Any, server: CovalentServer | None = None, **kwargs: Any
+    ) -> str:
+        server = server or request.getfixturevalue("server")
+        return covalent.dispatch(lattice, dispatcher_addr=server.address)(*args, **kwargs)
+
+    return start
+
+
+@pytest.fixture
+def status() -> Callable[..., str]:
+    """Ask how a dispatch is: ``status(dispatch_id, server=None)``."""
+    import covalent
+
+    def ask(dispatch_id: str, server: CovalentServer | None = None) -> str:
+        address = (server or _COVALENT).address
+        answer = covalent.get_result(dispatch_id, dispatcher_addr=address, status_only=True)
+        return str(answer["status"])
+
+    return ask
+
+
+@pytest.fixture
+def wait(request: pytest.FixtureRequest, status: Callable[..., str]) -> Wait:
+    import covalent
+
+    def until_ended(
+        dispatch_id: str,
+        *,
+        server: CovalentServer | None = None,
+        timeout_s: float = WAIT_TIMEOUT_S,
+    ) -> Any:
+        server = server or request.getfixturevalue("server")
+        deadline = time.monotonic() + timeout_s
+        # Covalent's own waiting has no bound, and asks once a second.
+        while (state := status(dispatch_id, server)) not in _FINAL:
+            if time.monotonic() > deadline:
+                pytest.fail(f"{dispatch_id} is {state} after {timeout_s} s\n{server.log[-4000:]}")
+            time.sleep(_POLL_S)
+        return covalent.get_result(dispatch_id, dispatcher_addr=server.address)
+
+    return until_ended
+
+
+@pytest.fixture
+def run(dispatch: Dispatch, wait: Wait) -> Callable[..., Any]:
+    """Dispatch to the shared server and wait: ``run(lattice, *args, **kwargs)``."""
+    return lambda lattice, *args, **kwargs: wait(dispatch(lattice, *args, **kwargs))
+
+
+@contextlib.contextmanager
+def _packing() -> Iterator[None]:
+    lattices = sys.modules["covalent._workflow.lattice"]
+    read, answers = lattices.get_config, {"sdk.task_packing": "true"}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(lattices, "get_config", lambda key: answers.get(key) or read(key))
+        yield
+
+
+@pytest.fixture(scope="session")
+def pack_tasks() -> Callable[[], AbstractContextManager[None]]:
+    """Have lattices built as `packing` does, within a block: ``with pack_tasks(): ...``."""
+    return _packing
+
+
+@pytest.fixture
+def packing() -> Iterator[None]:
+    """Have lattices built as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
+    with _packing():
+        yield
+
+
+class Node(NamedTuple):
+    """What Covalent knows of one electron; texts are empty where there is none."""
+
+    name: str
+    status: str
+    error: str
+    stdout: str
+    stderr: str
+    output: Any
+
+
+@pytest.fixture
+def node() -> Callable[[Any, int], Node]:
+    """Read one electron of a result object: ``node(result, node_id)``."""
+
+    def read(result: Any, node_id: int) -> Node:
+        known = result.get_node_result(node_id)
+        output = known["output"]
+        return Node(
+            name=known["node_name"],
+            status=str(known["status"]),
+            error=known["error"] or "",
+            stdout=known["stdout"] or "",
+            stderr=known["stderr"] or "",
+            output=None if output is None else output.get_deserialized(),
+        )
+
+    return read

@@ -1,0 +1,165 @@
+"""``farcall covalent demo`` as a user runs it, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import types
+import urllib.request
+
+import psutil
+import pytest
+
+from farcall.cli.demos import covalent
+from farcall.model.errors import FarcallError
+from tests.support.patience import PATIENCE_S, until
+
+COMMAND = [sys.executable, "-m", "farcall", "covalent", "demo"]
+
+# The demo itself refuses to run there, as `farcall.cli.demos.covalent` says.
+pytestmark = [
+    pytest.mark.skipif(sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The only folders that the demo could write to without saying so, both of this test."""
+    for name in os.environ:
+        if name.startswith("COVALENT_"):
+            monkeypatch.delenv(name)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    return tmp_path
+
+
+@pytest.fixture
+def start(place):
+    """Start the demo in a process group of its own."""
+    started = []
+
+    def demo(*options, **environment):
+        started.append(
+            subprocess.Popen(
+                [*COMMAND, *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environment},
+            )
+        )
+        return started[-1]
+
+    yield demo
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def of_the_demo(place):
+    """Processes that were started below the demo's own temporary folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR", "").startswith(str(place)):
+                found.append(process)
+    return [each for each in found if each.pid != os.getpid()]
+
+
+def assert_nothing_is_left(place):
+    assert [] == of_the_demo(place)
+    assert [] == [*(place / "home").rglob("*"), *(place / "tmp").rglob("*")]
+
+
+def read_until(stream, text):
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if text in line:
+            return "".join(lines)
+    pytest.fail(f"{text!r} did not come:\n{''.join(lines)}")
+
+
+def score(shown):
+    found = re.search(r"its score is ([\d.]+)", shown)
+    assert found is not None, shown
+    return float(found[1])
+
+
+def test_it_trains_scores_and_ends_without_a_trace(start, place):
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # somebody has the port already, which does as well
+            stack.enter_context(socket.create_server(("127.0.0.1", 48008)))
+        demo = start()
+        shown, complaints = demo.communicate()
+
+    assert 0 == demo.returncode, complaints
+    assert "" == complaints
+    assert 0.5 < score(shown) <= 1
+    for expected in (
+        r"Covalent's page: http://127\.0\.0\.1:\d+",
+        r"train_svm │ awsbatch │ COMPLETED",
+        r"score_svm │ local    │ COMPLETED",
+        r"status: FAILED",
+        r"stdout: 150 flowers for 0 vases",
+        r"ZeroDivisionError: division by zero",
+        r"train_svm │ SUCCEEDED",
+        r"share     │ FAILED",
+        r"What to type next",
+    ):
+        assert re.search(expected, shown), shown
+    assert_nothing_is_left(place)
+
+
+def test_it_can_keep_the_page_until_ctrl_c(start, place):
+    demo = start("--keep", HOME=str(place / "missing"))
+    shown = read_until(demo.stdout, "Ctrl-C ends it.")
+    address = re.search(r"Covalent's page: (\S+)", shown)[1]
+
+    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
+        assert b"<title>Covalent</title>" in answer.read()
+    with urllib.request.urlopen(f"{address}/api/v2/dispatches", timeout=PATIENCE_S) as answer:
+        states = [each["status"] for each in json.load(answer)["dispatches"]]
+    assert ["COMPLETED", "FAILED"] == sorted(states)
+
+    assert [] != of_the_demo(place)
+    demo.send_signal(signal.SIGINT)
+    _, complaints = demo.communicate()
+    assert (0, "") == (demo.returncode, complaints)
+    assert not (place / "missing").exists()
+    assert_nothing_is_left(place)
+
+
+def test_ctrl_c_in_the_middle_ends_all_of_it(start, place):
+    demo = start()
+    read_until(demo.stdout, "$ python svm.py")
+    demo.send_signal(signal.SIGINT)
+    _, complaints = demo.communicate()
+    assert 130 == demo.returncode
+    assert "" == complaints.strip()
+    assert_nothing_is_left(place)
+
+
+def test_sigterm_while_it_starts_ends_all_of_it(start, place):
+    demo = start()
+    until(lambda: any("covalent_ui" in " ".join(each.cmdline()) for each in of_the_demo(place)))
+    demo.send_signal(signal.SIGTERM)
+    _, complaints = demo.communicate()
+    assert (143, "") == (demo.returncode, complaints)
+    assert_nothing_is_left(place)
+
+
+def test_a_python_that_covalent_does_not_support_is_refused(monkeypatch):
+    newer = types.SimpleNamespace(version_info=(3, 13, 0), version="3.13.0 (main)")
+    monkeypatch.setattr(covalent, "sys", newer)
+    with pytest.raises(FarcallError, match=r"supports Python 3\.10 to 3\.12; this is 3\.13\.0"):
+        covalent.run()

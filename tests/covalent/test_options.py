@@ -1,0 +1,460 @@
+"""The executor as Covalent finds, configures, stores and calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import uuid
+from pathlib import Path
+
+import covalent as ct
+import pytest
+from covalent._workflow.transportable_object import TransportableObject
+from covalent.executor.utils.wrappers import wrapper_fn
+
+import farcall.awsbatch
+from farcall import JobLostError, Settings, SettingsError
+from farcall.cli.demos.covalent_server import CovalentServer
+from farcall.covalent.plugin import database
+from farcall.engine import status_poller
+from farcall.model.errors import FarcallError
+from farcall.model.workflows import Workflow
+from tests.support.proxy import Proxy
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # the same module, before it came into the standard library
+
+EXECUTOR = ct.executor.AWSBatchExecutor
+MANAGER = sys.modules["covalent.executor"]._executor_manager
+
+
+@pytest.fixture
+def small(aws):
+    return {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02, "poll_freq": 1}
+
+
+@pytest.fixture
+def client(tmp_path):
+    """Run code in a new process whose Covalent has a home of its own; return what it prints.
+
+    ``client(code, conf="", **environment)``; ``conf`` is the configuration that is there before.
+    """
+    home = tmp_path / "home"
+    bound = CovalentServer(home).environment
+    file = Path(bound["COVALENT_CONFIG_DIR"]) / "covalent.conf"
+
+    def run(code, conf="", **environment):
+        if conf:
+            file.parent.mkdir(parents=True)
+            file.write_text(textwrap.dedent(conf))
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+            env={**os.environ, **bound, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    run.file = file
+    return run
+
+
+# --- found ---------------------------------------------------------------------------------------
+
+
+def test_covalent_finds_the_executor():
+    assert EXECUTOR is farcall.awsbatch.AWSBatchExecutor
+    assert isinstance(MANAGER.get_executor("awsbatch"), EXECUTOR)
+    assert EXECUTOR.SUPPORTS_MANAGED_EXECUTION
+    assert "awsbatch" == EXECUTOR().short_name()
+
+
+def test_defaults_are_written_to_covalents_configuration():
+    section = tomllib.loads(Path(ct.get_config("sdk.config_file")).read_text())
+    section = section["executors"]["awsbatch"]
+    optional = {"stuck_timeout_s", "priority"}  # TOML has no word for None
+    assert {*Settings.model_fields} - optional | {"log_stdout", "log_stderr"} == {*section}
+    documented = {
+        "batch_queue": "covalent-batch-queue",
+        "vcpu": 2,
+        "memory": 3.75,
+        "time_limit": 300,
+        "retry_attempts": 3,
+        "poll_freq": 10,
+        "region": "",
+    }
+    assert documented == {name: section[name] for name in documented}
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def test_options_come_from_arguments_then_environment_then_configuration(client):
+    code = """
+        import json
+        import covalent as ct
+
+        names = ("vcpu", "memory", "batch_queue", "batch_job_role_name", "prefix", "region",
+                 "batch_job_log_group_name", "poll_freq", "tags")
+        make = ct.executor.AWSBatchExecutor
+        found = [make(), make(memory=10, prefix="")]
+        print(json.dumps([[getattr(one, name) for name in names] for one in found]))
+    """
+    conf = """
+        [executors.awsbatch]
+        vcpu = 4
+        memory = 8.0
+        batch_queue = "mine"
+        batch_job_role_name = ""
+        region = "eu-west-1"
+        poll_freq = 0
+
+        [executors.awsbatch.tags]
+        team = "ours"
+    """
+    bare, given = client(code, conf, FARCALL_MEMORY="9", FARCALL_PREFIX="env", AWS_REGION="x-1")
+    group = "covalent-batch-job-logs"
+    assert [4, 9, "mine", "", "env", "eu-west-1", group, 0, {"team": "ours"}] == bare
+    assert [4, 10, "mine", "", "", "eu-west-1", group, 0, {"team": "ours"}] == given
+    section = tomllib.loads(client.file.read_text())["executors"]["awsbatch"]
+    kept = {"vcpu": 4, "batch_queue": "mine", "batch_job_role_name": "", "poll_freq": 0}
+    assert kept == {name: section[name] for name in kept}
+    assert 0 == section["num_gpus"]
+
+
+def test_a_value_that_is_set_through_covalent_is_used(client):
+    code = """
+        import json
+        import covalent as ct
+
+        ct.set_config({"executors.awsbatch.vcpu": 8, "executors.awsbatch.batch_queue": "other"})
+        made = ct.executor.AWSBatchExecutor()
+        print(json.dumps([made.vcpu, made.batch_queue]))
+    """
+    assert [8, "other"] == client(code)
+
+
+def test_a_region_left_open_is_that_of_the_environment(client):
+    code = """
+        import json
+        import covalent as ct
+
+        print(json.dumps([ct.executor.AWSBatchExecutor().region]))
+    """
+    assert ["eu-north-1"] == client(code, AWS_REGION="eu-north-1")
+    assert ["us-west-2"] == client(code, AWS_REGION="us-west-2")
+
+
+def test_an_unknown_key_in_the_configuration_is_told_and_harms_nobody(client):
+    code = """
+        import json
+        import logging
+
+        told = []
+        logging.getLogger("farcall").addHandler(logging.NullHandler())
+        logging.getLogger("farcall").handlers[0].handle = lambda r: told.append(r.getMessage())
+
+        import covalent as ct
+
+        found = ct.executor._executor_manager.get_executor("awsbatch")
+        print(json.dumps([told, ct.executor.AWSBatchExecutor().vcpu, found.vcpu]))
+    """
+    (told,), *options = client(code, "[executors.awsbatch]\nvcpus = 2\nvcpu = 4\n")
+    assert [4, 4] == options
+    assert told == (
+        f"{client.file}, section [executors.awsbatch] has an unknown option 'vcpus', which has no "
+        "effect; did you mean vcpu?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "place"),
+    [
+        ('memory = "much"', "memory is 'much'", "in [{1}] of {0} or in FARCALL_MEMORY"),
+        ("retry_attempts = 0", "retry_attempts is 0", "in [{1}] of {0} or in FARCALL_RETRY_"),
+    ],
+)
+def test_a_wrong_value_in_the_configuration_is_named(client, line, problem, place):
+    code = """
+        import json
+        import covalent as ct
+
+        found = []
+        by_name = lambda: ct.executor._executor_manager.get_executor("awsbatch").settings
+        for make in (ct.executor.AWSBatchExecutor, by_name):
+            try:
+                make()
+            except ValueError as error:
+                found.append([type(error).__name__, str(error)])
+        print(json.dumps(found))
+    """
+    found = client(code, f"[executors.awsbatch]\n{line}\n")
+    assert ["SettingsError"] * 2 == [name for name, _ in found]
+    for _, text in found:
+        assert problem in text
+        assert place.format(client.file, "executors.awsbatch") in text
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_an_unknown_option_is_refused_by_name():
+    with pytest.raises(
+        SettingsError, match="AWSBatchExecutor has an unknown option 'vcpus'.*vcpu"
+    ):
+        EXECUTOR(vcpus=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("retry_attempts", 0),
+        ("retry_attempts", 11),
+        ("time_limit", 59),
+        ("vcpu", "two"),
+        ("vcpu", True),
+        ("retry_on", "never"),
+        ("batch_queue", "no such/queue!"),
+        ("poll_freq", -1),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_places_to_set_it(option, value):
+    with pytest.raises(SettingsError, match=f"{option} is {value!r}") as caught:
+        EXECUTOR(**{option: value})
+    assert option == caught.value.option
+    assert f"AWSBatchExecutor({option}=...)" in str(caught.value)
+    assert ct.get_config("sdk.config_file") in str(caught.value)
+
+
+def test_zero_is_a_value():
+    executor = EXECUTOR(poll_freq=0, linger_s=0, num_gpus=0, stuck_timeout_s=0, priority=0)
+    assert (0, 0, 0, 0, 0) == (
+        executor.poll_freq,
+        executor.linger_s,
+        executor.num_gpus,
+        executor.stuck_timeout_s,
+        executor.priority,
+    )
+
+
+def test_a_value_set_later_is_checked_when_it_is_used(run, node, small):
+    executor = EXECUTOR(**small)
+    executor.retry_attempts = 0
+
+    @ct.electron(executor=executor)
+    def work():
+        return 1
+
+    @ct.lattice
+    def flow():
+        return work()
+
+    failed = node(run(flow), 0)
+    assert "FAILED" == failed.status
+    assert "retry_attempts is 0" in failed.error
+
+
+def test_the_image_of_the_old_plugin_is_refused_with_a_hint():
+    image = "public.ecr.aws/covalent/covalent-executor-base:stable"
+    with pytest.raises(SettingsError, match="farcall's Dockerfile") as caught:
+        EXECUTOR(container_image_uri=image)
+    assert image in str(caught.value)
+    assert "container_image_uri" == caught.value.option
+
+
+# --- stored --------------------------------------------------------------------------------------
+
+
+def test_attributes_are_flat_json_and_come_back():
+    executor = EXECUTOR(vcpu=4, tags={"team": "ours"}, stuck_timeout_s=None, log_stdout="out.log")
+    stored = json.loads(json.dumps(executor.to_dict()))
+    assert "awsbatch" == stored["short_name"]
+    again = EXECUTOR().from_dict(stored)
+    assert executor.__dict__ == again.__dict__
+    assert executor.settings == again.settings
+    assert 4 == again.settings.vcpu
+
+
+def test_an_executor_by_name_keeps_its_options():
+    assert EXECUTOR().__dict__ == MANAGER.get_executor("awsbatch").from_dict({}).__dict__
+
+
+def test_attributes_that_are_set_are_honoured():
+    executor = EXECUTOR()
+    executor.memory = 16
+    executor.region = "eu-west-1"
+    again = EXECUTOR().from_dict(json.loads(json.dumps(executor.to_dict())))
+    assert (16, "eu-west-1") == (again.settings.memory, again.settings.region)
+
+
+def test_no_credentials_are_among_the_attributes(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "very-secret")
+    assert "very-secret" not in json.dumps(EXECUTOR().to_dict())
+
+
+def test_boto_options_are_those_of_the_same_account(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert {"region_name": "eu-west-3"} == EXECUTOR().boto_session_options()
+    options = EXECUTOR(profile="work", region="us-west-1").boto_session_options()
+    assert {"region_name": "us-west-1", "profile_name": "work"} == options
+
+
+def test_output_is_appended_to_files_on_request(run, small, tmp_path):
+    out = tmp_path / "logs" / "out.log"
+    executor = EXECUTOR(**small, log_stdout=str(out), log_stderr="err.log")
+
+    @ct.electron(executor=executor)
+    def work(value):
+        print("out", value)
+        print("err", value, file=sys.stderr)
+        return value
+
+    @ct.lattice
+    def flow():
+        return work(work(1))
+
+    result = run(flow)
+    assert "out 1\nout 1\n" == out.read_text()
+    folder = Path(ct.get_config("dispatcher.results_dir"))
+    assert "err 1\nerr 1\n" == (folder / result.dispatch_id / "err.log").read_text()
+
+
+# --- called --------------------------------------------------------------------------------------
+
+
+class Direct:
+    """Calls an executor as Covalent's legacy runner does, but for a database behind it."""
+
+    def __init__(self, executor, folder, monkeypatch):
+        self.executor = executor
+        self.folder = folder
+        self.handles = []
+        self.dispatch_id = str(uuid.uuid4())
+        monkeypatch.setattr(database, "note_job", self._store)
+        monkeypatch.setattr(database, "stored", self._read)
+
+    async def call(self, function, *args, before=(), after=(), **kwargs):
+        calls = [
+            [(*map(TransportableObject, hook[:3]), hook[3]) for hook in hooks]
+            for hooks in (before, after)
+        ]
+        self.executor._init_runtime(loop=asyncio.get_running_loop(), cancel_pool=None)
+        return await self.executor._execute(
+            function=functools.partial(wrapper_fn, TransportableObject(function), *calls),
+            args=[TransportableObject(arg) for arg in args],
+            kwargs={name: TransportableObject(value) for name, value in kwargs.items()},
+            dispatch_id=self.dispatch_id,
+            results_dir=str(self.folder),
+            node_id=3,
+        )
+
+    async def _store(self, dispatch_id, node, executor, job_id):
+        assert self.executor.page_url == json.loads(executor)["attributes"]["page_url"]
+        assert (self.dispatch_id, 3) == (dispatch_id, node)
+        self.handles.append(job_id)
+
+    def _read(self, dispatch_id, nodes):
+        assert (self.dispatch_id, [3]) == (dispatch_id, [*nodes])
+        return database.Stored({}, Workflow("direct", dispatch_id))
+
+
+@pytest.fixture
+def direct(small, tmp_path, monkeypatch):
+    return lambda **options: Direct(EXECUTOR(**{**small, **options}), tmp_path, monkeypatch)
+
+
+async def test_a_task_that_is_run_directly_gives_value_and_output(direct, tmp_path):
+    def work(left, *, right, noted=0):
+        print("out", flush=True)
+        print("err", file=sys.stderr)
+        return left + right + noted
+
+    one = direct(log_stdout="out.log")
+    before = [(lambda: 4, [], {}, "noted"), (print, ["before"], {}, "")]
+    value, stdout, stderr, status = await one.call(
+        work, 1, right=2, before=before, after=[(print, ["after"], {}, "")]
+    )
+    assert isinstance(value, TransportableObject)
+    assert (7, "before\nout\nafter\n", "err\n") == (value.get_deserialized(), stdout, stderr)
+    assert ct.status.COMPLETED == status
+    assert stdout == (tmp_path / one.dispatch_id / "out.log").read_text()
+
+    (job_id,) = one.handles
+    for _ in range(100):
+        known = await one.executor.get_status(job_id)
+        if known[0] == "SUCCEEDED":
+            break
+        await asyncio.sleep(0.05)
+    assert ("SUCCEEDED", 0) == known
+
+
+async def test_a_task_that_is_run_directly_and_fails_says_why_in_its_stderr(direct):
+    def work():
+        print("out")
+        print("err", file=sys.stderr)
+        raise ValueError("no good")
+
+    value, stdout, stderr, status = await direct().call(work)
+    assert (None, "out\n", ct.status.FAILED) == (value, stdout, status)
+    assert stderr.startswith("err\nTraceback")
+    assert "ValueError: no good" in stderr
+
+
+async def test_a_task_that_is_run_directly_and_cancelled_is_cancelled(direct):
+    def work():
+        import time
+
+        time.sleep(600)  # until the test ends it
+
+    one = direct()
+    running = asyncio.ensure_future(one.call(work))
+    while not one.handles:
+        await asyncio.sleep(0.02)
+        assert not running.done()
+    metadata = {"dispatch_id": one.dispatch_id, "node_id": 3}
+    # Covalent takes nothing but True for a success.
+    assert True is await one.executor.cancel(metadata, one.handles[0])
+    value, _, _, status = await running
+    assert (None, ct.status.CANCELLED) == (value, status)
+
+
+async def test_a_wrong_option_is_told_when_a_task_is_run_directly(direct):
+    with pytest.raises(FarcallError, match="^SettingsError: batch_queue is 'nowhere'"):
+        await direct(batch_queue="nowhere").call(print)
+
+
+async def test_only_covalents_wrapper_can_be_run_directly(small):
+    metadata = {"dispatch_id": "d", "node_id": 0, "results_dir": ""}
+    with pytest.raises(FarcallError, match=r"farcall\.BatchExecutor"):
+        await EXECUTOR(**small).run(print, [], {}, metadata)
+    with pytest.raises(FarcallError, match="not made ready"):
+        await EXECUTOR(**small).submit_task(metadata, {})
+    with pytest.raises(FarcallError, match="no job of node 0"):
+        await EXECUTOR(**small).query_result(metadata)
+
+
+async def test_a_job_that_batch_no_longer_knows_is_lost(direct, aws, monkeypatch):
+    monkeypatch.setattr(status_poller, "_LOST_AFTER_S", 0.2)
+    command = {"containerProperties": {"command": ["true"]}}
+    with Proxy(aws.endpoint_url) as proxy:
+        proxy.changes["describejobs"] = lambda answer: answer["jobs"].clear()
+        one = direct(endpoint_url=proxy.url, job_definition_extra=command)
+        *_, stderr, status = await one.call(print)
+        assert ct.status.FAILED == status
+        assert "JobLostError: Batch does not list the job" in stderr
+        with pytest.raises(JobLostError, match="does not know job"):
+            await one.executor.get_status(one.handles[0])
+
+
+async def test_the_status_of_no_job_is_told(small):
+    with pytest.raises(JobLostError, match="does not know job 0-1 in us-east-1"):
+        await EXECUTOR(**small).get_status("0-1")

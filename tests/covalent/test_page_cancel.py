@@ -1,0 +1,258 @@
+"""What a person cancels from farcall's page or its command line, Covalent calls cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import urllib.request
+
+import covalent as ct
+import pytest
+
+from farcall import Settings
+from farcall.covalent.api import Covalent
+from farcall.covalent.cancel import CovalentCompanion
+from farcall.engine.session import session_for
+from farcall.operations.cancel import cancel, cancel_all, idle, unfinished
+from farcall.operations.catalog import Catalog, Query
+from tests.support.patience import PATIENCE_S, until
+
+QUEUE = "farcall-local"
+TIMEOUT_S = PATIENCE_S
+
+
+@pytest.fixture(scope="module")
+def aws(embedded):
+    return embedded
+
+
+@pytest.fixture(autouse=True)
+def _environment(aws, monkeypatch):
+    for name, value in aws.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def batch(aws):
+    """Make an executor for small jobs: ``batch(**options)``."""
+    small = {"vcpu": 1, "memory": 1, "linger_s": 0.5, "poll_freq": 1}
+    return lambda **options: ct.executor.AWSBatchExecutor(
+        **{**small, "endpoint_url": aws.endpoint_url, **options}
+    )
+
+
+class Told(Covalent):
+    """A Covalent server, and what it was told to cancel."""
+
+    def __init__(self, address):
+        super().__init__(address)
+        self.told = []
+
+    def cancel(self, dispatch_id, nodes=()):
+        self.told.append((dispatch_id, list(nodes)))
+        super().cancel(dispatch_id, nodes)
+
+
+@pytest.fixture
+def covalent(server):
+    return Told(server.address)
+
+
+@pytest.fixture
+def work(tmp_path):
+    """Make an electron that leaves its job's ID, and waits: ``work(executor)``."""
+
+    def make(executor):
+        path = tmp_path
+
+        def wait(number):
+            mark = path / f".{number}"
+            mark.write_text(os.environ["AWS_BATCH_JOB_ID"])
+            mark.rename(path / f"job-{number}")
+            while not (path / "go").exists():
+                time.sleep(0.02)
+            return number
+
+        return ct.electron(wait, executor=executor)
+
+    return make
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """Wait until tasks run; return the IDs of their jobs: ``jobs(*numbers)``."""
+
+    def wait(*numbers):
+        marks = [tmp_path / f"job-{number}" for number in numbers]
+        until(lambda: all(mark.exists() for mark in marks))
+        return [mark.read_text() for mark in marks]
+
+    return wait
+
+
+def as_client(act):
+    """Call a coroutine function as another process would: with a session of its own."""
+
+    async def run():
+        return await act(await session_for(Settings()))
+
+    return asyncio.run(run())
+
+
+async def found_of(session, run):
+    """Return the jobs of a run."""
+    return [entry async for entry in Catalog(session.batch).find([QUEUE], Query(run=run))]
+
+
+def nodes(covalent, dispatch_id, name="wait"):
+    """Return the states of the electrons of a name, by number."""
+    manifest = covalent.manifest(dispatch_id)
+    found = manifest["lattice"]["transport_graph"]["nodes"]
+    return {n["id"]: n["metadata"]["status"] for n in found if n["metadata"]["name"] == name}
+
+
+def test_one_task_of_an_array_is_cancelled_in_covalent_and_no_other(
+    dispatch, wait, batch, work, jobs, covalent, tmp_path
+):
+    task = work(batch(poll_freq=60, page_url="http://127.0.0.1:8751"))
+
+    @ct.lattice
+    def sweep():
+        return [task(number) for number in range(3)]
+
+    started = dispatch(sweep)
+    job_ids = jobs(0, 1, 2)
+    first, second, third = sorted(nodes(covalent, started))
+    assert [*"012"] == [job_id.partition(":")[2] for job_id in job_ids]
+
+    said = as_client(
+        lambda session: cancel(session, job_ids[1:2], "enough", CovalentCompanion(covalent))
+    )
+    text = f"{job_ids[1]} was RUNNING and is being ended"
+    assert [(job_ids[1], "ending", text)] == said
+    assert [(started, [second])] == covalent.told
+    until(lambda: nodes(covalent, started)[second] == "CANCELLED")
+    found = nodes(covalent, started)
+    assert {first: "RUNNING", second: "CANCELLED", third: "RUNNING"} == found
+
+    (tmp_path / "go").touch()
+    assert ct.status.CANCELLED == wait(started).status
+    found = nodes(covalent, started)
+    assert {first: "COMPLETED", second: "CANCELLED", third: "COMPLETED"} == found
+
+    # What Covalent's page shows of the executor.
+    url = f"{covalent.address}/api/v1/dispatches/{started}/electron/{first}/details/executor"
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+        shown = json.load(answer)
+    first_shown = next(iter(shown["executor_details"]["attributes"].items()))
+    assert ("page_url", "http://127.0.0.1:8751") == first_shown
+
+
+def test_a_workflow_is_cancelled_with_its_sublattices(dispatch, wait, batch, work, jobs, covalent):
+    task = work(batch())
+
+    @ct.electron
+    @ct.lattice
+    def inner():
+        return task(1), task(2)
+
+    @ct.lattice(executor="local", workflow_executor="local")
+    def outer():
+        return task(0), inner()
+
+    started = dispatch(outer)
+    job_ids = jobs(0, 1, 2)
+
+    entries = as_client(lambda session: found_of(session, started))
+    assert {("outer", started)} == {entry.workflow for entry in entries}
+    assert {job_id.partition(":")[0] for job_id in job_ids} == {
+        entry.detail.job_id for entry in entries
+    }
+
+    as_client(lambda session: cancel(session, job_ids[1:2], "enough", CovalentCompanion(covalent)))
+    ((inside, numbers),) = covalent.told
+    assert inside != started
+    until(lambda: nodes(covalent, inside)[numbers[0]] == "CANCELLED")
+    assert ["CANCELLED", "RUNNING"] == sorted(nodes(covalent, inside).values())
+    assert ["RUNNING"] == [*nodes(covalent, started).values()]
+
+    covalent.told.clear()
+    said = as_client(
+        lambda session: cancel_all(session, entries, "enough", CovalentCompanion(covalent))
+    )
+    assert {"ending"} == {each.outcome for each in said}
+    assert [(started, [])] == covalent.told
+    assert ct.status.CANCELLED == wait(started).status
+    assert ["CANCELLED"] == [*nodes(covalent, started).values()]
+    until(lambda: {"CANCELLED"} == {*nodes(covalent, inside).values()})
+    assert [] == unfinished(as_client(lambda session: found_of(session, started)))
+
+
+def test_a_dispatch_that_has_no_job_at_the_moment_is_cancelled(
+    dispatch, wait, batch, work, jobs, covalent, tmp_path
+):
+    task = work(batch())
+
+    over = tmp_path / "over"
+
+    @ct.electron(executor="local")
+    def rest(number):
+        import time
+
+        while not over.exists():  # Covalent's local executor cannot cancel what runs
+            time.sleep(0.05)
+        return number + 1
+
+    @ct.lattice
+    def flow():
+        return task(rest(task(0)))
+
+    started = dispatch(flow)
+    jobs(0)
+    (tmp_path / "go").touch()
+    until(lambda: "RUNNING" in nodes(covalent, started, "rest").values())
+
+    async def cancel_run(session):
+        while unfinished(entries := await found_of(session, started)):
+            pass
+        assert [started] == await idle(entries, CovalentCompanion(covalent))
+        return await cancel_all(session, entries, "enough", CovalentCompanion(covalent))
+
+    text = f"dispatch {started} is being cancelled by Covalent"
+    assert [(started, "ending", text)] == as_client(cancel_run)
+    assert [(started, [])] == covalent.told
+    over.touch()
+    assert ct.status.CANCELLED == wait(started).status
+    assert not (tmp_path / "job-1").exists()
+
+
+def test_a_task_is_ended_though_covalents_server_is_gone(
+    dispatch, wait, batch, work, jobs, covalent
+):
+    task = work(batch(workflow="nightly"))
+
+    @ct.lattice
+    def flow():
+        return task(0)
+
+    started = dispatch(flow)
+    (job_id,) = jobs(0)
+    assert {} == covalent.unfinished(["no-such-dispatch"])
+    assert {started: True} == covalent.unfinished([started])
+    gone = CovalentCompanion(Covalent("http://127.0.0.1:9"))
+    (said,) = as_client(lambda session: cancel(session, [job_id], "enough", gone))
+    assert "ending" == said.outcome
+    assert f"{job_id} was RUNNING and is being ended; Covalent was not told: " in said.text
+    assert "no Covalent server answers at http://127.0.0.1:9" in said.text
+
+    assert ct.status.CANCELLED == wait(started).status
+    assert ["CANCELLED"] == [*nodes(covalent, started).values()]
+    assert {started: False} == covalent.unfinished([started])
+
+    async def find_workflow(session):
+        found = Catalog(session.batch).find([QUEUE], Query(workflow="nightly"))
+        return [(entry.run, entry.detail.job_id) async for entry in found]
+
+    assert [(started, job_id)] == as_client(find_workflow)

@@ -1,0 +1,81 @@
+"""The embedded AWS with containers for jobs, and executors on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor
+from tests.local.account import Account
+from tests.local.conftest import DEFAULTS
+from tests.support.proxy import Proxy
+
+
+@pytest.fixture(scope="session")
+def embedded(image: str) -> Iterator[farcall.local.LocalAWS]:
+    with farcall.local.start(cpus=4, docker=True) as aws:
+        yield aws
+
+
+@pytest.fixture
+def knobs(embedded: farcall.local.LocalAWS) -> Iterator[farcall.local.LocalAWS]:
+    """The embedded AWS's development calls; afterwards it is as it was."""
+    yield embedded
+    embedded.configure(**DEFAULTS, credential_lifetime_s=6 * 3600.0)
+
+
+@pytest.fixture(scope="session")
+def account(embedded: farcall.local.LocalAWS, base_image: str) -> Iterator[Account]:
+    opened = Account(embedded, base_image)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def batch(account: Account, knobs: farcall.local.LocalAWS) -> Account:
+    """boto3's view of it; jobs run in the base image, which has a shell."""
+    return account
+
+
+@pytest.fixture
+def aws(
+    knobs: farcall.local.LocalAWS, image: str, monkeypatch: pytest.MonkeyPatch
+) -> farcall.local.LocalAWS:
+    """The embedded AWS, with the environment set to it; jobs run in farcall's image."""
+    for name, value in knobs.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FARCALL_CONTAINER_IMAGE_URI", image)
+    return knobs
+
+
+@pytest.fixture
+def options(aws: farcall.local.LocalAWS) -> dict[str, Any]:
+    """Small jobs that are tried once and gathered quickly."""
+    return {"vcpu": 1, "memory": 0.5, "retry_attempts": 1, "linger_s": 0.02}
+
+
+@pytest.fixture
+def make_executor(options: dict[str, Any]) -> Callable[..., BatchExecutor]:
+    """Make executors whose jobs differ by members of containerProperties."""
+
+    def make(container: dict[str, Any] | None = None, **more: Any) -> BatchExecutor:
+        if container:
+            more["job_definition_extra"] = {"containerProperties": container}
+        return BatchExecutor(**{**options, **more})
+
+    return make
+
+
+@pytest.fixture
+def proxy(aws: farcall.local.LocalAWS) -> Iterator[Proxy]:
+    """Stands between the containers and S3; `through` points them at it."""
+    with Proxy(aws.endpoint_url) as running:
+        yield running
+
+
+def through(proxy: Proxy) -> dict[str, Any]:
+    """Return what in containerProperties leads a container's S3 requests to a proxy."""
+    return {"environment": [{"name": "AWS_ENDPOINT_URL_S3", "value": proxy.url}]}

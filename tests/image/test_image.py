@@ -1,0 +1,250 @@
+"""The image itself: what is in it, and how its entrypoint behaves."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import tarfile
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from farcall_runtime import contract
+from farcall_runtime.contract import ExitCode, Location, run_root
+
+CONTRACT_TESTS = Path(__file__).parents[1] / "contract"
+#: What pytest is made of; all of it is Python that runs in any version.
+PYTEST = ["pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli"]
+MOST_ADDED_BYTES = 40_000_000
+#: A bucket that nobody answers for: the network `none` has no way to any address.
+UNREACHABLE = {
+    contract.ENV_BUNDLE: Location("bucket", run_root("prefix", "run"), "bundle").url,
+    contract.ENV_DIGEST: "0" * 64,
+    contract.ENV_OUTCOME_KEY: "0" * 64,
+    contract.ENV_ENDPOINT: "http://192.0.2.1:9",  # RFC 5737: for documentation, never routed
+    "AWS_ACCESS_KEY_ID": "x",
+    "AWS_SECRET_ACCESS_KEY": "x",
+}
+UNPACK = (
+    "import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall('/tmp')"
+)
+
+
+@pytest.fixture
+def python(docker, image):
+    """Run Python code in a container of the image; return what it printed."""
+
+    def run(code, *options, stdin=b""):
+        command = ["run", "--rm", "--interactive", *options, "--entrypoint", "python3", image]
+        return docker(*command, "-c", code, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def config(docker, image):
+    return json.loads(docker("image", "inspect", image))[0]["Config"]
+
+
+def printed_contract(docker, image, *options):
+    return json.loads(docker("run", "--rm", *options, image, "--contract"))
+
+
+def packed(files):
+    """A tar archive of ``files``, which has paths by the names they get."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, path in files.items():
+            tar.add(path, name)
+    return archive.getvalue()
+
+
+def distribution_files(name):
+    try:
+        found = importlib.metadata.files(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}  # one that only other Pythons need
+    inside = [file for file in found if ".." not in file.parts and "__pycache__" not in file.parts]
+    return {f"packages/{file}": Path(file.locate()) for file in inside}
+
+
+def test_the_image_speaks_the_clients_contract(docker, image):
+    assert printed_contract(docker, image) == contract.describe()
+
+
+def test_the_label_says_the_protocol_version(config):
+    assert config["Labels"]["farcall.protocol-version"] == str(contract.PROTOCOL_VERSION)
+
+
+def test_the_golden_files_are_read_inside(python):
+    files = {f"tests/contract/{path.name}": path for path in CONTRACT_TESTS.glob("*golden.py")}
+    files["tests/contract/v1"] = CONTRACT_TESTS / "v1"
+    for name in PYTEST:
+        files |= distribution_files(name)
+    code = f"""{UNPACK}
+sys.path[:0] = ["/tmp", "/tmp/packages"]
+sys.dont_write_bytecode = True
+import farcall_runtime, pytest
+assert farcall_runtime.__file__.startswith("/opt/farcall/")
+options = ["-p", "no:cacheprovider", "--noconftest", "--import-mode=importlib", "-q"]
+code = pytest.main([*options, "/tmp/tests/contract/test_golden.py"])
+assert code == 0, code
+"""
+    output = python(code, stdin=packed(files))
+    assert " passed" in output
+    assert "skipped" not in output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--user", "4242"],
+        ["--read-only"],
+        ["--read-only", "--user", "4242", "--cap-drop", "ALL"],
+        ["--network", "none"],
+        ["--security-opt", "no-new-privileges"],
+    ],
+    ids=" ".join,
+)
+def test_the_runtime_starts(docker, image, options):
+    assert printed_contract(docker, image, *options) == contract.describe()
+
+
+def test_the_user_has_no_rights(python):
+    code = """import os, sys
+print(*os.getresuid(), *os.getresgid(), os.getgroups())
+places = ("/", "/etc", "/opt/farcall", "/opt/farcall/farcall_runtime", "/usr", *sys.path[1:])
+print([place for place in places if os.access(place, os.W_OK)])
+print(next(line for line in open("/proc/self/status") if line.startswith("CapEff")).split()[1])
+"""
+    ids, writable, capabilities = python(code).splitlines()
+    assert ids == "10001 10001 10001 10001 10001 10001 [10001]"
+    assert writable == "[]"
+    assert int(capabilities, 16) == 0
+
+
+def test_a_user_without_a_name_has_what_libraries_ask_for(python):
+    code = """import getpass, pathlib, tempfile
+print(getpass.getuser(), pathlib.Path.home(), tempfile.gettempdir())
+"""
+    assert python(code, "--user", "4242") == "farcall /tmp /tmp\n"
+
+
+SHELLS = """import os
+folders, names = ("/bin", "/usr/bin", "/usr/local/bin"), ("sh", "bash", "dash", "ash", "busybox")
+paths = [os.path.join(folder, name) for folder in folders for name in names]
+print(*{os.path.realpath(path) for path in paths if os.path.exists(path)})
+"""
+
+
+def test_no_shell_is_needed(docker, try_docker, image, python):
+    shells = python(SHELLS).split()
+    hidden = [option for path in shells for option in ("--volume", f"/dev/null:{path}")]
+    shell = ["--entrypoint", "/bin/sh", image, "-c", "true"]
+    assert try_docker("run", "--rm", *hidden, *shell).returncode in (126, 127)
+    assert printed_contract(docker, image, *hidden) == contract.describe()
+
+
+def test_the_entrypoint_is_python_and_no_shell(config):
+    assert config["Entrypoint"] == ["python3", "-m", "farcall_runtime"]
+    assert not config["Cmd"]
+
+
+def test_without_an_environment_it_says_who_submits_its_jobs(try_docker, image):
+    done = try_docker("run", "--rm", image)
+    assert done.returncode == ExitCode.BAD_ENVIRONMENT
+    assert contract.ENV_BUNDLE in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_image_holds_what_the_runtime_needs_and_nothing_of_the_client(python):
+    code = """import importlib.metadata, json
+print(json.dumps([d.metadata["Name"].lower() for d in importlib.metadata.distributions()]))"""
+    names = set(json.loads(python(code)))
+    assert {"cloudpickle", "obstore"} <= names
+    unwanted = {"aiobotocore", "aioboto3", "boto3", "botocore", "covalent", "farcall", "pydantic"}
+    assert names & unwanted == set()
+
+
+def test_only_the_runtimes_modules_are_in_opt(python):
+    names = python("import os; print(*os.listdir('/opt/farcall/farcall_runtime'))").split()
+    source = Path(contract.__file__).parent
+    assert {name for name in names if name != "__pycache__"} == {
+        path.name for path in source.glob("*.py")
+    }
+
+
+def test_nothing_is_left_of_the_build(python):
+    code = """import os
+for top in ("/root", "/tmp", "/var/tmp", "/home"):
+    for folder, _, files in os.walk(top):
+        print(*(os.path.join(folder, name) for name in files), sep="\\n")
+"""
+    found = [line for line in python(code, "--user", "0").splitlines() if line]
+    # A distribution's own: the files every new home gets, and those of its apt.
+    assert [name for name in found if Path(name).name not in (".bashrc", ".profile")] == []
+
+
+def test_no_credentials_are_in_the_image(config, python):
+    names = {entry.partition("=")[0] for entry in config["Env"]}
+    secret = ("AWS", "KEY", "TOKEN", "SECRET", "PASSWORD", "PROXY", "INDEX")
+    public = {"GPG_KEY"}  # of Docker's Python images: whose signature the sources have
+    assert {name for name in names - public if any(word in name for word in secret)} == set()
+    code = """import os
+for folder, folders, files in os.walk("/"):
+    folders[:] = [name for name in folders if folder != "/" or name not in ("proc", "sys", "dev")]
+    for name in files:
+        print(os.path.join(folder, name))
+"""
+    files = python(code, "--user", "0").splitlines()
+    wanted = (".netrc", ".pypirc", ".docker", ".aws", "pip.conf", "id_rsa", "id_ed25519", ".git")
+    assert [name for name in files if any(part in wanted for part in Path(name).parts)] == []
+
+
+def test_the_layers_of_ours_stay_small(docker, image, base_image):
+    ours, base = (
+        json.loads(docker("image", "inspect", name))[0]["Size"] for name in (image, base_image)
+    )
+    assert 0 < ours - base < MOST_ADDED_BYTES
+
+
+def test_bytecode_is_in_the_image(python):
+    """A container that cannot write it would compile at each start."""
+    code = """import os, sys
+import cloudpickle, obstore.store
+import farcall_runtime.__main__, farcall_runtime.storage, farcall_runtime.task
+ours = {"cloudpickle", "farcall_runtime", "obstore"}
+loaded = {name: module.__dict__.get("__cached__") for name, module in sys.modules.items()}
+paths = {name: path for name, path in loaded.items() if path and name.partition(".")[0] in ours}
+print(*(name for name, path in paths.items() if os.path.exists(path)))
+print(*(name for name, path in paths.items() if not os.path.exists(path)))
+"""
+    compiled, lacking = python(code).splitlines()
+    assert {"cloudpickle", "farcall_runtime.task", "obstore.store"} <= set(compiled.split())
+    assert lacking == ""
+
+
+def wait_until_it_asks(try_docker, name):
+    """Wait until the container's first process has loaded what it asks S3 with."""
+    looks = "import sys; sys.exit('obstore' not in open('/proc/1/maps').read())"
+    deadline = time.monotonic() + 120
+    while try_docker("exec", name, "python3", "-c", looks).returncode != 0:
+        assert time.monotonic() < deadline, "waited too long"
+
+
+def test_sigterm_ends_it_while_it_waits_for_the_bucket(docker, try_docker, image):
+    name = f"farcall-test-{uuid.uuid4().hex[:12]}"
+    environment = [f"--env={key}={value}" for key, value in UNREACHABLE.items()]
+    docker("run", "--detach", "--name", name, "--network", "none", *environment, image)
+    try:
+        wait_until_it_asks(try_docker, name)
+        docker("stop", "--time", "30", name)
+        state = json.loads(docker("container", "inspect", name))[0]["State"]
+        log = try_docker("logs", name)
+    finally:
+        docker("rm", "--force", name)
+    assert state["ExitCode"] == ExitCode.TERMINATED, f"{state}\n{log.stdout}{log.stderr}"

@@ -1,0 +1,281 @@
+"""What only a container shows: tasks in the real image, with real limits and real endings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    JobCancelledError,
+    JobTimeoutError,
+    OutcomeMissingError,
+    OutOfMemoryError,
+)
+from farcall_runtime.contract import ExitCode
+from tests.image.cloud import through
+from tests.local.account import Account
+from tests.support.proxy import FAULTS, Proxy
+
+Make = Callable[..., BatchExecutor]
+
+
+async def test_value_streams_logs_and_usage_come_back(
+    executor: BatchExecutor, batch: Account, aws: farcall.local.LocalAWS
+) -> None:
+    def work(size: int) -> int:
+        held = b"x" * size
+        print("to stdout", flush=True)
+        print("to stderr", file=sys.stderr, flush=True)
+        return len(held) + os.getuid()
+
+    job = await executor.submit(work, 64 << 20)
+
+    assert await job.result() == (64 << 20) + 10001  # the image's user
+    assert await job.stdout() == "to stdout\n"
+    assert await job.stderr() == "to stderr\n"
+    usage = await job.usage()
+    assert usage.memory_limit_bytes == 512 << 20
+    assert 64 << 20 < usage.peak_memory_bytes < 512 << 20
+    assert usage.wall_s > 0
+    assert usage.cpu_s > 0
+    detail = batch.wait(job.id)
+    group = aws.environment["FARCALL_BATCH_JOB_LOG_GROUP_NAME"]
+    assert sorted(batch.output(detail, group)) == ["to stderr", "to stdout"]
+
+
+async def test_a_large_value_comes_back(make_executor: Make) -> None:
+    """Beyond 64 MiB a value is an object of its own, stored in parts."""
+
+    def work(size: int) -> bytes:
+        return bytes(range(256)) * (size // 256)
+
+    async with make_executor(memory=1) as executor:
+        value = await executor.task(work)(80 << 20)
+    assert len(value) == 80 << 20
+    assert value[-256:] == bytes(range(256))
+
+
+async def test_too_much_memory_names_peak_and_limit(executor: BatchExecutor) -> None:
+    def work() -> None:
+        print("before", flush=True)
+        held = []
+        while True:
+            held.append(bytearray(b"x" * (16 << 20)))
+
+    job = await executor.submit(work)
+
+    with pytest.raises(OutOfMemoryError, match=r"\d+ MiB of 512 MiB in use") as caught:
+        await job.result()
+    assert caught.value.stdout == "before\n"
+    assert "memory" in str(caught.value)
+
+
+async def test_a_child_process_killed_for_memory_is_the_functions_to_handle(
+    executor: BatchExecutor,
+) -> None:
+    def work() -> int:
+        import subprocess
+
+        hungry = "held = []\nwhile True: held.append(bytearray(b'x' * (16 << 20)))"
+        return subprocess.run([sys.executable, "-c", hungry], check=False).returncode
+
+    assert await executor.task(work)() == -signal.SIGKILL
+
+
+async def test_hundreds_of_processes_left_behind_are_collected(executor: BatchExecutor) -> None:
+    """Neither the dead fill the process table while the task runs, nor the living keep the job."""
+
+    def work() -> tuple[int, int]:
+        import pathlib
+        import subprocess
+
+        def states() -> list[str]:
+            found = []
+            for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    found.append(path.read_text().rpartition(")")[2].split()[0])
+                except OSError:
+                    continue
+            return found
+
+        # Each shell leaves a child to PID 1, in a session of its own.
+        script = "for i in $(seq 300); do setsid sh -c 'exit 0' & setsid sleep 1000 & done"
+        subprocess.run(["sh", "-c", script], check=True)
+        deadline = time.monotonic() + 120
+        while "Z" in states() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found = states()
+        return found.count("Z"), len(found)
+
+    job = await executor.submit(work)
+
+    zombies, processes = await job.result()
+    assert zombies == 0
+    assert processes > 300
+    assert (await job.detail()).exit_code in (None, 0)
+
+
+async def test_a_full_disk_does_not_cost_the_result(make_executor: Make) -> None:
+    def work() -> str:
+        try:
+            with open("/tmp/fill", "wb") as file:  # noqa: PTH123
+                while True:
+                    file.write(b"x" * (1 << 20))
+        except OSError as error:
+            return f"{error.strerror} in {os.getcwd()}"  # noqa: PTH109
+
+    tmpfs = [{"containerPath": "/tmp", "size": 8}]
+    container = {"readonlyRootFilesystem": True, "linuxParameters": {"tmpfs": tmpfs}}
+    async with make_executor(container) as executor:
+        assert await executor.task(work)() == "No space left on device in /tmp"
+
+
+@pytest.mark.parametrize("init", [False, True])
+async def test_a_read_only_image_runs_as_anybody(make_executor: Make, *, init: bool) -> None:
+    def work() -> tuple[int, int]:
+        return os.getuid(), os.getppid()
+
+    linux = {"initProcessEnabled": init, "sharedMemorySize": 16}
+    container = {"readonlyRootFilesystem": True, "user": "4242:4242", "linuxParameters": linux}
+    async with make_executor(container) as executor:
+        uid, supervisor = await executor.task(work)()
+    assert uid == 4242
+    assert (supervisor == 1) is not init
+
+
+@pytest.mark.parametrize("init", [False, True])
+async def test_a_terminated_function_cleans_up_and_exits_with_143(
+    make_executor: Make, batch: Account, *, init: bool
+) -> None:
+    def work() -> None:
+        try:
+            print("working", flush=True)
+            time.sleep(600)  # until it is cancelled
+        except KeyboardInterrupt as stop:
+            sys.stdout.write(f"cleaning up after {type(stop).__name__}")  # no line end, no flush
+            raise
+
+    async with make_executor({"linuxParameters": {"initProcessEnabled": init}}) as executor:
+        job = await executor.submit(work)
+        async for line in job.logs(follow=True):
+            assert line == "working"
+            await job.cancel("enough")
+            break
+        with pytest.raises(JobCancelledError) as caught:
+            await job.result()
+    assert caught.value.stdout == "working\ncleaning up after TaskTerminated"
+    detail = batch.wait(job.id)
+    assert detail["container"]["exitCode"] == ExitCode.TERMINATED
+    assert detail["statusReason"] == "farcall: enough"
+
+
+async def test_credentials_that_expire_are_renewed(
+    make_executor: Make, aws: farcall.local.LocalAWS, proxy: Proxy
+) -> None:
+    """Output goes to S3 with keys of different ages; none of it is refused."""
+    aws.configure(credential_lifetime_s=2)
+
+    def work() -> str:
+        for number in range(8):
+            print(number, flush=True)
+            time.sleep(1)
+        return "late"
+
+    async with make_executor(through(proxy)) as executor:
+        job = await executor.submit(work)
+        assert await job.result() == "late"
+        assert await job.stdout() == "".join(f"{number}\n" for number in range(8))
+    assert proxy.answers["s3 PUT streams 200"] >= 2
+    assert [name for name in proxy.answers if not name.endswith(("200", "206"))] == []
+
+
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "throttled"])
+async def test_a_troubled_endpoint_costs_no_outcome(
+    make_executor: Make, proxy: Proxy, fault: str
+) -> None:
+    """Whatever the first requests of each kind meet, the outcome is stored, and once."""
+
+    def work() -> str:
+        print("before", flush=True)
+        time.sleep(4)  # output is stored after 2 s; a shorter task's goes with its outcome
+        return "stored"
+
+    for operation in ("GET bundles", "PUT streams", "PUT outcomes"):
+        proxy.faults[f"s3 {operation}"] += [fault] * 2
+    # Kept: a container that repeats a request whose answer was lost is to find its own outcome.
+    async with make_executor(through(proxy), keep_artifacts=True) as executor:
+        job = await executor.submit(work)
+        assert await job.result() == "stored"
+        assert await job.stdout() == "before\n"
+    assert max(map(len, proxy.faults.values())) < 2  # each kind met at least one
+    assert proxy.answers["s3 PUT outcomes 200"] == 1
+
+
+async def outlive(executor: BatchExecutor, proxy: Proxy) -> tuple[str, str]:
+    """Let a task lose its network while it runs; return the job and what its caller then hears."""
+
+    def work(port: int) -> str:
+        print("working", flush=True)
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+            except OSError:
+                return "nobody will know"
+            time.sleep(0.1)
+
+    async with executor:
+        job = await executor.submit(work, proxy.port)
+        async for _ in job.logs(follow=True):
+            proxy.refuse()
+            break
+        with pytest.raises(OutcomeMissingError) as caught:
+            await job.result()
+    return job.id, str(caught.value)
+
+
+async def overrun(executor: BatchExecutor) -> tuple[str, JobTimeoutError]:
+    """Let a task ignore that its time is up; return the job and what its caller then hears."""
+
+    def work() -> str:
+        print("working", flush=True)
+        while True:
+            try:
+                time.sleep(600)  # for ever: the container has to end it
+            except KeyboardInterrupt:
+                print("not yet", flush=True)
+
+    async with executor:
+        job = await executor.submit(work)
+        with pytest.raises(JobTimeoutError) as caught:
+            await job.result()
+    return job.id, caught.value
+
+
+async def test_bounds_that_take_a_minute(
+    make_executor: Make, proxy: Proxy, batch: Account
+) -> None:
+    """A network that is gone at the end, and a function that does not listen, in 60 s.
+
+    Both containers end by themselves before Batch would end them.
+    """
+    (lost, told), (late, error) = await asyncio.gather(
+        outlive(make_executor(through(proxy), time_limit=60), proxy),
+        overrun(make_executor(time_limit=60)),
+    )
+
+    assert "could not be stored" in told
+    assert "raise time_limit" in str(error)
+    assert error.stdout == "working\nnot yet\n"
+    for job_id, code in ((lost, ExitCode.OUTCOME_NOT_STORED), (late, ExitCode.TIMED_OUT)):
+        detail = batch.wait(job_id)
+        assert detail["container"]["exitCode"] == code
+        assert detail["statusReason"] == "Essential container in task exited"

@@ -1,0 +1,53 @@
+"""The policies of docs/iam suffice for containers, whose credentials come from the endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, OutcomeMissingError
+from tests.support.iam import Enforced
+
+
+@pytest.fixture(scope="module")
+def enforced(image: str) -> Iterator[Enforced]:
+    with farcall.local.start(cpus=4, docker=True, enforce_iam=True) as aws:
+        yield Enforced(aws)
+
+
+@pytest.fixture
+def executor(
+    enforced: Enforced, image: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BatchExecutor]:
+    """An executor with the keys of the client's user."""
+    for name, value in {**enforced.aws.environment, **enforced.keys}.items():
+        monkeypatch.setenv(name, value)
+    yield BatchExecutor(
+        vcpu=1, memory=0.5, retry_attempts=1, linger_s=0.02, container_image_uri=image
+    )
+    enforced.restore()
+
+
+async def test_the_main_job_runs(executor: BatchExecutor) -> None:
+    def work(number: int) -> int:
+        print(number)
+        return number * number
+
+    async with executor:
+        job = await executor.submit(work, 7)
+        assert await job.result() == 49
+        assert await job.stdout() == "7\n"
+        assert await executor.task(work).map(range(3)) == [0, 1, 4]
+
+
+async def test_a_job_role_that_may_not_store_costs_the_outcome(
+    executor: BatchExecutor, enforced: Enforced
+) -> None:
+    """The container's keys are its role's: what that may not do is refused."""
+    enforced.take_away("job-role", "s3:PutObject")
+    async with executor:
+        job = await executor.submit(len, "four")
+        with pytest.raises(OutcomeMissingError, match="s3:PutObject"):
+            await job.result()

@@ -1,0 +1,304 @@
+"""What a job definition says of its container, and what of it a container then finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall.local.leftovers import identity
+from farcall.local.runners.docker import SERVER_LABEL
+from tests.local.account import Account
+
+
+def job(batch, *command, **container):
+    """Run a command in the base image, and return the job's description."""
+    return batch.run(*command, document={"container": container})
+
+
+def python(batch, script, **container):
+    """Run a script that prints one line of JSON; return what it printed."""
+    detail = job(batch, "python3", "-c", script, **container)
+    assert detail["status"] == "SUCCEEDED", batch.output(detail)
+    return json.loads(batch.output(detail)[-1])
+
+
+CREDENTIALS = """
+import json, os, urllib.error, urllib.request
+url = os.environ["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
+token = open(os.environ["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"]).read()
+def ask(url, token):
+    try:
+        return json.load(urllib.request.urlopen(urllib.request.Request(url, headers={"Authorization": token})))
+    except urllib.error.HTTPError as error:
+        return error.code
+print(json.dumps([ask(url, token), ask(url, "guess"), ask(url + "x", token), sorted(os.environ)]))
+"""  # noqa: E501
+
+
+def test_a_container_gets_its_roles_credentials_and_no_keys(batch):
+    """The endpoint gives keys of the job role to who has the token; the environment has none."""
+    role = batch.local.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
+    arn = f"arn:aws:iam::123456789012:role/{role}"
+    keys, stranger, elsewhere, variables = python(batch, CREDENTIALS, jobRoleArn=arn)
+    assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} & set(variables)
+    assert (stranger, elsewhere) == (401, 400)
+    assert keys["RoleArn"] == arn
+    sts = boto3.client(
+        "sts",
+        endpoint_url=batch.local.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=keys["AccessKeyId"],
+        aws_secret_access_key=keys["SecretAccessKey"],
+        aws_session_token=keys["Token"],
+    )
+    assert f":assumed-role/{role}/" in sts.get_caller_identity()["Arn"]
+    sts.close()
+
+
+def test_the_token_of_credentials_is_for_containers_of_all_users_and_no_other(batch):
+    role = batch.local.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
+    arn = f"arn:aws:iam::123456789012:role/{role}"
+    for user in ("0", "12345"):
+        keys, *_ = python(batch, CREDENTIALS, jobRoleArn=arn, user=user)
+        assert keys["RoleArn"] == arn
+    folders = list(
+        Path(tempfile.gettempdir()).glob(f"farcall-docker-*-{batch.local._process.pid}-*")
+    )
+    assert [0o700] == [folder.stat().st_mode & 0o777 for folder in folders]
+
+
+def test_a_job_without_a_role_gets_no_credentials(batch):
+    """There is no instance whose role it could use instead."""
+    variables = python(batch, "import json, os; print(json.dumps(sorted(os.environ)))")
+    assert [name for name in variables if "CREDENTIALS" in name or "KEY" in name] == []
+    assert "AWS_ENDPOINT_URL" in variables
+
+
+def test_requirements_are_limits(batch):
+    """MEMORY limits memory, without swap, and VCPU the processors."""
+    script = """
+import json, os
+def first(*paths):
+    return next(open(path).read().split() for path in paths if os.path.exists(path))
+root = "/sys/fs/cgroup"
+memory = first(f"{root}/memory.max", f"{root}/memory/memory.limit_in_bytes")[0]
+quota = first(f"{root}/cpu.max", f"{root}/cpu/cpu.cfs_quota_us")[0]
+print(json.dumps([int(memory), int(quota)]))
+"""
+    requirements = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "96"}]
+    memory, quota = python(batch, script, resourceRequirements=requirements)
+    assert memory == 96 * 1024 * 1024
+    assert quota == 100_000  # of each 100,000 microseconds
+
+
+def test_too_much_memory_is_told_as_ecs_tells_it(batch):
+    """The container's reason names the memory, and the exit code is SIGKILL's."""
+    requirements = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+    detail = job(batch, "python3", "-c", "x = b'x' * 10**9", resourceRequirements=requirements)
+    assert detail["status"] == "FAILED"
+    assert detail["statusReason"] == "Essential container in task exited"
+    assert detail["container"]["exitCode"] == 137
+    assert detail["container"]["reason"] == (
+        "OutOfMemoryError: Container killed due to memory usage"
+    )
+    assert detail["attempts"][0]["container"]["reason"] == detail["container"]["reason"]
+
+
+def test_linux_parameters(batch, tmp_path):
+    """An init process, shared memory and tmpfs are there as asked for."""
+    script = """
+import json, os
+def size(path):
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize
+print(json.dumps([open("/proc/1/comm").read().strip(), size("/dev/shm"), size("/scratch")]))
+"""
+    parameters = {
+        "initProcessEnabled": True,
+        "sharedMemorySize": 48,
+        "tmpfs": [{"containerPath": "/scratch", "size": 16, "mountOptions": ["rw", "noexec"]}],
+    }
+    init, shared, scratch = python(batch, script, linuxParameters=parameters)
+    assert init == "docker-init"
+    assert (shared, scratch) == (48 << 20, 16 << 20)
+    init, _ = python(
+        batch,
+        "import json; print(json.dumps([open('/proc/1/comm').read().strip(), 0]))",
+        linuxParameters={"initProcessEnabled": False},
+    )
+    assert init == "python3"
+
+
+def test_user_file_system_limits_and_volumes(batch, tmp_path):
+    """Read-only root, user, ulimits, and volumes of the host and of nowhere."""
+    script = """
+import json, os, resource
+def writable(path):
+    try:
+        open(path, "w").write("x")
+    except OSError as error:
+        return error.strerror
+    return True
+print(json.dumps([
+    os.getuid(), writable("/file"), writable("/host/file"), writable("/own/file"),
+    resource.getrlimit(resource.RLIMIT_NOFILE),
+]))
+"""
+    uid, root, host, own, files = python(
+        batch,
+        script,
+        user="0:0",
+        readonlyRootFilesystem=True,
+        ulimits=[{"name": "nofile", "softLimit": 77, "hardLimit": 99}],
+        volumes=[{"name": "host", "host": {"sourcePath": str(tmp_path)}}, {"name": "own"}],
+        mountPoints=[
+            {"sourceVolume": "host", "containerPath": "/host", "readOnly": True},
+            {"sourceVolume": "own", "containerPath": "/own"},
+        ],
+    )
+    assert (uid, root, host, own) == (0, "Read-only file system", "Read-only file system", True)
+    assert files == [77, 99]
+    uid, *_ = python(batch, "import json, os; print(json.dumps([os.getuid()]))", user="4242")
+    assert uid == 4242
+
+
+@pytest.mark.parametrize(
+    ("container", "reason"),
+    [
+        pytest.param(
+            {"image": "127.0.0.1:1/nothing:here"}, "CannotPullContainerError: ", id="image"
+        ),
+        pytest.param(
+            {
+                "resourceRequirements": [
+                    {"type": "VCPU", "value": "1"},
+                    {"type": "MEMORY", "value": "64"},
+                    {"type": "GPU", "value": "1"},
+                ]
+            },
+            "CannotStartContainerError: Error response from daemon: could not select device",
+            id="GPU",
+        ),
+        pytest.param(
+            {
+                "secrets": [{"name": "A", "valueFrom": "arn:aws:ssm:us-east-1:1:parameter/a"}],
+                "executionRoleArn": "arn:aws:iam::123456789012:role/farcall-local-execution",
+            },
+            "ResourceInitializationError: unable to pull secrets",
+            id="secrets",
+        ),
+        pytest.param(
+            {
+                "volumes": [{"name": "v", "host": {"sourcePath": "/does/not/exist"}}],
+                "mountPoints": [{"sourceVolume": "v", "containerPath": "/v"}],
+            },
+            "CannotCreateContainerError: ",
+            id="volume",
+        ),
+    ],
+)
+def test_what_cannot_be_started_says_why(batch, container, reason):
+    """The reason begins as ECS's does; there is neither exit code nor start."""
+    detail = job(batch, "true", **container)
+    assert detail["status"] == "FAILED"
+    assert detail["statusReason"] == "Task failed to start"
+    assert detail["container"]["reason"].startswith(reason)
+    assert "exitCode" not in detail["container"]
+    assert "startedAt" not in detail
+
+
+def test_a_job_is_ended_while_its_image_is_pulled(batch):
+    """A registry that never answers does not keep the job from being terminated."""
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        image = f"127.0.0.1:{registry.getsockname()[1]}/jobs:latest"
+        job_id = batch.submit(batch.definition("true", container={"image": image}))
+        connection, _ = registry.accept()  # by the engine
+        assert batch.status(job_id) == "STARTING"
+        batch.batch.terminate_job(jobId=job_id, reason="enough")
+        detail = batch.wait(job_id)
+        connection.close()
+    assert (detail["status"], detail["statusReason"]) == ("FAILED", "enough")
+    assert "exitCode" not in detail["container"]
+
+
+def containers(docker, server):
+    """Return the containers an embedded AWS has on the engine, whatever their state."""
+    return docker("ps", "--all", "--quiet", "--filter", f"label={SERVER_LABEL}={server}").split()
+
+
+def folders(server):
+    return list(Path(tempfile.gettempdir()).glob(f"farcall-docker-{server}-*"))
+
+
+def test_nothing_outlives_the_embedded_aws(docker, base_image):
+    """Neither a server that is stopped nor one that is killed leaves a container for ever."""
+    for killed in (False, True):
+        with farcall.local.start(cpus=2, docker=True) as aws:
+            account = Account(aws, base_image)
+            account.start("trap '' TERM; sleep 1000")
+            pid = aws._process.pid
+            server = identity(pid)
+            assert len(containers(docker, server)) == 1
+            if killed:
+                os.kill(pid, signal.SIGKILL)
+            account.close()
+        if not killed:
+            assert containers(docker, server) == []
+            assert folders(server) == []
+    assert len(containers(docker, server)) == 1
+    assert len(folders(server)) == 1
+    with farcall.local.start(cpus=2, docker=True) as aws:
+        account = Account(aws, base_image)
+        account.run("true")
+        account.close()
+        assert containers(docker, server) == []
+        assert folders(server) == []
+
+
+def test_the_command_line_says_where_there_is_no_engine(tmp_path):
+    """One sentence, with what to do, and no traceback."""
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    done = subprocess.run(
+        [sys.executable, "-m", "farcall", "local", "--docker", "--", "true"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no docker engine answers" in done.stderr
+    assert "set DOCKER_HOST" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_long_output_arrives_whole_while_the_job_runs(batch):
+    """Lines are in the log before the job has ended; none is lost."""
+    script = "seq 20000; sleep 1000"
+    job_id = batch.submit(batch.definition("sh", "-c", script))
+    detail = batch.wait(job_id, "RUNNING")
+    batch.wait_for(lambda: batch.output(detail))
+    stream = detail["container"]["logStreamName"]
+    found = []
+    deadline = time.monotonic() + 120
+    token = {}
+    while len(found) < 20_000:
+        assert time.monotonic() < deadline
+        page = batch.logs.get_log_events(
+            logGroupName="/aws/batch/job", logStreamName=stream, startFromHead=True, **token
+        )
+        found += [event["message"] for event in page["events"]]
+        token = {"nextToken": page["nextForwardToken"]}
+    assert found == [str(number) for number in range(1, 20_001)]
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    assert batch.wait(job_id)["status"] == "FAILED"

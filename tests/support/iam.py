@@ -1,0 +1,108 @@
+"""The policies of docs/iam, filled in, and an embedded AWS that enforces them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+import farcall.local
+
+FOLDER = Path(__file__).parents[2] / "docs" / "iam"
+USER = "researcher"
+JOB_ROLE = "farcall-local-job"
+EXECUTION_ROLE = "farcall-local-execution"
+
+VALUES = {
+    "REGION": "us-east-1",
+    "ACCOUNT": "123456789012",
+    "BUCKET": "farcall-local",
+    "PREFIX": "farcall",
+    "QUEUE": "farcall-local",
+    "LOG-GROUP": "farcall-local",
+    "JOB-ROLE": JOB_ROLE,
+    "EXECUTION-ROLE": EXECUTION_ROLE,
+    "REPOSITORY": "farcall",
+}
+
+
+def policy(name: str) -> dict[str, Any]:
+    """Return a policy of docs/iam with its placeholders filled."""
+    text = (FOLDER / f"{name}.json").read_text()
+    for placeholder, value in VALUES.items():
+        text = text.replace(placeholder, value)
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def actions(document: dict[str, Any]) -> list[str]:
+    """Return every action a policy allows."""
+    return sorted(a for s in document["Statement"] for a in _many(s["Action"]))
+
+
+def without(document: dict[str, Any], action: str) -> dict[str, Any]:
+    """Return a policy less one action."""
+    statements = []
+    for statement in document["Statement"]:
+        left = [a for a in _many(statement["Action"]) if a != action]
+        if left:
+            statements.append({**statement, "Action": left})
+    return {**document, "Statement": statements}
+
+
+class Enforced:
+    """An embedded AWS with one user and the two roles, whose policies can be changed."""
+
+    def __init__(self, aws: farcall.local.LocalAWS) -> None:
+        self.aws = aws
+        self.iam = self.root("iam")
+        self.iam.create_user(UserName=USER)
+        key = self.iam.create_access_key(UserName=USER)["AccessKey"]
+        self.keys = {
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+        self.restore()
+
+    def root(self, service: str) -> Any:
+        """Return a client of the account's root user."""
+        return self.client(service, self.aws.environment)
+
+    def client(self, service: str, keys: dict[str, str]) -> Any:
+        """Return a client with some keys."""
+        return boto3.client(
+            service,
+            endpoint_url=self.aws.endpoint_url,
+            region_name=VALUES["REGION"],
+            aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
+            aws_session_token=keys.get("AWS_SESSION_TOKEN"),
+        )
+
+    def restore(self) -> None:
+        """Put the documented policies into force."""
+        trust = json.dumps(policy("trust"))
+        for role in (JOB_ROLE, EXECUTION_ROLE):
+            self.iam.update_assume_role_policy(RoleName=role, PolicyDocument=trust)
+        self.set_policy("client", policy("client"))
+        self.set_policy("job-role", policy("job-role"))
+        self.set_policy("execution-role", policy("execution-role"))
+
+    def set_policy(self, name: str, document: dict[str, Any]) -> None:
+        """Put a policy in the place of one of the three."""
+        text = json.dumps(document)
+        if name == "client":
+            self.iam.put_user_policy(UserName=USER, PolicyName="farcall", PolicyDocument=text)
+            return
+        role = {"job-role": JOB_ROLE, "execution-role": EXECUTION_ROLE}[name]
+        self.iam.put_role_policy(RoleName=role, PolicyName="farcall", PolicyDocument=text)
+
+    def take_away(self, name: str, action: str) -> None:
+        """Take an action out of a policy."""
+        self.set_policy(name, without(policy(name), action))
+
+
+def _many(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

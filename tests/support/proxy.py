@@ -1,0 +1,366 @@
+"""A proxy before the embedded AWS: it counts what comes through, and lets things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import aiohttp
+import yarl
+from aiohttp import web
+
+from tests.support.faults import FAULTS, SLOW_S, Fault, Faults, Request, refusal
+from tests.support.signing import signed
+
+__all__ = ["FAULTS", "SLOW_S", "Fault", "Proxy", "Request", "lose_reasons"]
+
+_OF_ONE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect", "date", "server"}
+_AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_BACKLOG = 1024
+_THREADS = 256
+_TURNS = 10
+
+
+class Proxy:
+    """Passes requests on, and spoils some; a context manager. It has a thread of its own.
+
+    What a request meets is asked for in this order: `rule`, `faults` (the next of a list),
+    `lasting` (always), ``chances`` (at random). Operations are named as `faults.Request` says,
+    faults as `faults.Fault`; an operation may be a pattern, such as ``"s3 *"``::
+
+        with Proxy(aws.endpoint_url, {"batch *": {"lost": 0.02, "error": 0.02}}, seed=7) as proxy:
+            proxy.faults["batch submitjob"] += ["lost", "throttled"]
+            proxy.lasting["s3 GET outcomes"] = "error"
+            async with BatchExecutor(endpoint_url=proxy.url) as executor: ...
+        print(proxy.injected)
+
+    Args:
+        target: URL of what is behind it.
+        chances: For operations the probability of each fault, from 0 to 1 in sum. Of several
+            patterns that match the first one counts.
+        seed: The n-th request of an operation meets the same with the same seed.
+
+    Attributes:
+        port: Its port of the loopback.
+        url: Its address, to be given to an executor as ``endpoint_url``.
+        counts: Requests by operation, such as ``batch submitjob`` and ``s3 PUT bundles``.
+        regions: The same by region, such as ``us-east-1 batch submitjob``.
+        answers: How often what is behind the proxy answered how, such as
+            ``s3 PUT outcomes 200``.
+        seen: Every request.
+        injected: What was met how often, such as ``batch submitjob lost``.
+        changes: For an operation of Batch, by its name alone, a function that is given its answer
+            and changes it; it may take its time.
+        rule: Given a request, returns the fault it meets, or an empty string.
+        faults: For an operation, what its next requests meet.
+        lasting: For an operation, what every request meets.
+        ignored: Names of headers that S3 is not given, as if it did not know them.
+        keys: Access key by which such a request is signed anew, by the environment's names.
+        chances: As given; may be changed.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        chances: Mapping[str, Mapping[Fault, float]] | None = None,
+        seed: object = 0,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.regions: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+        self.seen: list[Request] = []
+        self.changes: dict[str, Callable[[dict[str, Any]], object]] = {}
+        self.rule: Callable[[Request], Fault] = lambda request: ""
+        self.ignored: set[str] = set()
+        self.keys: Mapping[str, str] = {}
+        self._policy = Faults(chances, seed)
+        self.faults = self._policy.scripted
+        self.lasting = self._policy.lasting
+        self.chances = self._policy.chances
+        self.injected = self._policy.injected
+        self._target = target.rstrip("/")
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._fillers: list[socket.socket] = []
+        self._is_gone = False
+        self._is_open = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._released = asyncio.Event()
+        self._threads = ThreadPoolExecutor(_THREADS)
+        self._onward: aiohttp.ClientSession
+        self._server: asyncio.Server
+        self._web: web.Server[web.BaseRequest]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        self._is_open.wait()
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def close(self) -> None:
+        """Close the port and every connection, and end the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        for each in self._fillers:
+            each.close()
+
+    def refuse(self) -> None:
+        """Close the port and every connection: who connects from now on is refused."""
+        self._in_loop(self._close_port)
+
+    def vanish(self) -> None:
+        """Answer nothing from now on, not even who connects, as a network that is gone."""
+        self._in_loop(self._fall_silent)
+
+    def hang(self) -> None:
+        """Take requests from now on and answer none."""
+        self.lasting["*"] = "hang"
+
+    def release(self) -> None:
+        """Pass on what is held."""
+        self._in_loop(self._released.set)
+
+    def of(self, service: str) -> dict[str, int]:
+        """Return the requests of one service, by operation."""
+        start = f"{service} "
+        return {k.removeprefix(start): n for k, n in self.counts.items() if k.startswith(start)}
+
+    def note(self, request: Request) -> None:
+        """Count a request."""
+        self.counts[request.operation] += 1
+        self.regions[f"{request.region} {request.operation}"] += 1
+        self.seen.append(request)
+
+    # --- its thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        loop = self._loop
+        loop.run_until_complete(self._open())
+        self._is_open.set()
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(self._end())
+            loop.close()
+
+    async def _open(self) -> None:
+        # Each request has its own connection onward: one that was kept and is closed meanwhile
+        # would be a fault that nobody asked for.
+        self._onward = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            skip_auto_headers=_AUTOMATIC,
+        )
+        # It says what goes wrong between it and its clients, which is what it is here for.
+        quiet = logging.getLogger("farcall.tests.proxy")
+        quiet.disabled = True
+        self._web = web.Server(
+            self._handle,
+            access_log=None,
+            logger=quiet,
+            keepalive_timeout=3600,
+            tcp_keepalive=False,
+        )
+        self._server = await self._loop.create_server(
+            self._web, sock=self._listener, backlog=_BACKLOG
+        )
+
+    async def _end(self) -> None:
+        self._server.close()
+        for _ in range(_TURNS):  # who is being accepted is a connection by then
+            await asyncio.sleep(0)
+        self._close_port()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._web.shutdown(0)
+        await self._onward.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        async def run() -> None:
+            act()
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _close_port(self) -> None:
+        self._server.close()
+        for connection in self._web.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def _fall_silent(self) -> None:
+        self._is_gone = True
+        self._server.close()
+        # The kernel drops who wants to connect while the queue of a listener is full.
+        listener = socket.create_server(("127.0.0.1", self.port), backlog=0)
+        self._fillers.append(listener)
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", self.port))
+            self._fillers.append(filler)
+
+    # --- one request --------------------------------------------------------------------------
+
+    async def _handle(self, received: web.BaseRequest) -> web.StreamResponse:
+        path = received.raw_path
+        body: Any = received.content
+        is_data = "/s3/" in received.headers.get("Authorization", "") and "?delete" not in path
+        if not is_data or not received.can_read_body:
+            body = await received.content.read()
+        whole = body if isinstance(body, bytes) else b""
+        request = Request.read(received.method, path, received.headers, whole)
+        self.note(request)
+        fault = self._policy.meet(request.operation, self.rule(request))
+        refused = refusal(request.service, fault, whole)
+        if refused is not None:
+            await received.content.read()
+            status, headers, text = refused
+            return web.Response(status=status, headers=headers, body=text)
+        if fault == "reset":
+            return _hang_up(received, reset=True)
+        if fault == "hang" or self._is_gone:
+            await self._loop.create_future()  # never done
+        if fault == "held":
+            await self._released.wait()
+        if fault == "slow" or isinstance(fault, (int, float)):
+            await asyncio.sleep(SLOW_S if fault == "slow" else fault)
+        try:
+            return await self._pass_on(received, request, body, fault)
+        except (aiohttp.ClientError, ConnectionError):  # what is behind it has gone, or who asked
+            return _hang_up(received)
+
+    async def _pass_on(
+        self, received: web.BaseRequest, request: Request, body: Any, fault: Fault
+    ) -> web.StreamResponse:
+        headers = {
+            k: v for k, v in received.headers.items() if k.lower() not in _OF_ONE_CONNECTION
+        }
+        url = yarl.URL(self._target + request.path, encoded=True)
+        kept = {k: v for k, v in headers.items() if k.lower() not in self.ignored}
+        if request.service == "s3" and kept != headers:
+            headers = signed("s3", request.method, str(url), self.keys, headers=kept)
+        async with self._onward.request(
+            request.method, url, headers=headers, data=body or None, allow_redirects=False
+        ) as reply:
+            self.answers[f"{request.operation} {reply.status}"] += 1
+            change = self._change_for(request, fault)
+            if change is None and fault not in ("lost", "truncated"):
+                return await self._stream(received, reply)
+            content = await reply.read()
+        if fault == "lost":
+            return _hang_up(received)
+        if change is not None and reply.status == 200:
+            content = await self._loop.run_in_executor(self._threads, _changed, content, change)
+        if fault == "truncated":
+            return await _break_off(received, reply, content)
+        passed = _headers(reply)
+        passed.pop("Content-Length", None)
+        await self._wait_if_gone()
+        return web.Response(status=reply.status, headers=passed, body=content)
+
+    async def _stream(
+        self, received: web.BaseRequest, reply: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        await self._wait_if_gone()
+        answer = web.StreamResponse(status=reply.status, headers=_headers(reply))
+        await answer.prepare(received)
+        if received.method != "HEAD":
+            async for piece in reply.content.iter_any():
+                await answer.write(piece)
+        await answer.write_eof()
+        return answer
+
+    async def _wait_if_gone(self) -> None:
+        if self._is_gone:
+            await self._loop.create_future()  # never done
+
+    def _change_for(
+        self, request: Request, fault: Fault
+    ) -> Callable[[dict[str, Any]], object] | None:
+        if fault == "empty":
+            return _without_lists
+        if request.service != "batch":
+            return None
+        return self.changes.get(request.operation.partition(" ")[2])
+
+
+def lose_reasons(proxy: Proxy) -> None:
+    """Have Batch not say who ended a job, or why, as one does that is not AWS's own."""
+
+    def lose(job: dict[str, Any]) -> None:
+        for said in (job, *job.get("attempts", ())):
+            if said.get("statusReason"):
+                said["statusReason"] = "Essential container in task exited"
+        for name in ("isTerminated", "isCancelled"):
+            job.pop(name, None)
+
+    def of_each(name: str) -> Callable[[dict[str, Any]], None]:
+        return lambda answer: [lose(job) for job in answer[name]] and None
+
+    proxy.changes["describejobs"] = of_each("jobs")
+    proxy.changes["listjobs"] = of_each("jobSummaryList")
+
+
+def _changed(content: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    document = json.loads(content)
+    change(document)
+    return json.dumps(document).encode()
+
+
+def _without_lists(document: dict[str, Any]) -> None:
+    document.pop("nextToken", None)
+    for value in document.values():
+        if isinstance(value, list):
+            value.clear()
+
+
+def _headers(reply: aiohttp.ClientResponse) -> Any:
+    headers = reply.headers.copy()
+    for name in _OF_ONE_CONNECTION:
+        headers.popall(name, None)
+    return headers
+
+
+def _hang_up(received: web.BaseRequest, *, reset: bool = False) -> web.Response:
+    """Close the connection; the response returned reaches nobody."""
+    if (transport := received.transport) is not None:
+        if reset:
+            own = transport.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+    return web.Response()
+
+
+async def _break_off(
+    received: web.BaseRequest, reply: aiohttp.ClientResponse, content: bytes
+) -> web.Response:
+    """Answer by half: half of the body, or where there is none of the status line."""
+    transport = received.transport
+    assert transport is not None
+    half = f"HTTP/1.1 {reply.status} "
+    if content:
+        headers = {**reply.headers, "Content-Length": str(len(content))}
+        kept = (f"{k}: {v}\r\n" for k, v in headers.items() if k.lower() not in _OF_ONE_CONNECTION)
+        half += f"{reply.reason}\r\n{''.join(kept)}\r\n"
+    transport.write(half.encode() + content[: len(content) // 2])
+    transport.close()  # after what was written
+    return web.Response()

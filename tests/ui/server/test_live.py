@@ -1,0 +1,115 @@
+"""What the page's server tells while jobs come, run and end."""
+
+from __future__ import annotations
+
+import aiohttp
+
+from tests.ui import serving, tasks
+from tests.ui.server.screen import Screen, cancel, get, listening
+
+OTHER = "somebody-20260101-000000-abcdef"
+
+
+async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_path):
+    gate = tmp_path / "gate"
+    async with listening(page) as events, executor(workflow="seen") as batch:
+        screen = Screen(events)
+        await screen.loaded()
+        job = await batch.submit(tasks.hold, str(gate), 7)
+        await screen.until(lambda: screen.has(job.id, "RUNNING"))
+        shown = screen.jobs[job.id]
+        assert ("hold", "seen", 1.0) == (shown["function"], shown["workflow"], shown["vcpu"])
+
+        async with listening(page, f"/api/jobs/{job.id}/logs") as lines:
+            written = []
+            while len(written) < 2:
+                written += (await anext(lines))[1]["lines"]
+            assert {("7 has begun", "stdout"), ("7 complains", "stderr")} == {
+                (line["text"], line["stream"]) for line in written
+            }
+            gate.touch()
+            async for name, said in lines:
+                if name == "end":
+                    assert {} == said
+                    break
+                written += said["lines"]
+        assert "7 is over" == written[-1]["text"]
+        assert 1 == written[-1]["attempt"]
+
+        await screen.until(lambda: screen.has(job.id, "SUCCEEDED"))
+        assert 1 == screen.jobs[job.id]["attempts"]
+        found = await get(page, f"/api/jobs/{job.id}")
+        assert screen.jobs[job.id] == found["job"]
+        assert "returned" == found["explanation"]["kind"]
+        assert [1] == [attempt["attempt"] for attempt in found["attempts"]]
+        assert (None, {}) == (found["position"], found["links"])
+        assert 7 == await job.result()
+
+
+async def test_only_what_changed_is_told_again(page, submit):
+    first = submit("sleep 600")
+    async with listening(page) as events:
+        screen = Screen(events)
+        await screen.until(lambda: screen.has(first, "RUNNING") and not screen.state["loading"])
+        before = screen.told[first]
+        second = submit("sleep 600")
+        await screen.until(lambda: screen.has(second, "RUNNING"))
+        await screen.looks(2)
+        assert before == screen.told[first]
+        assert {first: "ending"} == await cancel(page, jobs=[first], reason="enough")
+        await screen.until(lambda: screen.has(first, "CANCELLED"))
+        assert "enough" in screen.jobs[first]["reason"]
+        assert screen.has(second, "RUNNING")
+
+
+async def test_one_child_is_cancelled_and_then_the_run(page, submit, client):
+    array = submit("sleep 600", size=3)
+    other = submit("sleep 600", workflow="other")
+    path = f"/api/jobs/{array}/children/events"
+    async with listening(page, path) as events, listening(page) as jobs:
+        screen, all_jobs = Screen(events), Screen(jobs)
+        await screen.until(lambda: screen.states() == {"RUNNING": 3})
+        assert {f"{array}:1": "ending"} == await cancel(page, jobs=[f"{array}:1"])
+        await screen.until(lambda: screen.children[1]["s"] == "CANCELLED")
+        assert {"RUNNING": 2, "CANCELLED": 1} == screen.states()
+        assert screen.children[1]["b"] <= screen.children[1]["e"]
+        assert {f"{array}:1": "ended"} == await cancel(page, jobs=[f"{array}:1"])
+
+        assert {array: "ending"} == await cancel(page, run=client, workflow="shell")
+        await screen.until(lambda: screen.states() == {"CANCELLED": 3})
+        await all_jobs.until(lambda: all_jobs.has(array, "CANCELLED"))
+        await all_jobs.until(lambda: all_jobs.has(other, "RUNNING"))
+        assert {} == await cancel(page, run="nobody", workflow="shell")
+        assert {other: "ending"} == await cancel(page, run=client)
+
+
+async def test_jobs_of_others_are_not_shown_and_foreign_ones_left_alone(page, submit):
+    theirs = submit("sleep 600", run=OTHER)
+    foreign = submit("sleep 600", run="")
+    own = submit("sleep 600")
+    async with listening(page) as events:
+        screen = Screen(events)
+        await screen.until(lambda: screen.has(own, "RUNNING") and not screen.state["loading"])
+    assert not {theirs, foreign} & set(screen.jobs)
+    assert {foreign: "foreign"} == await cancel(page, jobs=[foreign])
+    async with page.get(f"/api/jobs/{foreign}") as answer:
+        assert 404 == answer.status
+    async with page.get(f"/api/jobs/{own}/children/events") as answer:
+        assert 400 == answer.status
+
+
+async def test_a_read_only_page_shows_and_cancels_nothing(embedded, submit, tmp_path):
+    theirs = submit("sleep 600", run=OTHER)
+    environment = {**embedded.environment, "HOME": str(tmp_path)}
+    with serving.page(environment, "--read-only", "--all-users") as served:
+        async with aiohttp.ClientSession(served.url, headers=served.headers) as page:
+            about = await get(page, "/api/about")
+            assert (True, "") == (about["read_only"], about["user"])
+            async with listening(page) as events:
+                screen = Screen(events)
+                await screen.until(lambda: screen.has(theirs, "RUNNING"))
+                async with page.post("/api/cancel", json={"jobs": [theirs]}) as answer:
+                    assert 403 == answer.status
+                    assert "--read-only" in (await answer.json())["error"]
+                await screen.looks(2)
+                assert screen.has(theirs, "RUNNING")

@@ -1,0 +1,23 @@
+"""Text that UTF-8 has no bytes for."""
+
+from __future__ import annotations
+
+from tests.ui.server.screen import get
+
+
+def half():
+    print("half \ud800")
+    raise ValueError("half \ud800")
+
+
+async def test_half_a_character_is_no_error_of_the_page_s(page, executor, submit, client, aws):
+    failed = await executor().submit(half)
+    await failed.wait()
+    other = submit("exit 3", workflow="half \ud800")
+
+    said = await get(page, f"/api/jobs/{failed.id}")
+    assert "ValueError: half \\ud800" in said["explanation"]["traceback"]
+    said = await get(page, f"/api/jobs/{other}")
+    assert said["job"]["workflow"] == "half \ud800"
+    async with page.post("/api/cancel", json={"jobs": [other], "reason": "half \ud800"}) as answer:
+        assert answer.status == 200

@@ -1,0 +1,132 @@
+"""What a website can do to an embedded AWS on the machine of whoever looks at it: nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.support.foreign import INTRUDER
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NAME = INTRUDER["jobDefinitionName"]
+DEFINITION = json.dumps(INTRUDER)
+SEND = """async ([url, body, mode]) => {
+  const request = {method: "POST", mode, body, headers: {"Content-Type": "text/plain"}};
+  try { return (await fetch(url, request)).type; } catch (error) { return "blocked"; }
+}"""
+READ = """async url => {
+  try { return await (await fetch(url)).text(); } catch (error) { return "blocked"; }
+}"""
+SHOW = """url => new Promise(done => {
+  const image = new Image();
+  image.onload = () => done("shown");
+  image.onerror = () => done("refused");
+  image.src = url;
+})"""
+SUBMIT = """([url, fields, type]) => {
+  const form = document.createElement("form");
+  Object.assign(form, {method: "POST", action: url, enctype: type});
+  for (const [name, value] of Object.entries(fields)) {
+    const field = document.createElement("input");
+    Object.assign(field, {name, value});
+    form.append(field);
+  }
+  document.body.append(form);
+  form.submit();
+}"""
+
+
+class Site(BaseHTTPRequestHandler):
+    """A page of another origin."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", "15")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html>")
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def port():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def found(aws):
+    """Return what an intruder has made."""
+    definitions = boto3.client("batch").describe_job_definitions(jobDefinitionName=NAME)
+    users = boto3.client("iam").list_users()["Users"]
+    return definitions["jobDefinitions"], [user["UserName"] for user in users]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost"])
+async def test_a_page_of_another_origin_is_not_obeyed(aws, browser, port, host):
+    """By requests that a browser sends without asking; it can tell that they were answered."""
+    page = await browser.new_page()
+    await page.goto(f"http://{host}:{port}/")
+    register = f"{aws.endpoint_url}/v1/registerjobdefinition"
+    assert "opaque" == await page.evaluate(SEND, [register, DEFINITION, "no-cors"])
+    assert "blocked" == await page.evaluate(SEND, [register, DEFINITION, "cors"])
+    create = {"Action": "CreateUser", "Version": "2010-05-08", "UserName": NAME}
+    form = "application/x-www-form-urlencoded"
+    async with page.expect_navigation() as answered:
+        await page.evaluate(SUBMIT, [f"{aws.endpoint_url}/", create, form])
+    assert 403 == (await answered.value).status
+    await page.goto(f"http://{host}:{port}/")
+    for path in ("/moto-api/reset", "/_farcall/configure"):
+        url = f"{aws.endpoint_url}{path}"
+        async with page.expect_response(url) as answered:
+            await page.evaluate(SEND, [url, "{}", "no-cors"])
+        assert 403 == (await answered.value).status
+    await page.close()
+    assert ([], []) == found(aws)
+
+
+async def test_a_page_reads_nothing(aws, browser, port):
+    s3 = boto3.client("s3", config=Config(signature_version="s3v4"))
+    pixel = b'<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
+    s3.put_object(
+        Bucket="farcall-local",
+        Key="picture",
+        Body=pixel,
+        ACL="public-read",
+        ContentType="image/svg+xml",
+    )
+    asked = {"Bucket": "farcall-local", "Key": "picture"}
+    presigned = s3.generate_presigned_url("get_object", Params=asked)
+    page = await browser.new_page()
+    await page.goto(f"http://evil.example:{port}/")
+    for url in (presigned, presigned.partition("?")[0]):
+        assert "refused" == await page.evaluate(SHOW, url)
+        assert "blocked" == await page.evaluate(READ, url)
+    answer = await page.goto(presigned)  # as a person who opens it
+    assert (200, pixel) == (answer.status, await answer.body())
+    await page.close()
+
+
+async def test_a_name_that_leads_here_is_not_answered(aws, browser):
+    """DNS rebinding: to the browser, page and embedded AWS are of one origin."""
+    own = f"http://evil.example:{urlsplit(aws.endpoint_url).port}"
+    page = await browser.new_page()
+    answer = await page.goto(f"{own}/farcall-local")
+    assert 403 == answer.status
+    url = f"{own}/v1/registerjobdefinition"
+    async with page.expect_response(url) as answered:
+        assert "basic" == await page.evaluate(SEND, [url, DEFINITION, "same-origin"])
+    assert 403 == (await answered.value).status
+    await page.close()
+    assert ([], []) == found(aws)

@@ -1,0 +1,195 @@
+"""How the page looks: narrow, dark, with very many tasks, and before it has its token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import expect
+
+from farcall import BatchExecutor
+from farcall.cli.demos import common
+from tests.ui import tasks
+from tests.ui.looking import PATIENCE_MS, SCROLLS_SIDEWAYS, row, wait_for_states
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_MANY = 10_000
+#: What a page may hold however many tasks there are: some hundred rows of some ten elements.
+_MOST_ELEMENTS = 4_000
+_ELEMENTS = "document.querySelectorAll('*').length"
+
+#: What has to be seen on each view.
+_SHOWN = {
+    "runs": ["run"],
+    "all": ["task"],
+    "run": ["run-title", "task"],
+    "task": ["task-title", "task-state", "sentence"],
+    "failed": ["task-title", "task-state", "sentence", "remedy", "traceback"],
+}
+
+#: Contrast of an element's text with what is behind it, by
+#: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio; a canvas resolves any notation of a color.
+_CONTRAST = """element => {
+  const pixel = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const over = (color, below) => {
+    pixel.fillStyle = below; pixel.fillRect(0, 0, 1, 1);
+    pixel.fillStyle = color; pixel.fillRect(0, 0, 1, 1);
+    const [r, g, b] = pixel.getImageData(0, 0, 1, 1).data;
+    return `rgb(${r} ${g} ${b})`;
+  };
+  const chain = [];
+  for (let at = element; at; at = at.parentElement)
+    chain.unshift(getComputedStyle(at).backgroundColor);
+  const behind = chain.reduce((below, color) => over(color, below), "Canvas");
+  const luminance = color => {
+    const [r, g, b] = color.match(/\\d+/g).map(value => {
+      const part = value / 255;
+      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [dark, light] = [over(getComputedStyle(element).color, behind), behind]
+    .map(luminance).sort((a, b) => a - b);
+  return {contrast: (light + 0.05) / (dark + 0.05), background: luminance(behind)};
+}"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def views(embedded, tmp_path_factory):
+    """The addresses of each view, with something on it."""
+    gate = tmp_path_factory.mktemp("views") / "gate"  # stays closed
+    with common.environment(embedded.environment):
+        on = BatchExecutor(workflow="views", vcpu=1, memory=1, retry_attempts=1, linger_s=0)
+        running = await on.submit(tasks.hold, str(gate))
+        failed = await on.submit(tasks.diverge, 17)
+        with pytest.raises(ArithmeticError):
+            await failed.result()
+        yield {
+            "runs": "#/",
+            "all": "#/all",
+            "run": f"#/run/{await on.run_name()}/views",
+            "task": f"#/job/{running.id}",
+            "failed": f"#/job/{failed.id}",
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("narrow", {"width": 400}),
+        ("narrow-dark", {"width": 400, "color_scheme": "dark"}),
+        ("dark", {"color_scheme": "dark"}),
+        ("light", {"color_scheme": "light"}),
+    ],
+)
+async def test_each_view_fits_and_can_be_read(open_page, shoot, views, name, options):
+    page = await open_page(**options)
+    for view, fragment in views.items():
+        await page.evaluate("where => { location.hash = where }", fragment)
+        for shown in _SHOWN[view]:
+            await _read_well(page.get_by_test_id(shown).first, options)
+        await shoot(page, f"{view}-{name}")
+        assert [] == await page.evaluate(SCROLLS_SIDEWAYS), view
+
+
+async def _read_well(element, options):
+    await element.wait_for()
+    seen = await element.evaluate(_CONTRAST)
+    assert seen["contrast"] >= 4.5, await element.inner_text()
+    assert (seen["background"] < 0.2) == (options.get("color_scheme") == "dark")
+
+
+async def test_the_theme_is_chosen_and_kept(open_page):
+    page = await open_page(color_scheme="light")
+    await page.get_by_role("button", name="Theme: system").click()
+    await page.get_by_role("button", name="Theme: light").click()
+    await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    await page.reload()
+    await expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+    seen = await page.get_by_role("heading", name="farcall").evaluate(_CONTRAST)
+    assert seen["background"] < 0.2
+
+
+async def test_ten_thousand_tasks_are_shown_with_few_elements(
+    executor, open_page, tmp_path, shoot
+):
+    hold = executor(workflow="many").task(tasks.hold)
+    sweep = hold.map([str(tmp_path / "gate")] * _MANY, range(_MANY))
+    values = asyncio.ensure_future(sweep)
+    page = await open_page()
+    await (
+        page.get_by_role("navigation", name="Workflows")
+        .get_by_role("link", name=re.compile("^many"))
+        .click()
+    )
+    await page.get_by_role("button", name="Show children").click()
+    parent = sweep.job_ids[0]
+    await wait_for_states(page, {f"{parent}:0": "RUNNING"})
+
+    await page.get_by_role("treegrid", name="Tasks").focus()
+    await page.keyboard.press("ArrowDown")
+    for _ in range(PATIENCE_MS // 500):  # they come in pages
+        await page.keyboard.press("End")
+        if await row(page, f"{parent}:{_MANY - 1}").count():
+            break
+        await page.wait_for_timeout(500)
+    await wait_for_states(page, {f"{parent}:{_MANY - 1}": "RUNNABLE"})
+    await shoot(page, "many")
+    assert await page.evaluate(_ELEMENTS) < _MOST_ELEMENTS
+
+    values.cancel()
+    await asyncio.wait([values])
+
+
+async def test_ten_thousand_jobs_are_shown_with_few_elements(open_page, views, served):
+    page = await open_page()
+    job_id = views["task"].removeprefix("#/job/")
+    answer = await page.request.get(f"{served.url}/api/jobs/{job_id}", headers=served.headers)
+    job = (await answer.json())["job"]
+    # One real job, told under ten thousand names: submitting so many would take minutes.
+    jobs = [{**job, "id": f"job-{number}"} for number in range(_MANY)]
+    told = "".join(
+        f"event: jobs\ndata: {json.dumps({'jobs': jobs[at : at + 500]})}\n\n"
+        for at in range(0, _MANY, 500)
+    )
+    await page.route(
+        "**/api/events*", lambda route: route.fulfill(content_type="text/event-stream", body=told)
+    )
+    await page.reload()
+
+    await page.get_by_role("link", name="All tasks 10,000").click()
+    first, last = row(page, "job-0"), row(page, f"job-{_MANY - 1}")
+    await first.or_(last).wait_for()
+    if await last.count():
+        first, last = last, first
+    await page.get_by_role("treegrid", name="Tasks").focus()
+    await page.keyboard.press("Home")
+    await page.keyboard.press("End")
+    await last.wait_for()
+    await expect(first).to_have_count(0)
+    assert await page.evaluate(_ELEMENTS) < _MOST_ELEMENTS
+
+
+async def test_without_its_token_the_page_asks_for_it(open_page, served):
+    page = await open_page(with_token=False)
+    form = page.get_by_role("form", name="Token")
+    await form.get_by_role("textbox", name="Token").fill("guessed")
+    await form.get_by_role("button", name="Open").click()
+    await expect(form.get_by_role("alert")).not_to_be_empty()
+    await expect(page.get_by_role("treegrid", name="Tasks")).to_be_hidden()
+    await form.get_by_role("textbox", name="Token").fill(served.token)
+    await form.get_by_role("button", name="Open").click()
+    connection = page.get_by_role("status", name="Connection")
+    await expect(connection).to_have_text("Live")
+    await page.reload()
+    await expect(connection).to_have_text("Live")
+
+
+async def test_the_token_leaves_the_address(open_page, served):
+    page = await open_page()
+    assert served.token not in page.url
+    assert served.token not in await page.evaluate("JSON.stringify(history.state)")

@@ -1,0 +1,48 @@
+"""``farcall demo --page`` as a newcomer runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import urllib.request
+
+import pytest
+
+from tests.support.patience import PATIENCE_S
+from tests.ui.serving import FARCALL
+
+
+@pytest.fixture
+def demo():
+    process = subprocess.Popen(
+        [FARCALL, "demo", "--page", "--port", "0"],
+        env={**os.environ, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_it_serves_the_page_until_ctrl_c_and_takes_its_aws_with_it(demo):
+    said = ""
+    while "#token=" not in said:
+        line = demo.stdout.readline()
+        assert line, demo.stderr.read()
+        said += line
+    page = re.search(r"(http://\S+)/#token=", said)[1]
+    aws = re.search(r"export AWS_ENDPOINT_URL=(\S+)", said)[1]
+    with urllib.request.urlopen(page, timeout=PATIENCE_S) as answer:
+        assert b"<title>farcall</title>" in answer.read()
+
+    demo.send_signal(signal.SIGINT)
+    _, complaints = demo.communicate(timeout=PATIENCE_S)
+
+    assert (0, "") == (demo.returncode, complaints)
+    for url in (page, aws):
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(url, timeout=PATIENCE_S)

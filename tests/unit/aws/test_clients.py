@@ -1,0 +1,307 @@
+"""Connections to AWS, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import hashlib
+import ipaddress
+import socket
+import ssl
+
+import botocore.exceptions
+import botocore.httpsession
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from farcall.aws import clients
+from farcall.aws.clients import Aws, call
+from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.settings import Settings
+from tests.support.leaks import Held
+from tests.support.patience import PATIENCE_S, until_async
+
+PART = bytes(32 << 20)  # more than the system holds on the way
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """Where connections are accepted, and nothing of them is read; yields its URL."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+async def test_no_connection_outlives_the_clients_where_requests_were_given_up(silent):
+    aws = await Aws.open(Settings(endpoint_url=silent, region="us-east-1"))
+    before = Held.now()
+    asked = [
+        asyncio.ensure_future(
+            aws.operations("bucket").upload_part(
+                "key", "upload", number, PART, hashlib.sha256(PART).hexdigest()
+            )
+        )
+        for number in (1, 2)
+    ]
+    await until_async(lambda: any("socket" in each for each in before.new()))
+    for each in asked:
+        each.cancel()
+    for each in asked:
+        with contextlib.suppress(asyncio.CancelledError):
+            await each
+    await aws.close()
+    assert [each for each in before.new() if "socket" in each] == []
+
+
+@pytest.mark.parametrize("has_asked", [True, False])
+async def test_who_asks_after_the_end_is_told_that_it_is_the_end(silent, has_asked):
+    aws = await Aws.open(Settings(endpoint_url=silent, region="us-east-1"))
+    operations = aws.operations("bucket")
+    if has_asked:
+        before = Held.now()
+        asked = asyncio.ensure_future(operations.page("key"))
+        await until_async(lambda: any("socket" in each for each in before.new()))
+        asked.cancel()
+    await aws.close()
+    for asking in (call(aws.batch, "describe_jobs", jobs=["id"]), operations.page("key")):
+        with pytest.raises(FarcallError, match="was closed while AWS was being asked") as caught:
+            await asking
+        assert not isinstance(caught.value, ServiceError)
+
+
+async def test_a_service_has_one_client_whoever_asks_side_by_side(silent):
+    aws = await Aws.open(Settings(endpoint_url=silent, region="us-east-1"))
+    first, second = await asyncio.gather(aws.client("iam"), aws.client("iam"))
+    assert first is second is await aws.client("iam")
+    await aws.close()
+    for service in ("iam", "logs"):
+        with pytest.raises(FarcallError, match="was closed while AWS was being asked"):
+            await call(await aws.client(service), "get_role", RoleName="role")
+
+
+async def test_a_client_that_is_being_opened_when_all_are_closed_is_closed_too(
+    silent, monkeypatch
+):
+    aws = await Aws.open(Settings(endpoint_url=silent, region="us-east-1"))
+    enter, go, began = aws._enter, asyncio.Event(), asyncio.Event()
+
+    async def enter_slowly(service, *, attempts):
+        began.set()
+        await go.wait()
+        return await enter(service, attempts=attempts)
+
+    monkeypatch.setattr(aws, "_enter", enter_slowly)
+    opening = asyncio.ensure_future(aws.client("iam"))
+    await began.wait()
+    closing = asyncio.ensure_future(aws.close())
+    await asyncio.sleep(0)
+    go.set()
+    client = await opening
+    await closing
+    with pytest.raises(FarcallError, match="was closed while AWS was being asked"):
+        await call(client, "get_role", RoleName="role")
+
+
+async def test_the_models_of_the_services_are_read_once_in_a_process(silent):
+    settings = Settings(endpoint_url=silent, region="us-east-1")
+    models = []
+    for _ in range(2):
+        aws = await Aws.open(settings)
+        models.append(aws._session._session.get_component("data_loader"))
+        await aws.close()
+    assert models[0] is models[1]
+    assert models[0].search_paths.count(clients._MODELS) == 1
+
+
+# --- certificates -------------------------------------------------------------------------------
+
+LIST = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+
+
+class Certificate:
+    """A certificate of 127.0.0.1 that nobody else has signed."""
+
+    def __init__(self, folder, name):
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now = dt.datetime.now(dt.timezone.utc)
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=1))
+            .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        pem = serialization.Encoding.PEM
+        self.path = folder / f"{name}.pem"
+        self.path.write_bytes(made.public_bytes(pem))
+        self._key = folder / f"{name}.key"
+        self._key.write_bytes(
+            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+
+    def context(self):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.path, self._key)
+        return context
+
+
+@contextlib.asynccontextmanager
+async def answering(certificate):
+    """Answer as an AWS would that has nothing; yield the URL, and what was asked."""
+    asked = []
+
+    async def answer(request):
+        asked.append(request.path)
+        if request.path.startswith("/v1/"):
+            return web.json_response({"jobs": []})
+        return web.Response(text=LIST, content_type="application/xml")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.context())
+    await site.start()
+    try:
+        yield f"https://127.0.0.1:{runner.addresses[0][1]}", asked
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def proxying():
+    """Carry connections on, as CONNECT asks; yield the URL, and where they went."""
+    connected, carrying = [], []
+
+    async def pipe(reader, writer):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader, writer):
+        carrying.append(asyncio.current_task())
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, target, _ = head.decode().split(" ", 2)
+        assert method == "CONNECT"
+        connected.append(target)
+        host, _, port = target.rpartition(":")
+        reading, writing = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(pipe(reader, writing), pipe(reading, writer))
+        for each in (writing, writer):
+            with contextlib.suppress(OSError):
+                await each.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", connected
+        await asyncio.wait_for(asyncio.gather(*carrying), PATIENCE_S)  # the clients are closed
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    for name in ("HTTPS_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
+@pytest.fixture(params=["direct", "proxied"])
+async def way(request, keys, monkeypatch):
+    """Where connections went, None where they need not go through the proxy."""
+    if request.param == "direct":
+        yield None
+        return
+    async with proxying() as (url, connected):
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        yield connected
+
+
+async def ask_batch(aws):
+    assert await call(aws.batch, "describe_jobs", jobs=["id"])
+
+
+async def ask_s3(aws):
+    assert await aws.operations("bucket").page("key") == ([], [], "")
+
+
+@pytest.mark.parametrize("ask", [ask_batch, ask_s3])
+async def test_a_certificate_that_nobody_vouches_for_is_refused(way, ask, tmp_path):
+    async with answering(Certificate(tmp_path, "theirs")) as (url, asked):
+        aws = await Aws.open(Settings(endpoint_url=url, region="us-east-1"))
+        refused = (ServiceError, botocore.exceptions.SSLError)
+        with pytest.raises(refused, match="CERTIFICATE_VERIFY_FAILED"):
+            await ask(aws)
+        await aws.close()
+    assert asked == []
+    assert way is None or way
+
+
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"])
+@pytest.mark.parametrize("ask", [ask_batch, ask_s3])
+async def test_a_certificate_that_the_user_trusts_is_accepted(
+    way, ask, variable, tmp_path, monkeypatch
+):
+    own = Certificate(tmp_path, "own")
+    monkeypatch.setenv(variable, str(own.path))
+    async with answering(own) as (url, asked):
+        aws = await Aws.open(Settings(endpoint_url=url, region="us-east-1"))
+        await ask(aws)
+        await aws.close()
+    assert len(asked) == 1
+    assert way is None or way
+
+
+@pytest.mark.parametrize("ask", [ask_batch, ask_s3])
+async def test_who_names_certificates_trusts_no_others(way, ask, tmp_path, monkeypatch):
+    own, public = Certificate(tmp_path, "own"), Certificate(tmp_path, "public")
+    monkeypatch.setattr(botocore.httpsession, "where", lambda: str(public.path))
+    async with answering(public) as (url, asked):
+        settings = Settings(endpoint_url=url, region="us-east-1")
+        trusting = await Aws.open(settings)  # another client of the same process
+        await ask(trusting)
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(own.path))
+        aws = await Aws.open(settings)
+        refused = (ServiceError, botocore.exceptions.SSLError)
+        with pytest.raises(refused, match="CERTIFICATE_VERIFY_FAILED"):
+            await ask(aws)
+        await trusting.close()
+        await aws.close()
+    assert len(asked) == 1
+
+
+async def test_who_gives_credentials_is_verified_behind_a_proxy(keys, tmp_path, monkeypatch):
+    token = tmp_path / "token"
+    token.write_text("secret token")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/role")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    async with (
+        answering(Certificate(tmp_path, "theirs")) as (url, asked),
+        proxying() as (proxy, connected),
+    ):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        aws = await Aws.open(Settings(region="us-east-1"))
+        with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
+            await aws._frozen(anew=False)
+        await aws.close()
+    assert asked == []
+    assert connected

@@ -1,0 +1,269 @@
+"""All of it in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+
+import pytest
+
+from farcall.aws.paced_client import Lane, Limiter, Tries
+from farcall.local.batch.limits import Bucket
+from farcall.model.errors import ServiceError
+from tests.unit.fakes import Client, refusal
+
+THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
+
+
+async def turns(limiter, clock, count):
+    """Let callers come all at once; return when each had its turn."""
+    begin, moments = clock.now(), []
+
+    async def one():
+        await limiter.turn()
+        moments.append(clock.now() - begin)
+
+    await asyncio.gather(*(one() for _ in range(count)))
+    return moments
+
+
+async def test_turns_are_evenly_spaced_and_in_order(clock):
+    assert await turns(Limiter(10), clock, 5) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+async def test_a_rest_saves_up_no_burst(clock):
+    limiter = Limiter(10)
+    await turns(limiter, clock, 3)
+    await asyncio.sleep(60)
+    assert await turns(limiter, clock, 3) == pytest.approx([0, 0.1, 0.2])
+
+
+async def test_an_event_loop_that_wakes_up_late_delays_no_turn_to_come(clock, monkeypatch):
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda wait_s: sleep(wait_s + 0.008))
+    moments = await turns(Limiter(10), clock, 11)
+    assert moments[-1] == pytest.approx(1.008)
+
+
+async def test_an_event_loop_that_stood_still_makes_up_for_nothing(clock, monkeypatch):
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda wait_s: sleep(wait_s + 5))
+    moments = await turns(Limiter(10), clock, 3)
+    assert moments == pytest.approx([0, 5.1, 10.19], abs=0.001)
+
+
+async def test_a_turn_tells_its_pace(clock):
+    limiter = Limiter(40)
+    assert await limiter.turn() == 40
+    limiter.throttled(20)
+    assert await limiter.turn() == pytest.approx(limiter.pace) == pytest.approx(17, abs=0.1)
+
+
+async def test_a_429_takes_a_share_of_the_pace_at_which_the_call_was_sent(clock):
+    limiter = Limiter(40)
+    limiter.throttled(40)
+    assert limiter.pace == pytest.approx(34)
+    limiter.throttled(34)
+    assert limiter.pace == pytest.approx(28.9)
+
+
+async def test_of_several_429_on_their_way_together_only_the_first_counts(clock):
+    limiter = Limiter(40)
+    for _ in range(10):
+        limiter.throttled(40)
+    assert limiter.pace == pytest.approx(34)
+
+
+async def test_the_pace_has_a_floor(clock):
+    limiter = Limiter(40)
+    for _ in range(50):
+        limiter.throttled(limiter.pace)
+    assert limiter.pace == 0.5
+
+
+async def test_each_second_adds_a_call_a_second(clock):
+    limiter = Limiter(40)
+    limiter.throttled(10)
+    for second in range(1, 4):
+        await asyncio.sleep(1)
+        assert limiter.pace == pytest.approx(8.5 + second, rel=0.02)
+
+
+async def test_without_a_429_it_comes_back_soon_and_goes_no_further(clock):
+    limiter = Limiter(40)
+    limiter.throttled(1)
+    await asyncio.sleep(6)
+    assert limiter.pace < 10
+    await asyncio.sleep(6)
+    assert limiter.pace == 40
+    await asyncio.sleep(3600)
+    assert limiter.pace == 40
+
+
+async def test_a_429_is_followed_by_a_rest(clock):
+    limiter = Limiter(10)
+    limiter.throttled(10)
+    (moment,) = await turns(limiter, clock, 1)
+    assert 0.5 / 8.5 <= moment <= 1 / 8.5  # half to one interval of the new pace
+
+
+async def test_a_429_slows_down_those_who_wait_already(clock):
+    limiter = Limiter(10)
+    waiting = asyncio.ensure_future(turns(limiter, clock, 5))
+    await asyncio.sleep(0.05)  # one had its turn, four wait
+    limiter.throttled(2)
+    moments = await waiting
+    gaps = [after - before for before, after in pairwise(moments)]
+    assert all(0.3 < gap < 0.7 for gap in gaps)
+
+
+async def test_a_429_lets_nobody_pass_those_who_wait_already(clock):
+    limiter = Limiter(10)
+    order = []
+
+    async def one(name):
+        await limiter.turn()
+        order.append(name)
+
+    tasks = [asyncio.ensure_future(one(n)) for n in range(10)]
+    await asyncio.sleep(0.05)
+    limiter.throttled(10)
+    tasks.append(asyncio.ensure_future(one("late")))
+    await asyncio.gather(*tasks)
+    assert order == [*range(10), "late"]
+
+
+async def test_who_stops_waiting_leaves_the_others_their_turns(clock):
+    limiter = Limiter(10)
+    tasks = [asyncio.ensure_future(limiter.turn()) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    tasks[2].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(item, asyncio.CancelledError) for item in done] == [0, 0, 1, 0, 0]
+
+
+# --- several clients, one limit ---------------------------------------------------------------
+
+
+class Account:
+    """Clients that always have something to submit, and an account's limit before them.
+
+    Attributes:
+        accepted: For each client, when its calls were accepted.
+        refused: Likewise.
+    """
+
+    def __init__(self, clock, calls_per_s):
+        self._clock = clock
+        self._bucket = Bucket(calls_per_s, clock.now)
+        self._begin = clock.now()
+        self._random = random.Random(1)
+        self.accepted = []
+        self.refused = []
+
+    def add(self, begin=0, end=1000):
+        """Return a client's calls, to be awaited with the others'."""
+        number = len(self.accepted)
+        self.accepted.append([])
+        self.refused.append([])
+        return self._submit(number, begin, end)
+
+    def during(self, begin, end, moments):
+        """Return how many moments of each client lie between two."""
+        return [sum(begin <= moment < end for moment in own) for own in moments]
+
+    async def _submit(self, number, begin, end):
+        limiter = Limiter(45)
+        await asyncio.sleep(begin)
+        calls = set()
+        while self._now() < end:
+            calls.add(asyncio.ensure_future(self._call(number, limiter, await limiter.turn())))
+        await asyncio.gather(*calls)
+
+    async def _call(self, number, limiter, pace):
+        way_s = self._random.uniform(0.01, 0.1)
+        await asyncio.sleep(way_s)
+        passes = self._bucket.take()
+        (self.accepted if passes else self.refused)[number].append(self._now())
+        await asyncio.sleep(way_s)
+        if not passes:
+            limiter.throttled(pace)
+
+    def _now(self):
+        return self._clock.now() - self._begin
+
+
+def jain(shares):
+    """Jain's index: 1 where all have the same, 1/n where one has all."""
+    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
+
+
+@pytest.fixture(autouse=True)
+def _same_luck():
+    random.seed(1)
+
+
+async def test_alone_nothing_is_refused(clock):
+    account = Account(clock, 50)
+    await account.add(end=60)
+    assert account.refused == [[]]
+    assert account.during(10, 60, account.accepted) == [pytest.approx(45 * 50, rel=0.01)]
+
+
+@pytest.mark.parametrize(
+    ("clients", "calls_per_s", "most_refused"),
+    [(2, 50, 0.03), (4, 50, 0.07), (8, 50, 0.2), (4, 10, 0.6)],
+)
+async def test_many_share_the_limit_and_use_it_up(clock, clients, calls_per_s, most_refused):
+    account = Account(clock, calls_per_s)
+    await asyncio.gather(*(account.add(end=70) for _ in range(clients)))
+    accepted = account.during(10, 70, account.accepted)
+    refused = account.during(10, 70, account.refused)
+    assert jain(accepted) > 0.95
+    for begin in range(10, 70, 10):
+        assert jain(account.during(begin, begin + 10, account.accepted)) > 0.8
+    assert sum(accepted) > 0.97 * 60 * calls_per_s
+    assert sum(refused) < most_refused * (sum(accepted) + sum(refused))
+
+
+async def test_who_comes_later_takes_a_share_and_leaves_the_others_theirs(clock):
+    account = Account(clock, 50)
+    await asyncio.gather(*(account.add(begin, end=60) for begin in (0, 0, 0, 30)))
+    assert jain(account.during(30, 40, account.accepted)) > 0.85
+    assert jain(account.during(40, 60, account.accepted)) > 0.9
+
+
+async def test_who_is_left_alone_comes_back_to_full_speed(clock):
+    account = Account(clock, 50)
+    await asyncio.gather(*(account.add(end=end) for end in (60, 30, 30, 30)))
+    assert account.during(45, 60, account.accepted)[0] == pytest.approx(45 * 15, rel=0.02)
+
+
+# --- lanes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["another error", "a cancel"])
+async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
+    answers = [THROTTLED, refusal("ClientException", 400)]
+    if end == "a cancel":
+        answers = [THROTTLED] * 3
+    client = Client(describe_jobs=[*answers, THROTTLED, {"jobs": []}])
+    lane = Lane(client, 5.0)
+    asking = asyncio.ensure_future(lane.once("describe_jobs", jobs=["j"]))
+    while len(client.calls) < len(answers):
+        await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await asyncio.sleep(4000)
+    assert await lane.once("describe_jobs", jobs=["j"]) == {"jobs": []}
+
+
+async def test_a_call_that_fails_for_long_is_told_meanwhile(clock, caplog):
+    tries = Tries(60.0)
+    error = ServiceError("SubmitJob: no route")
+    with pytest.raises(ServiceError, match="no route; tried .* times in 6"):
+        while True:
+            await tries.wait_after(error)
+    assert 2 <= len(caplog.messages) <= 4  # in a minute
+    assert "trying again since" in caplog.messages[0]

@@ -1,0 +1,171 @@
+"""What aiobotocore makes of connections that fail, with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+import botocore.exceptions
+import botocore.parsers
+import pytest
+
+from farcall import Settings
+from farcall.aws import clients, refusals
+from farcall.aws.clients import Aws
+from farcall.model.errors import ServiceError
+from tests.unit.fakes import refusal
+
+JOB = {"jobName": "name", "jobQueue": "queue", "jobDefinition": "definition"}
+
+
+@contextlib.asynccontextmanager
+async def server(answer):
+    """Serve on a port of the loopback; yield its URL."""
+    running = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with running:
+        yield f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+
+
+async def failed(url, monkeypatch, **parameters):
+    """Return what SubmitJob fails with."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "nobody")
+    access = await Aws.open(Settings(s3_bucket_name="bucket", endpoint_url=url))
+    try:
+        with pytest.raises(ServiceError) as caught:
+            await clients.call(access.batch, "submit_job", **(parameters or JOB))
+    finally:
+        await access.close()
+    assert caught.value.operation == "SubmitJob"
+    return caught.value
+
+
+@pytest.mark.parametrize("by", ["a reset", "an end", "half an answer"])
+async def test_a_connection_that_breaks_after_the_request_may_have_done_its_work(by, monkeypatch):
+    asked = []
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"/v1/submitjob"))
+        if by == "a reset":
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if by == "half an answer":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+            await writer.drain()
+        writer.close()
+
+    async with server(answer) as url:
+        error = await failed(url, monkeypatch)
+    assert error.sent
+    assert refusals.may_pass(error)
+    assert len(asked) == 1  # it is not for the client to send it again
+
+
+async def test_a_port_that_nobody_listens_on_was_sent_nothing(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    error = await failed(f"http://127.0.0.1:{port}", monkeypatch)
+    assert not error.sent
+    assert refusals.may_pass(error)
+    assert f"127.0.0.1:{port}" in str(error)
+
+
+async def test_a_name_that_leads_nowhere_was_sent_nothing(monkeypatch):
+    error = await failed("http://nowhere.invalid", monkeypatch)
+    assert not error.sent
+    assert refusals.may_pass(error)
+
+
+async def test_a_server_that_speaks_no_tls_was_sent_nothing(monkeypatch):
+    async def answer(_, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with server(answer) as url:
+        error = await failed(url.replace("http:", "https:"), monkeypatch)
+    assert not error.sent
+
+
+async def test_a_page_in_the_place_of_an_answer_is_told(monkeypatch):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        page = b"<html>Log in to this network</html>"
+        writer.write(b"HTTP/1.1 511 Log In\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
+        await writer.drain()
+        writer.close()
+
+    async with server(answer) as url:
+        error = await failed(url, monkeypatch)
+    assert error.status == 511
+
+
+async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):
+    error = await failed("http://127.0.0.1:9", monkeypatch, jobName=1)
+    assert not error.sent
+    assert not refusals.may_pass(error)
+    assert "jobQueue" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "passes", "sent"), [(400, False, False), (403, False, False), (500, True, True)]
+)
+async def test_only_a_service_s_own_trouble_passes(status, passes, sent):
+    error = refusals.explain("SubmitJob", refusal("Code", status))
+    assert (refusals.may_pass(error), error.sent) == (passes, sent)
+    assert "SubmitJob was refused: No. (Code)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "words"),
+    [
+        ("UnrecognizedClientException", "The security token is invalid.", "does not take them"),
+        ("InvalidClientTokenId", "The security token is invalid.", "does not take them"),
+        ("InvalidSignatureException", "The signature does not match.", "does not take them"),
+        ("AuthFailure", "AWS was not able to validate the credentials.", "does not take them"),
+        ("InvalidSignatureException", "Signature expired: 20261122T1 is now earlier", "clock"),
+        ("SignatureDoesNotMatch", "Signature not yet current: 20261122T1 is later", "clock"),
+        ("RequestTimeTooSkewed", "The difference is too large.", "clock"),
+        ("ExpiredTokenException", "The token has expired.", "renew the credentials"),
+        ("AccessDeniedException", "User x may not.", "need permission for SubmitJob"),
+        ("ClientException", "No such queue.", "No such queue. (ClientException)"),
+    ],
+)
+async def test_who_is_refused_is_told_why(code, message, words):
+    error = refusals.explain("SubmitJob", refusal(code, 403, message))
+    assert words in str(error)
+    is_permission = "permission" in words
+    assert ("permission" in str(error)) == is_permission
+    of_credentials = refusals.is_of_credentials(error)
+    assert of_credentials == (code not in ("AccessDeniedException", "ClientException"))
+
+
+async def test_a_login_that_has_ended_is_told():
+    failure = botocore.exceptions.UnauthorizedSSOTokenError()
+    error = refusals.explain("DescribeJobs", failure)
+    error.__cause__ = failure
+    assert "`aws sso login`" in str(error)
+    assert refusals.is_of_credentials(error)
+    assert "network" not in str(refusals.explain_tries(error, 3, 10))
+
+
+async def test_an_answer_that_cannot_be_read_is_no_stranger():
+    error = botocore.parsers.ResponseParserError("no XML")
+    assert isinstance(error, refusals.ALL)
+    assert refusals.explain("GetRole", error).sent
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_BATCH"])
+async def test_a_url_that_is_none_is_told(variable, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nobody")
+    monkeypatch.setenv(variable, "somewhere")
+    with pytest.raises(ServiceError, match="configuration cannot be used.*somewhere"):
+        await Aws.open(Settings(s3_bucket_name="bucket"))
+
+
+async def test_certificates_that_are_not_there_are_told(monkeypatch):
+    monkeypatch.setenv("AWS_CA_BUNDLE", "not-there.pem")
+    with pytest.raises(ServiceError, match="certificates of not-there.pem.*AWS_CA_BUNDLE"):
+        await Aws.open(Settings(s3_bucket_name="bucket"))

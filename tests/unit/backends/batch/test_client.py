@@ -1,0 +1,557 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from farcall.aws.paced_client import Ticket
+from farcall.backends.batch.client import Batch
+from farcall.backends.batch.documents import Definition
+from farcall.backends.batch.endings import verdict
+from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
+from farcall.model.jobs import JobStatus
+from tests.unit.fakes import Client, broken, no_answer, not_sent, refusal
+
+REQUEST = {"jobName": "simulate-0a1b", "jobQueue": "queue", "jobDefinition": "arn:1"}
+ACCEPTED = {"jobId": "job-1", "jobName": "simulate-0a1b"}
+NOTHING = {"jobSummaryList": []}
+THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
+DEFINITION = Definition("farcall-00", {"type": "container"})
+
+
+def summaries(*names):
+    return {"jobSummaryList": [{"jobId": f"id-{n}", "jobName": n, "status": "X"} for n in names]}
+
+
+def made(**operations):
+    """Make a Batch and its client; return the two."""
+    client = Client(**operations)
+    return Batch(SimpleNamespace(batch=client)), client
+
+
+# --- submission -------------------------------------------------------------------------------
+
+
+async def submit(batch, request=REQUEST):
+    return await batch.submit(request, Ticket())
+
+
+async def test_a_job_is_submitted_with_one_call(clock):
+    batch, client = made(submit_job=[ACCEPTED])
+    assert await submit(batch) == "job-1"
+    assert client.calls == [("submit_job", REQUEST)]
+
+
+async def test_throttling_never_fails_a_task(clock):
+    batch, client = made(submit_job=[*[THROTTLED] * 50, ACCEPTED])
+    assert await submit(batch) == "job-1"
+    assert len(client.asked("submit_job")) == 51
+    assert client.asked("list_jobs") == []
+
+
+async def test_a_job_is_found_by_its_name_on_any_page(clock):
+    """Batch may answer with an empty page and go on with another."""
+    pages = [
+        {"jobSummaryList": [], "nextToken": "t"},
+        {**summaries("Simulate-0A1B"), "nextToken": "u"},
+        summaries("simulate-0a1b"),
+    ]
+    batch, client = made(list_jobs=pages)
+    assert await batch.find_named("queue", "simulate-0a1b") == ["id-simulate-0a1b"]
+    wanted = {
+        "jobQueue": "queue",
+        "filters": [{"name": "JOB_NAME", "values": ["simulate-0a1b"]}],
+    }
+    assert client.asked("list_jobs") == [
+        wanted,
+        {**wanted, "nextToken": "t"},
+        {**wanted, "nextToken": "u"},
+    ]
+
+
+# --- definitions ------------------------------------------------------------------------------
+
+
+def definitions(*revisions, name="farcall-00"):
+    return {
+        "jobDefinitions": [
+            {
+                "jobDefinitionArn": f"arn:aws:batch:us-east-1:1:job-definition/{name}:{number}",
+                "jobDefinitionName": name,
+                "revision": number,
+                "containerProperties": {"image": f"image:{number}"},
+            }
+            for number in revisions
+        ]
+    }
+
+
+NEW = {"jobDefinitionArn": "arn:new:1"}
+
+
+async def test_a_definition_that_exists_is_not_registered(clock):
+    batch, client = made(describe_job_definitions=[definitions(3, 12, 5)])
+    found = await batch.ensure_definition(DEFINITION)
+    assert found == "arn:aws:batch:us-east-1:1:job-definition/farcall-00:12"
+    assert client.calls == [
+        ("describe_job_definitions", {"jobDefinitionName": "farcall-00", "status": "ACTIVE"})
+    ]
+
+
+async def test_a_definition_is_registered_once_for_all_who_want_it(clock):
+    batch, client = made(describe_job_definitions=[definitions()], register_job_definition=[NEW])
+    wanted = [batch.ensure_definition(DEFINITION) for _ in range(20)]
+    assert set(await asyncio.gather(*wanted)) == {"arn:new:1"}
+    assert client.asked("register_job_definition") == [
+        {"jobDefinitionName": "farcall-00", "type": "container"}
+    ]
+
+
+async def test_a_definition_that_somebody_else_registers_is_taken_over(clock):
+    busy = refusal(
+        "ClientException",
+        400,
+        "Too many concurrent attempts to create a new revision of the specified family.",
+    )
+    batch, _ = made(
+        describe_job_definitions=[definitions(), definitions(1)], register_job_definition=[busy]
+    )
+    assert (await batch.ensure_definition(DEFINITION)).endswith("farcall-00:1")
+
+
+async def test_a_refused_definition_is_tried_anew_the_next_time(clock):
+    batch, _ = made(
+        describe_job_definitions=lambda **_: definitions(),
+        register_job_definition=[refusal("ClientException", 400, "bad role"), NEW],
+    )
+    with pytest.raises(SettingsError, match="bad role"):
+        await batch.ensure_definition(DEFINITION)
+    assert await batch.ensure_definition(DEFINITION) == "arn:new:1"
+
+
+@pytest.mark.parametrize("failure", [no_answer(), refusal("ServerException", 500)])
+async def test_a_registration_without_an_answer_is_followed_by_a_look(failure, clock):
+    """Each registration makes a revision, answered or not."""
+    batch, client = made(
+        describe_job_definitions=[definitions(), definitions(1)], register_job_definition=[failure]
+    )
+    assert (await batch.ensure_definition(DEFINITION)).endswith("farcall-00:1")
+    assert len(client.asked("register_job_definition")) == 1
+
+
+async def test_a_registration_that_did_nothing_is_made_again(clock):
+    batch, _ = made(
+        describe_job_definitions=lambda **_: definitions(),
+        register_job_definition=[refusal("ServerException", 500), THROTTLED, NEW],
+    )
+    assert await batch.ensure_definition(DEFINITION) == "arn:new:1"
+
+
+async def test_others_that_keep_registering_are_not_waited_for_for_ever(clock):
+    busy = refusal("ClientException", 400, "Too many concurrent attempts to create a revision.")
+    batch, _ = made(
+        describe_job_definitions=lambda **_: definitions(),
+        register_job_definition=lambda **_: busy,
+    )
+    with pytest.raises(ServiceError, match=r"Too many concurrent attempts.*; tried \d+ times"):
+        await batch.ensure_definition(DEFINITION)
+
+
+async def test_without_the_right_to_look_a_definition_is_registered(clock):
+    batch, _ = made(
+        describe_job_definitions=[refusal("AccessDeniedException", 403)],
+        register_job_definition=[NEW],
+    )
+    assert await batch.ensure_definition(DEFINITION) == "arn:new:1"
+
+
+ARN = "arn:aws:batch:us-east-1:123456789012:job-definition/mine"
+
+
+@pytest.mark.parametrize(
+    ("expected", "name"),
+    [(12, "mine"), (3, "mine:3"), (12, ARN), (3, f"{ARN}:3")],
+)
+async def test_a_user_s_definition_is_found_by_name_revision_and_arn(expected, name, clock):
+    def describe(*, jobDefinitions=(), **named):  # noqa: N803  # Batch's name
+        """Answer as Batch does: revisions by their own parameter, which excludes all others."""
+        assert bool(jobDefinitions) != bool(named)
+        if not jobDefinitions:
+            wanted = named["jobDefinitionName"]
+            return definitions(*([3, 12] if wanted == "mine" else []), name="mine")
+        assert jobDefinitions[0] in ("mine:3", f"{ARN}:3")
+        return definitions(3, name="mine")
+
+    batch, _ = made(describe_job_definitions=describe)
+    found = await batch.find_definition(name)
+    assert found is not None
+    assert found["revision"] == expected
+
+
+async def test_the_newest_of_many_revisions_is_found_on_any_page(clock):
+    """The old plugin registered a revision for each task."""
+    pages = [{**definitions(*range(1, 101)), "nextToken": "t"}, definitions(*range(101, 121))]
+    batch, client = made(describe_job_definitions=pages)
+    found = await batch.find_definition("farcall-00")
+    assert found is not None
+    assert found["revision"] == 120
+    assert client.calls[1][1]["nextToken"] == "t"
+
+
+# --- jobs -------------------------------------------------------------------------------------
+
+
+async def test_jobs_are_described_a_hundred_at_a_time(clock):
+    def describe(*, jobs):
+        known = [job for job in jobs if job != "j7"]
+        return {"jobs": [{"jobId": job, "jobName": "n", "status": "RUNNING"} for job in known]}
+
+    batch, client = made(describe_jobs=describe)
+    found = await batch.describe(f"j{n}" for n in range(250))
+    assert [len(call["jobs"]) for call in client.asked("describe_jobs")] == [100, 100, 50]
+    assert set(found) == {f"j{n}" for n in range(250)} - {"j7"}
+
+
+async def test_nothing_is_asked_about_no_jobs(clock):
+    batch, client = made()
+    assert await batch.describe([]) == {}
+    await batch.terminate([], "x")
+    assert client.calls == []
+
+
+async def test_children_are_listed_page_by_page(clock):
+    pages = [
+        {
+            "jobSummaryList": [
+                {"jobId": "p:0", "jobName": "n", "status": "FAILED"},
+                {"jobId": "p:7", "jobName": "n", "status": "RUNNING"},
+            ],
+            "nextToken": "t",
+        },
+        {"jobSummaryList": [{"jobId": "p:9", "jobName": "n", "status": "FAILED"}]},
+    ]
+    batch, client = made(list_jobs=pages)
+    assert await batch.list_children("p", JobStatus.FAILED) == [0, 9]
+    assert client.asked("list_jobs") == [
+        {"arrayJobId": "p", "jobStatus": "FAILED"},
+        {"arrayJobId": "p", "jobStatus": "FAILED", "nextToken": "t"},
+    ]
+
+
+async def test_a_throttled_question_is_asked_again(clock):
+    batch, client = made(describe_jobs=[*[THROTTLED] * 50, {"jobs": []}])
+    assert await batch.describe(["j"]) == {}
+    assert len(client.calls) == 51
+
+
+@pytest.mark.parametrize(
+    "failure", [no_answer(), not_sent(), broken(), refusal("ServerException", 500)]
+)
+async def test_a_question_that_fails_is_asked_again_for_some_seconds(failure, clock):
+    batch, client = made(describe_jobs=[*[failure] * 3, {"jobs": []}])
+    assert await batch.describe(["j"]) == {}
+    assert len(client.calls) == 4
+    batch, _ = made(describe_jobs=lambda **_: failure)
+    begun = clock.now()
+    with pytest.raises(ServiceError, match=r"DescribeJobs.*; tried \d+ times in 1\d s"):
+        await batch.describe(["j"])
+    assert 10 <= clock.now() - begun < 16
+
+
+async def test_a_refused_question_is_not_asked_again(clock):
+    batch, client = made(describe_jobs=[refusal("AccessDeniedException", 403)])
+    with pytest.raises(ServiceError, match="need permission for DescribeJobs"):
+        await batch.describe(["j"])
+    assert len(client.calls) == 1
+
+
+async def test_a_queue_is_found_or_not(clock):
+    queue = {"jobQueueName": "q", "state": "ENABLED"}
+    batch, client = made(describe_job_queues=[{"jobQueues": [queue]}, {"jobQueues": []}])
+    assert await batch.find_queue("q") == queue
+    assert await batch.find_queue("r") is None
+    assert client.asked("describe_job_queues") == [{"jobQueues": ["q"]}, {"jobQueues": ["r"]}]
+
+
+async def test_a_queue_is_found_behind_an_empty_page(clock):
+    queue = {"jobQueueName": "q", "state": "ENABLED"}
+    pages = [{"jobQueues": [], "nextToken": "t"}, {"jobQueues": [queue]}]
+    batch, client = made(describe_job_queues=pages)
+    assert await batch.find_queue("q") == queue
+    assert client.asked("describe_job_queues")[1] == {"jobQueues": ["q"], "nextToken": "t"}
+
+
+# --- lanes ------------------------------------------------------------------------------------
+
+
+async def test_ten_thousand_jobs_are_asked_for_at_five_calls_a_second(clock):
+    moments = []
+
+    def describe(**_):
+        moments.append(clock.now())
+        return {"jobs": []}
+
+    batch, _ = made(describe_jobs=describe)
+    await asyncio.gather(
+        batch.describe(f"a{n}" for n in range(10_000)),
+        batch.describe(["b"]),
+        batch.describe(["c"]),
+    )
+    assert len(moments) == 102
+    assert all(moments[at + 5] - moments[at] >= 1 - 1e-6 for at in range(len(moments) - 5))
+
+
+async def test_a_single_question_is_answered_in_the_midst_of_many(clock):
+    batch, client = made(describe_jobs=lambda **_: {"jobs": []})
+    many = asyncio.ensure_future(batch.describe(f"a{n}" for n in range(10_000)))
+    await asyncio.sleep(5)
+    begun = clock.now()
+    await batch.describe(["b"])
+    assert clock.now() - begun < 0.5
+    assert not many.done()
+    await many
+    assert len(client.calls) == 101
+
+
+async def test_the_end_of_a_job_waits_for_no_submission_and_no_question(clock):
+    def answer(**_):
+        return THROTTLED if clock.now() < free else ACCEPTED
+
+    free = clock.now() + 100
+    batch, client = made(
+        submit_job=answer,
+        describe_jobs=lambda **_: {"jobs": []},
+        describe_job_queues=lambda **_: {"jobQueues": []},
+        terminate_job=lambda **_: {},
+    )
+    requests = [{**REQUEST, "jobName": f"n-{n}"} for n in range(500)]
+    busy = [asyncio.ensure_future(submit(batch, request)) for request in requests]
+    busy.append(asyncio.ensure_future(batch.describe(f"j{n}" for n in range(10_000))))
+    await asyncio.sleep(5)
+    begun = clock.now()
+    await batch.terminate(["j"], "enough")
+    await batch.find_queue("q")
+    assert clock.now() - begun < 0.1
+    assert not any(task.done() for task in busy)
+    await asyncio.gather(*busy)
+    assert len({call["jobName"] for call in client.asked("submit_job")}) == 500
+
+
+async def test_a_throttled_lane_slows_no_other_down(clock):
+    batch, client = made(submit_job=lambda **_: THROTTLED, terminate_job=lambda **_: {})
+    waiting = asyncio.ensure_future(submit(batch))
+    await asyncio.sleep(30)
+    begun = clock.now()
+    await batch.terminate([f"j{n}" for n in range(21)], "enough")
+    assert clock.now() - begun == pytest.approx(1, abs=0.1)  # 20 a second
+    assert 30 < len(client.asked("submit_job")) < 200
+    waiting.cancel()
+
+
+async def test_throttling_without_an_end_is_told(clock, caplog):
+    batch, _ = made(describe_jobs=[*[THROTTLED] * 400, {"jobs": []}])
+    await batch.describe(["j"])
+    assert 2 <= len(caplog.messages) <= 5
+    assert "TooManyRequestsException" in caplog.messages[0]
+
+
+async def test_an_hour_of_nothing_but_throttling_is_told(clock):
+    batch, _ = made(describe_jobs=lambda **_: THROTTLED)
+    begun = clock.now()
+    with pytest.raises(ServiceError, match="nothing else was answered for 36.* what else calls"):
+        await batch.describe(["j"])
+    assert 3600 < clock.now() - begun < 3700
+
+
+# --- the end of jobs --------------------------------------------------------------------------
+
+IDS = [f"j{n}" for n in range(120)]
+
+
+async def test_one_job_is_ended_by_the_call_for_one(clock):
+    batch, client = made(terminate_job=lambda **_: {})
+    await batch.terminate(["j1"], "enough")
+    assert client.asked("terminate_job") == [{"jobId": "j1", "reason": "farcall: enough"}]
+
+
+async def test_jobs_are_ended_in_bulk(clock):
+    batch, client = made(terminate_jobs=lambda **_: {"successful": [], "errors": []})
+    await batch.terminate(IDS, "enough")
+    asked = client.asked("terminate_jobs")
+    assert [job for call in asked for job in call["jobs"]] == IDS
+    assert max(len(call["jobs"]) for call in asked) <= 50
+    assert {call["reason"] for call in asked} == {"farcall: enough"}
+
+
+async def test_one_job_that_cannot_be_ended_keeps_no_other_alive(clock):
+    def terminate(*, jobId, **_):  # noqa: N803  # Batch's name
+        return refusal("ServerException", 500) if jobId == "j3" else {}
+
+    unknown = refusal("UnknownOperationException", 404)
+    batch, client = made(terminate_jobs=lambda **_: unknown, terminate_job=terminate)
+    with pytest.raises(ServiceError, match="TerminateJob"):
+        await batch.terminate(IDS, "enough")
+    asked = [call["jobId"] for call in client.asked("terminate_job")]
+    assert asked[: len(IDS)] == IDS
+    assert set(asked[len(IDS) :]) == {"j3"}
+
+
+async def test_jobs_throttled_within_a_bulk_are_asked_for_again(clock):
+    throttled = {"job": "j1", "code": "ThrottlingException", "message": "Rate exceeded"}
+    batch, client = made(
+        terminate_jobs=[
+            {"successful": [{"job": "j0"}], "errors": [throttled]},
+            {"successful": [{"job": "j1"}], "errors": []},
+        ]
+    )
+    await batch.terminate(["j0", "j1"], "enough")
+    assert [call["jobs"] for call in client.asked("terminate_jobs")] == [["j0", "j1"], ["j1"]]
+
+
+async def test_jobs_that_are_refused_within_a_bulk_are_told(clock):
+    refused = {"job": "j1", "code": "ClientException", "message": "No"}
+    batch, _ = made(terminate_jobs=lambda **_: {"errors": [refused]})
+    assert list(await batch.terminate_each(["j0", "j1", "j2"], "enough")) == ["j1"]
+    with pytest.raises(ServiceError, match="TerminateJobs of j1: No"):
+        await batch.terminate(["j0", "j1"], "enough")
+
+
+async def test_jobs_that_fail_within_a_bulk_are_asked_for_again_and_told(clock):
+    failed = {"job": "j1", "code": "ServerException", "message": "Sorry"}
+    batch, client = made(terminate_jobs=lambda **_: {"errors": [failed]})
+    with pytest.raises(ServiceError, match="TerminateJobs of j1: Sorry; tried"):
+        await batch.terminate(["j0", "j1"], "enough")
+    first, *others = [call["jobs"] for call in client.asked("terminate_jobs")]
+    assert first == ["j0", "j1"]
+    assert others
+    assert all(jobs == ["j1"] for jobs in others)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal("404", 404),
+        refusal("UnknownOperationException", 400),
+        refusal("InternalFailure", 501, "not yet implemented"),
+    ],
+)
+async def test_jobs_are_ended_one_by_one_where_batch_does_not_know_the_bulk(clock, answer):
+    batch, client = made(terminate_jobs=lambda **_: answer, terminate_job=lambda **_: {})
+    await batch.terminate(IDS[:3], "enough")
+    assert [call["jobId"] for call in client.asked("terminate_job")] == IDS[:3]
+    assert len(client.asked("terminate_jobs")) == 1
+    await batch.terminate(IDS[3:], "enough")  # which is remembered
+    assert [call["jobId"] for call in client.asked("terminate_job")] == IDS
+    assert len(client.asked("terminate_jobs")) == 1
+
+
+async def test_a_bulk_that_is_refused_is_no_call_that_is_unknown(clock):
+    batch, client = made(terminate_jobs=lambda **_: refusal("ClientException", 400))
+    assert list(await batch.terminate_each(["j0", "j1"], "enough")) == ["j0", "j1"]
+    assert await batch.terminate_each(["j2", "j3"], "enough")
+    assert len(client.asked("terminate_jobs")) == 2
+
+
+async def test_a_bulk_that_is_denied_may_be_so_for_one_of_its_jobs(clock):
+    denied = refusal("AccessDeniedException", 403)
+    batch, client = made(
+        terminate_jobs=lambda **_: denied,
+        terminate_job=lambda jobId, **_: denied if jobId == "j1" else {},  # noqa: N803
+    )
+    assert list(await batch.terminate_each(["j0", "j1"], "enough")) == ["j1"]
+    assert len(client.asked("terminate_job")) == 2
+
+
+# --- a Batch that loses why a job was ended ---------------------------------------------------
+
+KILLED = {"exitCode": 137}
+LONG_AGO = 1_000_000_000_000
+
+
+def lossy(**said):
+    """A Batch that knows of every job only this; the call with which one is ended is taken."""
+
+    def describe(*, jobs):
+        return {"jobs": [{"jobId": i, "status": "FAILED", **said} for i in jobs]}
+
+    def list_jobs(**_):
+        return {"jobSummaryList": [{"jobId": "p:0", "status": "FAILED", **said}]}
+
+    return made(describe_jobs=describe, list_jobs=list_jobs, terminate_job=lambda **_: {})[0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"container": {"exitCode": 143}},
+        {"container": KILLED, "statusReason": "Essential container in task exited"},
+        {"container": KILLED, "statusReason": "Stopped by somebody"},
+        {"attempts": [{"container": {"exitCode": 143, "reason": "Exited"}}]},
+    ],
+)
+async def test_who_ended_a_job_knows_it_where_batch_does_not(clock, said):
+    batch = lossy(**said)
+    await batch.terminate(["j", "p"], "enough")
+    found = await batch.describe(["j", "p:0", "other"])
+    assert {verdict(found[job_id]).kind for job_id in ("j", "p:0")} == {JobCancelledError}
+    assert found["j"].is_terminated
+    assert found["j"].status_reason.startswith("farcall: enough")
+    assert said.get("statusReason", "") in found["j"].status_reason
+    assert verdict(found["other"]).kind is not JobCancelledError
+    (page,) = [page async for page in batch.listing.children("p", JobStatus.FAILED)]
+    assert verdict(page[0]).kind is JobCancelledError
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"container": {"exitCode": 1}},
+        {"container": {"exitCode": 139}},
+        {"container": KILLED | {"reason": "OutOfMemoryError: Container killed"}},
+        {"statusReason": "Host EC2 (instance i-1) terminated."},
+        {"statusReason": "Job attempt duration exceeded timeout", "container": KILLED},
+        {"container": {"reason": "CannotPullContainerError: no"}},
+        {"container": KILLED, "stoppedAt": LONG_AGO},
+        {"status": "SUCCEEDED"},
+        {"status": "RUNNING"},
+        {"statusReason": "somebody's words", "isTerminated": True},
+    ],
+)
+async def test_what_batch_says_counts_more(clock, said):
+    batch = lossy(**said)
+    before = await batch.describe(["j"])
+    await batch.terminate(["j"], "enough")
+    assert await batch.describe(["j"]) == before
+
+
+async def test_why_a_job_could_not_be_placed_is_known_too(clock):
+    batch = lossy()
+    await batch.terminate(["j"], "stuck for 60 s: CAPACITY: no")
+    assert verdict((await batch.describe(["j"]))["j"]).kind is JobStuckError
+
+
+async def test_an_end_is_known_before_the_answer_and_a_refused_one_is_none(clock):
+    async def terminate(**_):
+        await asyncio.sleep(5)
+        return refusal("AccessDeniedException", 403)
+
+    batch, _ = made(
+        describe_jobs=lambda **_: {"jobs": [{"jobId": "j", "status": "FAILED"}]},
+        terminate_job=terminate,
+    )
+    ended = asyncio.ensure_future(batch.terminate_each(["j"], "enough"))
+    await asyncio.sleep(1)
+    assert (await batch.describe(["j"]))["j"].is_terminated
+    await ended
+    assert not (await batch.describe(["j"]))["j"].is_terminated
+
+
+async def test_the_oldest_of_many_ends_are_forgotten(clock, monkeypatch):
+    monkeypatch.setattr("farcall.backends.batch.client._MOST_STOPPED", 2)
+    batch = lossy()
+    for job_id in "abc":
+        await batch.terminate([job_id], "enough")
+    found = await batch.describe("abc")
+    assert [found[job_id].is_terminated for job_id in "abc"] == [False, True, True]

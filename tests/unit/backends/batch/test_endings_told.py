@@ -1,0 +1,192 @@
+"""What an error says of a job whose process did not come back, or never ran."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from farcall.backends.batch.endings import telling, verdict
+from farcall.model import endings, errors
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.payload import results
+from farcall_runtime import envelope
+from farcall_runtime.contract import ExitCode, OutcomeStatus
+from tests.unit.fakes import JOB
+
+# --- ends of the process ----------------------------------------------------------------------
+
+USAGE = {"peak_memory_bytes": 300 * 2**20, "memory_limit_bytes": 256 * 2**20}
+
+
+def end(status, child_status, usage=USAGE, **job):
+    meta = {
+        "status": status,
+        "child_status": child_status,
+        "usage": usage,
+        "results": [],
+        "begun": 1,
+        "stdout": {},
+        "stderr": {},
+    }
+    (result,) = results.read(meta, b"", endings.About("job-1", "simulate", **job))
+    return result.error
+
+
+def test_a_killed_task_names_its_signal():
+    error = end(OutcomeStatus.KILLED, -signal.SIGSEGV)
+    assert (type(error), error.exit_code) == (errors.ChildKilledError, 139)
+    assert "killed by SIGSEGV" in str(error)
+
+
+def test_a_signal_without_a_name_has_its_number():
+    assert "killed by signal 63" in str(end(OutcomeStatus.KILLED, -63))
+
+
+def test_a_task_that_left_names_its_exit_code():
+    error = end(OutcomeStatus.EXITED, 7)
+    assert (type(error), error.exit_code) == (errors.ChildKilledError, 7)
+    assert "left with exit code 7 before the function returned" in str(error)
+
+
+def test_a_task_that_could_not_hand_over_its_value_says_why():
+    meta = {
+        "status": OutcomeStatus.EXITED,
+        "child_status": 1,
+        "usage": USAGE,
+        "detail": "descriptor 4080 was closed",
+    }
+    found = endings.of_process(meta)
+    assert (found.kind, found.exit_code) == (errors.ChildKilledError, 1)
+    assert found.sentence.endswith("not hand over what came of it: descriptor 4080 was closed")
+    assert "os._exit" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("expected", "usage"),
+    [
+        ("(300 MiB of 256 MiB in use)", USAGE),
+        ("(300 MiB in use)", {**USAGE, "memory_limit_bytes": None}),
+    ],
+)
+def test_a_task_out_of_memory_says_how_much_it_used(expected, usage):
+    error = end(OutcomeStatus.OUT_OF_MEMORY, -signal.SIGKILL, usage)
+    assert (type(error), error.exit_code) == (errors.OutOfMemoryError, 137)
+    assert expected in str(error)
+    assert "raise memory" in str(error)
+
+
+def test_memory_in_use_is_the_containers_where_the_kernel_tells_it():
+    meta = {
+        "status": OutcomeStatus.OUT_OF_MEMORY,
+        "child_status": -signal.SIGKILL,
+        "usage": {"peak_memory_bytes": 15 * 2**20, "memory_limit_bytes": 256 * 2**20},
+        "memory_peak_bytes": 256 * 2**20,
+    }
+    assert "(256 MiB of 256 MiB in use)" in endings.of_process(meta).sentence
+
+
+@pytest.mark.parametrize("child_status", [0, -signal.SIGKILL])
+def test_a_task_out_of_time_says_so(child_status):
+    error = end(OutcomeStatus.TIMED_OUT, child_status)
+    assert type(error) is errors.JobTimeoutError
+    assert "raise time_limit" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("expected", "code"),
+    [
+        (errors.OutcomeMissingError, ExitCode.BUNDLE_MISSING),
+        (errors.IntegrityError, ExitCode.INTEGRITY),
+        (errors.VersionMismatchError, ExitCode.VERSION_MISMATCH),
+        (errors.OutcomeMissingError, ExitCode.STORAGE_UNREACHABLE),
+    ],
+)
+def test_a_refused_task_says_why(expected, code):
+    meta = {"status": OutcomeStatus.REFUSED, "code": code, "detail": "because of this"}
+    (result,) = results.read(meta, b"", JOB)
+    assert type(result.error) is expected
+    assert result.error.exit_code == code
+    assert "because of this" in str(result.error)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def test_a_long_line_of_stderr_makes_no_long_message():
+    stderr = b"first\n" + b"x" * 10_000_000 + b"\n" + b"y" * 3000 + b"\nlast\n"
+    error = end(OutcomeStatus.EXITED, 3, stderr=stderr)
+    assert len(str(error)) < 10_000
+    assert "first" not in str(error)
+    assert f"  {'y' * 1000}... (2000 more characters)\n  last" in str(error)
+    assert len(error.stderr) == len(stderr)
+
+
+def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_stderr():
+    error = end(
+        OutcomeStatus.EXITED,
+        7,
+        reason="Essential container in task exited",
+        attempts=2,
+        stdout=b"o",
+        stderr=os.linesep.join(f"line {n}" for n in range(30)).encode(),
+        log_url="https://log",
+    )
+    text = str(error)
+    assert "job job-1 (simulate). To do: " in text  # of which Batch's words say nothing
+    assert "To do: " in text
+    assert "  line 10\n" in text
+    assert "  line 29\n" in text
+    assert "line 9\n" not in text
+    assert text.endswith("Its log: https://log")
+    assert (error.reason, error.attempts, error.stdout) == (
+        "Essential container in task exited",
+        2,
+        "o",
+    )
+
+
+# --- without an outcome -----------------------------------------------------------------------
+
+
+def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
+    detail = JobDetail(
+        "job-1",
+        "simulate",
+        status=JobStatus.FAILED,
+        status_reason="Host EC2 (instance i-1) terminated.",
+        exit_code=143,
+    )
+    error = verdict(detail).error(JOB)
+    assert (type(error), error.exit_code) == (errors.HostLostError, 143)
+    assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Job submitted", ""),
+        ("Essential container in task exited", ""),
+        ("Essential container in task exited; OutOfMemoryError: x", "'OutOfMemoryError: x'"),
+        ("Task failed to start; CannotPullX", "'Task failed to start; CannotPullX'"),
+        ("Host EC2 (instance i-1) terminated.", "'Host EC2 (instance i-1) terminated.'"),
+    ],
+)
+def test_batch_s_words_are_told_where_they_say_something(reason, said):
+    error = endings.lost(JOB._replace(reason=reason, told=telling(reason)))
+    assert error.reason == reason
+    assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))
+
+
+def test_lost_taken_and_unusable_outcomes():
+    assert type(endings.lost(JOB)) is errors.JobLostError
+    child = str(endings.lost(JOB._replace(job_id="job-1:7")))
+    assert "Batch does not list the job" in child
+    assert "`farcall describe job-1` tells of the array as a whole; submit it again" in child
+    assert type(endings.taken(JOB)) is errors.OutcomeMissingError
+    forged = endings.unusable(envelope.IntegrityError("signature")).error(JOB)
+    other = endings.unusable(envelope.VersionMismatchError("version 9")).error(JOB)
+    assert (type(forged), type(other)) == (errors.IntegrityError, errors.VersionMismatchError)
+    assert "it was not unpickled" in str(forged)
+    assert [error.job_id for error in (forged, other)] == ["job-1", "job-1"]

@@ -1,0 +1,444 @@
+"""Covalent's task groups without Covalent: a real session on a scripted Batch, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from farcall import Settings
+from farcall.backends.batch import preflight
+from farcall.backends.batch.preflight import Resources
+from farcall.covalent import group_job, task_groups
+from farcall.covalent.group_job import CancelledGroupError, Run
+from farcall.covalent.task_groups import Desk
+from farcall.engine import session
+from farcall.engine.session import Session
+from farcall.model.errors import ServiceError, SubmissionError
+from farcall.payload.pickling import pack_calls, pack_function
+from farcall.storage.store import Arrived
+from tests.support.patience import PATIENCE_S
+from tests.unit.fakes import Client, refusal
+
+SETTINGS = Settings(container_image_uri="repo/image:1", linger_s=0.1)
+
+
+def work(x):
+    return x
+
+
+class Group:
+    """What is packed of a task group."""
+
+    name = "work"
+
+    def pack(self):
+        (arguments,) = pack_calls([[((1,), {})]])
+        return pack_function(work), arguments
+
+
+class Bucket:
+    """A bucket into which everything can be put, and in which arrives what a test says."""
+
+    def __init__(self):
+        self.arrived = []
+
+    async def check(self, root):
+        pass
+
+    async def put(self, key, pieces, *, quick):
+        await asyncio.sleep(0.01)
+        assert sum(map(len, pieces)) > 0
+
+    async def list_outcomes(self, root, bundle="", after=""):
+        return [outcome for outcome in self.arrived if bundle in ("", outcome.bundle)], ""
+
+    def delete_later(self, keys): ...
+
+    async def flush(self): ...
+
+
+class Account:
+    """Batch: accepts jobs, and ends those that it is told to end."""
+
+    def __init__(self):
+        self.client = Client(
+            describe_job_definitions=lambda **_: {
+                "jobDefinitions": [{"jobDefinitionArn": "arn:1", "status": "ACTIVE"}]
+            },
+            submit_job=self._submit,
+            terminate_job=self._terminate,
+            describe_jobs=lambda jobs: {"jobs": []},
+        )
+        self.client.submit_job = self._held("submit_job", self.client.submit_job)
+        self.client.terminate_job = self._held("terminate_job", self.client.terminate_job)
+        self.open = {"submit_job": asyncio.Event(), "terminate_job": asyncio.Event()}
+        for event in self.open.values():
+            event.set()
+        self.sizes = {}
+        self.terminated = []
+        self.on_submitted = lambda: None
+        self.failure = None
+
+    def _held(self, name, call):
+        async def wait_and_call(**parameters):
+            await self.open[name].wait()
+            return await call(**parameters)
+
+        return wait_and_call
+
+    def _submit(self, **request):
+        if self.failure is not None:
+            return self.failure
+        job_id = f"job-{len(self.sizes)}"
+        self.sizes[job_id] = request.get("arrayProperties", {}).get("size", 1)
+        self.on_submitted()
+        return {"jobId": job_id}
+
+    def _terminate(self, **request):
+        self.terminated.append(request["jobId"])
+        return {}
+
+    @property
+    def running(self):
+        """The tasks whose jobs were accepted and not ended."""
+        return {
+            task
+            for job, size in self.sizes.items()
+            for task in ([job] if size == 1 else [f"{job}:{n}" for n in range(size)])
+            if task not in self.terminated and job not in self.terminated
+        }
+
+
+@pytest.fixture
+async def account(clock):
+    return Account()
+
+
+@pytest.fixture
+async def opened(account, monkeypatch):
+    """The session of this event loop."""
+
+    async def close():
+        """Nothing is open."""
+
+    access = SimpleNamespace(
+        batch=account.client,
+        region="us-east-1",
+        s3_endpoint="",
+        has_console=False,
+        overruled="",
+        bucket_region=lambda bucket: "us-east-1",
+        close=close,
+    )
+
+    async def check(*_):
+        return Resources("arn:job-role", "arn:exec-role")
+
+    monkeypatch.setattr(preflight, "check", check)
+    made = Session(access)
+    monkeypatch.setattr(made, "_stores", {SETTINGS.s3_bucket_name: Bucket()})
+
+    async def find(settings):
+        return made
+
+    for module in (task_groups, group_job, session):
+        monkeypatch.setattr(module, "session_for", find)
+    # A thread's work would be done in no time at all, or never.
+    monkeypatch.setattr(made, "in_thread", lambda function, *args: _at_once(function, *args))
+    yield made
+    for event in account.open.values():
+        event.set()
+    await made.close()
+
+
+async def _at_once(function, *args):
+    return function(*args)
+
+
+@pytest.fixture
+async def desk(opened):
+    return Desk()
+
+
+def send(desk, *numbers, dispatch="d", settings=SETTINGS):
+    keys = [(dispatch, number) for number in numbers]
+    return asyncio.ensure_future(desk.submit(settings, keys, Group()))
+
+
+async def send_array(desk, count):
+    """Submit groups that become one array."""
+    return await asyncio.gather(*(send(desk, number) for number in range(count)))
+
+
+def cancel(desk, number, job_id=None):
+    return desk.cancel(SETTINGS, ("d", number), job_id)
+
+
+# --- submission ----------------------------------------------------------------------------------
+
+
+async def test_a_group_becomes_a_job_and_is_found_by_each_of_its_nodes(desk, account):
+    run = await send(desk, 1, 2)
+    assert "job-0" == run.job.id
+    assert [run, run, None] == [desk.find(("d", number)) for number in (1, 2, 3)]
+    assert {"job-0": 1} == account.sizes
+
+
+async def test_what_batch_refuses_is_told_and_no_longer_under_way(desk, account):
+    account.failure = refusal("ClientException", 400)
+    with pytest.raises(SubmissionError):
+        await send(desk, 1)
+    assert desk.find(("d", 1)) is None
+
+
+async def test_who_stops_waiting_is_no_canceller(desk, account):
+    sent = send(desk, 1)
+    await asyncio.sleep(0)
+    sent.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sent
+    await asyncio.sleep(10)
+    assert {} == account.sizes
+
+
+class Unfetchable:
+    """A job whose answer is there, and S3 refuses to hand it out."""
+
+    id = "job-0"
+
+    def __init__(self, code, status=400):
+        self.error = ServiceError("GetObject of it failed", code=code, status=status)
+        self.tries = 0
+
+    async def delivered(self):
+        self.tries += 1
+        raise self.error
+
+
+async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(opened):
+    told = []
+    run = Run(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
+    run.tell = told.append
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(ServiceError, match="GetObject.*; what job job-0 has stored is kept"):
+        await run.ends()
+    assert 590 < loop.time() - began < 620
+    assert all("GetObject of it failed; jobs go on meanwhile" in text for text in told[:-1])
+    assert ("", 11) == (told[-1], len(told) - 1)  # once a minute
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidArgument"])
+async def test_what_can_never_be_fetched_is_given_up_at_once(opened, code):
+    job = Unfetchable(code, 403)
+    with pytest.raises(ServiceError, match="GetObject"):
+        await Run(SETTINGS, [("d", 1)], job).ends()
+    assert 1 == job.tries
+
+
+# --- cancel --------------------------------------------------------------------------------------
+
+
+async def test_what_was_cancelled_before_it_came_is_not_submitted(desk, account):
+    assert await cancel(desk, 2)
+    with pytest.raises(CancelledGroupError):
+        await send(desk, 1, 2)
+    await asyncio.sleep(10)
+    assert {} == account.sizes
+    assert "job-0" == (await send(desk, 2, dispatch="another")).job.id
+
+
+async def test_what_is_being_gathered_is_taken_out_again(desk, account):
+    sent = [send(desk, number) for number in range(3)]
+    await asyncio.sleep(0.05)
+    assert await cancel(desk, 1)
+    with pytest.raises(CancelledGroupError):
+        await sent[1]
+    assert [{0, 2}] == [{(await sent[number]).keys[0][1] for number in (0, 2)}]
+    assert 2 == sum(account.sizes.values())
+    assert [] == account.terminated
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_what_is_on_its_way_to_batch_is_ended_when_it_is_there(desk, account, times):
+    account.open["submit_job"].clear()
+    sent = send(desk, 1)
+    await asyncio.sleep(5)
+    assert await cancel(desk, 1)
+    for _ in range(times - 1):
+        await asyncio.sleep(0)
+        await cancel(desk, 1)
+    with pytest.raises(CancelledGroupError):
+        await sent
+    account.open["submit_job"].set()
+    await asyncio.sleep(5)
+    assert ["job-0"] == account.terminated
+
+
+@pytest.mark.parametrize("again_s", [0, 0.01, 1])
+async def test_a_second_cancel_does_not_stop_the_first(desk, account, again_s):
+    """The first comes when Batch has just accepted the job, and nobody has been told."""
+
+    def cancel_at_once():
+        first = cancel(desk, 1)
+        with pytest.raises(StopIteration):
+            first.send(None)
+
+    loop = asyncio.get_running_loop()
+    account.on_submitted = lambda: loop.call_soon(cancel_at_once)
+    account.open["terminate_job"].clear()
+    sent = send(desk, 1)
+    await asyncio.sleep(5)
+    assert {"job-0": 1} == account.sizes
+    await asyncio.sleep(again_s)
+    again = asyncio.ensure_future(cancel(desk, 1))
+    await asyncio.sleep(1)
+    account.open["terminate_job"].set()
+    assert await again in (True, False)
+    with pytest.raises(CancelledGroupError):
+        await sent
+    await asyncio.sleep(5)
+    assert ["job-0"] == account.terminated
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_at_whatever_step_it_is_cancelled_nothing_runs_in_the_end(desk, account, times):
+    cancelled = 0
+    for step in range(60):
+        number = 1000 + step
+        sent = send(desk, number)
+        for _ in range(step):
+            await asyncio.sleep(0.01 if step % 2 else 0)
+        for _ in range(times):
+            await cancel(desk, number)
+            await asyncio.sleep(0)
+        try:
+            run = await asyncio.wait_for(sent, PATIENCE_S)
+            assert run.cancelled
+        except CancelledGroupError:
+            cancelled += 1
+        await asyncio.sleep(10)
+        assert set() == account.running, step
+    assert cancelled > 10
+
+
+async def test_a_job_is_ended_with_a_reason(desk, account):
+    await send(desk, 1, 2)
+    assert await cancel(desk, 2)
+    assert ["job-0"] == account.terminated
+    (request,) = account.client.asked("terminate_job")
+    assert "cancelled through Covalent" in request["reason"]
+
+
+async def test_the_job_that_is_known_here_counts_whatever_covalent_says(desk, account):
+    await send(desk, 1)
+    assert await cancel(desk, 1, "another")
+    assert ["job-0"] == account.terminated
+
+
+async def test_a_job_of_an_earlier_process_is_ended(desk, account):
+    assert await cancel(desk, 1, "earlier")
+    assert ["earlier"] == account.terminated
+
+
+async def test_what_has_ended_is_left_alone(desk, account):
+    await send(desk, 1)
+    desk.forget([("d", 1)])
+    assert not await cancel(desk, 1, "job-0")
+    assert not await cancel(desk, 1)
+    assert [] == account.terminated
+
+
+async def test_a_refused_request_is_told(desk, account, caplog):
+    await send(desk, 1)
+    account.client.terminate_job = _refusing
+    assert not await cancel(desk, 1)
+    assert "job job-0 may still run" in caplog.text
+
+
+async def _refusing(**_):
+    raise refusal("AccessDeniedException", 403)
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+async def test_an_array_all_of_which_is_cancelled_ends_with_one_request(desk, account):
+    await send_array(desk, 40)
+    (array,) = {job for job, size in account.sizes.items() if size > 1}
+    await asyncio.gather(*(cancel(desk, number) for number in range(40)))
+    assert set(account.sizes) == set(account.terminated)
+    assert len(account.sizes) == len(account.terminated)
+    assert array in account.terminated
+
+
+async def test_a_child_ends_alone(desk, account):
+    runs = await send_array(desk, 5)
+    child = runs[3].job.id
+    assert ":" in child
+    assert await cancel(desk, 3)
+    assert [child] == account.terminated
+
+
+async def test_all_that_is_left_of_an_array_ends_with_one_request(desk, account, opened):
+    runs = await send_array(desk, 40)
+    ended = [number for number in range(40) if ":" in runs[number].job.id][:5]
+    for number in ended:
+        submission, index = runs[number].job._place
+        opened.store(submission.where.bucket).arrived.append(
+            Arrived(submission.where.bundle, index, 10)
+        )
+    await asyncio.sleep(10)
+    for number in ended:
+        assert runs[number].job.done()
+        desk.forget([("d", number)])
+    left = [number for number in range(40) if number not in ended]
+    await asyncio.gather(*(cancel(desk, number, runs[number].job.id) for number in range(40)))
+    assert len(account.terminated) <= len(account.sizes)
+    parents = {runs[number].job.id.partition(":")[0] for number in left}
+    assert parents == set(account.terminated)
+
+
+# --- the end of the loop -------------------------------------------------------------------------
+
+
+async def test_a_request_on_its_way_survives_the_loops_end(desk, account, opened):
+    """`asyncio.run` cancels every task once, and then waits for them."""
+    await send(desk, 1)
+    account.open["terminate_job"].clear()
+    asked = asyncio.ensure_future(cancel(desk, 1))
+    await asyncio.sleep(1)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    account.open["terminate_job"].set()
+    await asyncio.gather(*others, return_exceptions=True)
+    assert asked.cancelled()
+    assert ["job-0"] == account.terminated
+
+
+# --- after a restart -----------------------------------------------------------------------------
+
+
+async def test_nodes_of_one_job_are_one_run(desk):
+    first = desk.adopt(SETTINGS, ("d", 1), "job-7")
+    assert first.job.id == "job-7"
+    assert first is desk.adopt(SETTINGS, ("d", 2), "job-7")
+    assert [("d", 1), ("d", 2)] == list(first.keys)
+    other = desk.adopt(SETTINGS, ("d", 3), "job-8")
+    assert other is not first
+
+
+async def test_what_is_under_way_or_has_ended_is_not_adopted(desk):
+    run = await send(desk, 1)
+    assert desk.adopt(SETTINGS, ("d", 1), run.job.id) is None
+    desk.forget([("d", 1)])
+    assert desk.adopt(SETTINGS, ("d", 1), run.job.id) is None
+
+
+async def test_an_adopted_job_is_cancelled(desk, account):
+    desk.adopt(SETTINGS, ("d", 1), "job-7:3")
+    assert await cancel(desk, 1)
+    assert ["job-7:3"] == account.terminated

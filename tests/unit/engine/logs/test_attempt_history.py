@@ -1,0 +1,129 @@
+"""Which attempts there are, and where the log of each is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.engine.logs import attempt_history as course_module
+from farcall.engine.logs import reader
+from farcall.engine.logs.attempt_history import Course
+from farcall.engine.logs.reader import Reading
+from farcall.model.errors import FarcallError
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from tests.unit.fakes import Clock, store_in_memory
+from tests.unit.transcripts import SUBMISSION, access, page, put
+
+TRIED = (Attempt(log_stream="first"), Attempt(log_stream="second"))
+
+
+def job(status, tried=(), **more):
+    return JobDetail(
+        "job-1",
+        "n",
+        JobStatus(status),
+        tried=tried,
+        attempts_allowed=3,
+        log_group="a-group",
+        **more,
+    )
+
+
+class Session:
+    """Batch, which gives one description after the other, the last one for ever."""
+
+    def __init__(self, *details, aws=None):
+        self.aws = aws
+        self.asked = 0
+        self._details = list(details)
+        self._store = store_in_memory()
+
+    def store(self, _bucket):
+        return self._store
+
+    async def detail(self, _job_id):
+        self.asked += 1
+        return self._details.pop(0) if len(self._details) > 1 else self._details[0]
+
+
+def course(detail, session=None):
+    session = session or Session(detail)
+
+    async def find():
+        return session
+
+    return Course(find, session, SUBMISSION, 0, detail)
+
+
+async def follow(detail, session):
+    found = []
+    async for batch in Reading(course(detail, session), follow=True).read():
+        found += [line.text for line in batch or ()]
+    return found
+
+
+async def test_each_attempt_has_a_log_of_its_own_in_the_jobs_group(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "farcall.engine.logs.attempt_history.Log", lambda _aws, *place: made.append(place)
+    )
+    running = course(job("RUNNING", TRIED, log_stream="third"))
+    between = course(job("RUNNABLE", TRIED, log_stream="second"))
+    starting = course(job("RUNNING", TRIED, log_stream="second"))  # Batch tells of the last one
+    for attempt in (1, 2, 3):
+        running.log(attempt)
+    between.log(3)
+    starting.log(3)
+    assert made == [("a-group", name) for name in ("first", "second", "third", "", "")]
+
+
+@pytest.mark.parametrize(
+    ("detail", "attempt", "follow", "words"),
+    [
+        (job("FAILED", TRIED), 3, True, "has had 2 attempts"),
+        (job("SUCCEEDED", TRIED[:1]), 2, False, "has had 1 attempt$"),
+        (job("RUNNING", TRIED), 4, True, "has had 3 attempts"),
+        (job("RUNNABLE"), 4, True, "may have 3 attempts"),
+        (job("RUNNABLE"), 2, False, "has had 1 attempt$"),
+    ],
+)
+async def test_an_attempt_that_there_is_not_is_told(detail, attempt, follow, words):
+    with pytest.raises(FarcallError, match=words):
+        course(detail).check(attempt, follow=follow)
+
+
+async def test_a_job_is_waited_for_without_haste_until_it_has_a_log(monkeypatch):
+    Clock(asyncio.get_running_loop(), monkeypatch)
+    opened, client = access([page("late", token="1"), page(token="1")])
+    waiting = job("RUNNABLE")
+    ended = job("FAILED", TRIED[:1])
+    session = Session(*[waiting] * 50, ended, aws=opened)
+
+    assert await follow(waiting, session) == ["late"]
+    assert session.asked == 52  # every two seconds, and once more where its log is
+    assert len(client.calls) == 2
+
+
+async def test_a_job_that_batch_forgets_is_followed_no_longer(monkeypatch):
+    Clock(asyncio.get_running_loop(), monkeypatch)
+    session = Session(None)
+    await put(session.store("bucket"), "stdout", 0, b"a\nb")
+    assert await follow(job("RUNNING"), session) == ["a", "b"]
+
+
+async def test_a_look_costs_four_small_requests(monkeypatch):
+    """And an hour of them costs a cent, https://aws.amazon.com/s3/pricing/."""
+    Clock(asyncio.get_running_loop(), monkeypatch)
+    session = Session(*[job("RUNNING")] * 10, job("FAILED", (Attempt(),)))
+    asked = []
+    get = session.store("bucket").get_dated
+
+    async def counted(key, **options):
+        asked.append(key)
+        return await get(key, **options)
+
+    monkeypatch.setattr(session.store("bucket"), "get_dated", counted)
+    await follow(job("RUNNING"), session)
+    seconds = course_module._ASK_S * session.asked
+    assert len(asked) <= 4 * (seconds / reader._LOOK_S) + 8

@@ -1,0 +1,69 @@
+"""The mark by which a container knows that somebody reads its output."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.engine.logs.reader import Mark
+from farcall.model.errors import ServiceError
+from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS
+from tests.unit.fakes import Clock
+
+
+class Bucket:
+    def __init__(self, error=None):
+        self.stored, self.deleted, self._error = [], [], error
+
+    async def put(self, key, pieces, *, quick):
+        self.stored.append(key)
+        if self._error is not None:
+            raise self._error
+
+    def delete_later(self, keys):
+        self.deleted += keys
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    async def start():
+        return Clock(asyncio.get_running_loop(), monkeypatch)
+
+    return start
+
+
+async def follow(mark, seconds, chunks):
+    """Look twice a second, as a reading does."""
+    for _ in range(int(seconds * 2)):
+        mark.renew({"stdout": chunks, "stderr": 0})
+        await asyncio.sleep(0.5)
+
+
+async def test_short_output_needs_no_mark(clock):
+    await clock()
+    bucket = Bucket()
+    mark = Mark(bucket, "followed")
+    await follow(mark, 600, SOON_CHUNKS // 2 - 1)
+    await mark.remove()
+    assert (bucket.stored, bucket.deleted) == ([], [])
+
+
+async def test_it_is_stored_more_than_twice_in_its_time_and_deleted(clock):
+    await clock()
+    bucket = Bucket()
+    mark = Mark(bucket, "followed")
+    await follow(mark, 4 * FOLLOWED_S, SOON_CHUNKS)
+    await mark.remove()
+    assert len(bucket.stored) == 10
+    assert bucket.deleted == ["followed"]
+
+
+@pytest.mark.parametrize(("code", "times"), [("AccessDenied", 1), ("SlowDown", 10)])
+async def test_who_may_not_store_it_tries_once(clock, code, times):
+    await clock()
+    bucket = Bucket(ServiceError("no", operation="PutObject", code=code))
+    mark = Mark(bucket, "followed")
+    await follow(mark, 4 * FOLLOWED_S, SOON_CHUNKS)
+    await mark.remove()
+    assert len(bucket.stored) == times

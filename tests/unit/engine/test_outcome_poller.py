@@ -1,0 +1,275 @@
+"""How many LIST requests it takes to find the outcomes of many tasks, and how soon."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from farcall.storage.store import Arrived
+from tests.unit.tracking import arrived
+
+
+class Consumer:
+    """Fetches what was told at a steady pace, and deletes it a little later."""
+
+    def __init__(self, world, job_id, per_s, keeps=False):
+        self.waiting = []
+        self.most = 0
+        self._world, self._bundle = world, f"bundle-of-{job_id}"
+        self._per_s, self._keeps = per_s, keeps
+        self._task = asyncio.ensure_future(self._fetch())
+
+    def tell(self, index, arrival):
+        self.waiting.append(index)
+        self.most = max(self.most, len(self.waiting))
+        self._world.told.append((self._bundle, index, arrival))
+
+    async def _fetch(self):
+        while True:
+            await asyncio.sleep(0.1)
+            for _ in range(self._per_s // 10):
+                if self.waiting and not self._keeps:
+                    self._world.inbox.delete(self._bundle, self.waiting[0])
+                del self.waiting[:1]
+
+
+async def count(world, seconds, bundle=None):
+    """Return how many requests are sent in a time."""
+    before = len(world.inbox.listed(bundle))
+    await asyncio.sleep(seconds)
+    return len(world.inbox.listed(bundle)) - before
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+async def test_one_listing_finds_the_outcomes_of_all_jobs(world):
+    for n in range(300):
+        world.watch(f"j{n}")
+        world.store(f"j{n}")
+    await world.until(300)
+    assert sorted(world.tasks()) == sorted((f"j{n}", 0) for n in range(300))
+    assert len(world.inbox.requests) == 1
+
+
+async def test_ten_thousand_outcomes_are_found_by_a_request_for_each_thousand(world):
+    world.store("p", *range(10_000))
+    world.watch("p", size=10_000)
+    await world.until(10_000, at_most_s=2)
+    assert len(world.inbox.requests) == 10
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_slow_consumer_of_ten_thousand_costs_no_more_requests(keeps, world):
+    consumer = Consumer(world, "p", per_s=50, keeps=keeps)
+    world.store("p", *range(10_000))
+    world.jobs.set("p", "SUCCEEDED", summary={"SUCCEEDED": 10_000})
+    world.watch("p", 10_000, tell=consumer.tell, is_full=lambda: len(consumer.waiting) >= 1000)
+    await world.until(10_000)
+    await asyncio.sleep(60)
+    assert len(world.inbox.requests) <= 11
+    assert consumer.most <= 1000 + 1000
+    assert {type(arrival) for _, _, arrival in world.told} == {Arrived}
+
+
+async def test_what_a_consumer_does_not_take_is_not_looked_for_at_all(world):
+    full = [True]
+    world.jobs.set("p", "FAILED", summary={"FAILED": 2, "SUCCEEDED": 1})
+    for index in range(3):
+        world.jobs.set(f"p:{index}", "FAILED")
+    world.watch("p", size=3, is_full=lambda: full[0])
+    world.store("p", 1)
+    await asyncio.sleep(600)
+    assert (world.told, world.inbox.requests) == ([], [])
+    full[0] = False
+    assert await world.until(3) < 3
+    assert arrived("p", 1) in [arrival for _, _, arrival in world.told]
+
+
+async def test_one_who_takes_whatever_comes_is_not_kept_waiting_by_another(world):
+    world.watch("p", size=2, indexes=[0], is_full=lambda: True)
+    world.watch("p", size=2, indexes=[1])
+    world.store("p", 1)
+    await world.until(1, at_most_s=1)
+    assert world.told == [("p", 1, arrived("p", 1))]
+
+
+async def test_outcomes_that_stay_cost_a_page_each_as_long_as_others_are_waited_for(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
+    stay = random.Random(1).sample(range(10_000), 5000)
+    world.store("p", *stay)
+    world.watch("p", size=10_000)
+    await world.until(5000, at_most_s=5)
+    await asyncio.sleep(5)
+    # 5000 keys lie there: each look is of six pages and followed by a pause for each of them.
+    assert await count(world, 60) <= 60 * 4
+    await asyncio.sleep(1000)  # from then on every 10 s, poll_freq
+    assert await count(world, 100) <= 66
+
+
+async def test_only_pages_on_which_a_task_may_be_are_asked_for(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
+    world.store("p", *set(range(10_000)) - {899, 4711, 4712})
+    world.watch("p", size=10_000)
+    await world.until(9_997, at_most_s=5)
+    await asyncio.sleep(5)
+    assert await count(world, 10) <= 10 * 4
+    looks = world.inbox.listed()[-10:]
+    assert sum(later - sooner < 0.1 for sooner, later in itertools.pairwise(looks)) in (4, 5)
+    for left, index in enumerate([4712, 899, 4711], 9_998):
+        world.store("p", index)
+        await world.until(left, at_most_s=1)
+
+
+async def test_nobody_s_outcomes_cost_nothing(world):
+    """Failed tasks of earlier sweeps stay in the run's inbox for ever."""
+    for n in range(5):
+        world.store(f"{n}x", *range(1000))
+    for n in range(4):
+        world.jobs.set(f"{n}", "RUNNING")
+        world.watch(f"{n}")
+    await asyncio.sleep(1)
+    assert await count(world, 9) <= 9 * 4 * 4
+    assert {bundle for *_, bundle in world.inbox.requests} == {f"bundle-of-{n}" for n in range(4)}
+
+
+async def test_the_run_s_listing_leaves_out_what_lies_between_two_bundles(world):
+    for n in range(6):
+        world.jobs.set(f"{n}", "RUNNING")
+        world.watch(f"{n}")
+    for n in range(2, 4):
+        world.store(f"{n}x", *range(9000))  # sorts between the others
+    await asyncio.sleep(2)
+    assert await count(world, 10) <= 10 * 4
+    before = len(world.inbox.requests)
+    world.store("5")
+    await world.until(1, at_most_s=2)
+    assert world.told == [("5", 0, arrived("5"))]
+    assert len(world.inbox.requests) - before <= 3 * 2  # of three pages, in place of 19
+
+
+@pytest.mark.parametrize(("junk", "pages"), [("1x{:05}", 1), ("1{:05}", 1), ("1\u00fc{:05}", 3)])
+async def test_what_others_put_there_neither_hides_an_outcome_nor_costs_much(
+    junk, pages, world, caplog
+):
+    for n in range(100_000 if pages == 1 else 2500):
+        world.inbox.put("bundle-of-p", junk.format(n))
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
+    world.watch("p", size=3)
+    world.store("p", 0)
+    await world.until(1, at_most_s=2)
+    world.store("p", 1, 2)
+    await world.until(3, at_most_s=3)
+    assert len(world.inbox.requests) <= 12
+    assert not caplog.text
+
+
+async def test_foreign_keys_that_cannot_be_left_out_are_told_of_once(world, caplog):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
+    for n in range(5000):
+        world.inbox.put("bundle-of-p", f"0\u00fc{n:05}")
+    world.watch("p", size=2)
+    await asyncio.sleep(60)
+    world.store("p", 1)
+    await world.until(1, at_most_s=5)
+    assert caplog.text.count("below s3://bucket/") == 1
+    assert "5 pages of 1000 objects that farcall did not store" in caplog.text
+
+
+async def test_every_task_is_found_wherever_its_key_sorts(world):
+    """Against a look that would begin too late, or leave out too much."""
+    order = random.Random(7)
+    left = {(f"{n}", i) for n in range(7) for i in range(order.choice([3, 90, 150, 1500]))}
+    sizes = {}
+    for job_id, index in left:
+        sizes[job_id] = max(sizes.get(job_id, 0), index + 1)
+    world.store("0x", *range(2500))
+    world.store("3", *range(10_000, 12_000))
+    for job_id, size in sizes.items():
+        world.jobs.set(job_id, "PENDING", summary={"RUNNING": size})
+        world.watch(job_id, size)
+    todo = sorted(left)
+    order.shuffle(todo)
+    while todo:
+        for job_id, index in [todo.pop() for _ in range(min(len(todo), 200))]:
+            world.store(job_id, index)
+        await asyncio.sleep(order.uniform(0, 3))
+    await world.until(len(left), at_most_s=30)
+    assert sorted(world.tasks()) == sorted(left)
+
+
+# --- pace -------------------------------------------------------------------------------------
+
+
+async def test_looks_become_rare_while_nothing_happens_but_not_rarer_than_poll_freq(world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j", poll_freq=10)
+    assert await count(world, 10) >= 30
+    await asyncio.sleep(4000 - 10)
+    asked = len(world.jobs.log)
+    assert 90 <= await count(world, 1000) <= 100
+    assert 90 <= len(world.jobs.log) - asked <= 100
+
+
+async def test_a_single_task_is_found_quickly_beside_a_sweep_whose_outcomes_stay(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
+    world.watch("p", size=10_000)
+    world.store("p", *range(9_999))
+    for n in range(20):
+        world.store("p", 9_999 - n)  # one is missing all the time
+        world.jobs.set(f"j{n}", "RUNNING")
+        world.watch(f"j{n}")
+        await asyncio.sleep(3 + n / 7)
+        begin, before = world.clock.now(), world.tasks().count((f"j{n}", 0))
+        world.store(f"j{n}")
+        while not world.tasks().count((f"j{n}", 0)) > before:
+            assert world.clock.now() - begin < 0.6
+            await asyncio.sleep(0.01)
+
+
+async def test_a_sweep_is_found_quickly_beside_many_single_tasks(world):
+    for n in range(2000):
+        world.watch(f"j{n}")
+    world.watch("p", size=200)
+    await asyncio.sleep(3)
+    for index in range(200):
+        world.store("p", index)
+        await world.until(index + 1, at_most_s=0.6)
+
+
+async def test_a_task_that_is_young_does_not_make_others_be_listed_often(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
+    world.watch("p", size=10_000)
+    await asyncio.sleep(3000)
+    assert await count(world, 100, "bundle-of-p") <= 11
+    before = len(world.inbox.listed("bundle-of-p"))
+    for n in range(30):
+        world.jobs.set(f"j{n}", "RUNNING")
+        world.watch(f"j{n}")
+        await asyncio.sleep(5)
+        world.store(f"j{n}")
+        await world.until(n + 1, at_most_s=0.6)
+    assert len(world.inbox.listed("bundle-of-p")) - before <= 17
+    assert len(world.inbox.listed()) - before >= 30 * 15
+
+
+async def test_many_sweeps_at_once_share_a_pace(world):
+    for n in range(40):
+        world.jobs.set(f"p{n}", "PENDING", summary={"RUNNING": 1000})
+        world.watch(f"p{n}", size=1000)
+    assert await count(world, 20) <= 20 * 16
+    world.store("p17", 3)
+    await world.until(1, at_most_s=4)
+
+
+async def test_what_is_announced_all_the_time_is_not_looked_for_all_the_time(world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    before = len(world.inbox.requests)
+    for _ in range(1000):
+        world.tracker.hurry(["j"])
+        await asyncio.sleep(0.01)
+    assert len(world.inbox.requests) - before <= 10 * 4

@@ -1,0 +1,525 @@
+"""SubmitJob by a scripted Batch, beside obstore's store in memory, which stands in for S3."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from farcall import Settings
+from farcall.aws.paced_client import Ticket
+from farcall.backends.batch.client import Batch
+from farcall.engine import sender as sending
+from farcall.engine.sender import Sender
+from farcall.model.errors import ServiceError, SettingsError, SubmissionError
+from farcall.model.workflows import Workflow
+from farcall.payload.bundle import Bundle
+from farcall.payload.pickling import pack_calls, pack_function
+from farcall.storage.store import Store
+from tests.unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal
+
+ACCEPTED = {"jobId": "job-1"}
+NOTHING = {"jobSummaryList": []}
+THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
+FUNCTION = pack_function(abs)
+(ARGUMENTS,) = pack_calls([[((1,), {})]])
+LOOKS = len(sending.LOOK_AGAIN_S)
+
+
+def listed(name):
+    """Batch's list with the job of that name."""
+    return {"jobSummaryList": [{"jobId": f"id-{name}", "jobName": name, "status": "X"}]}
+
+
+class World:
+    """A bundle in the bucket that is to be submitted; Batch answers by script."""
+
+    def __init__(self, **operations):
+        self.client = Client(**operations)
+        self.batch = Batch(SimpleNamespace(batch=self.client))
+        memory = MemoryStore()
+        self.store = Store("bucket", memory, MemoryOperations(memory))
+        self.sender = Sender(self.batch, self.store)
+        self.bundle = Bundle(
+            Settings(s3_bucket_name="bucket"),
+            "v1/run",
+            "simulate",
+            iter([(FUNCTION, ARGUMENTS)]),
+            Workflow("w"),
+            most=10_000,
+        )
+        self.first = self.bundle.where
+        self.name = self.first.bundle
+        self.ticket = Ticket()
+        self.told = []
+        self.data = b"".join(self.bundle.pieces())
+        obstore.put(memory, self.first.bundle_key, self.data)
+
+    async def send(self):
+        return await self.sender.send(self.bundle, self.write, self.ticket, self.tell)
+
+    def write(self):
+        return {"jobName": self.bundle.where.bundle, "jobQueue": "queue"}
+
+    async def tell(self, where):
+        self.told.append(where)
+
+    async def keys(self):
+        await self.store.flush()
+        return [key for key, _ in await self.store.list_keys("v1/run/bundles/")]
+
+    def submitted(self):
+        return [request["jobName"] for request in self.client.asked("submit_job")]
+
+
+@pytest.fixture
+async def made(clock):
+    worlds = []
+
+    def make(**operations):
+        worlds.append(World(**operations))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        await world.sender.close()
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+async def test_a_job_is_submitted_with_one_call(made):
+    world = made(submit_job=[ACCEPTED])
+    assert await world.send() == "job-1"
+    assert world.submitted() == [world.name]
+    assert await world.keys() == [world.first.bundle_key]
+    assert world.told == []
+
+
+@pytest.mark.parametrize(
+    ("expected", "failure"),
+    [
+        (SettingsError, refusal("ClientException", 404, "Job queue queue does not exist")),
+        (SubmissionError, refusal("ClientException", 400, "Job size must be less than 30 KiB")),
+        (ServiceError, refusal("AccessDeniedException", 403, "not authorized")),
+    ],
+)
+async def test_a_refusal_is_final(expected, failure, made):
+    world = made(submit_job=[failure])
+    with pytest.raises(expected):
+        await world.send()
+    assert len(world.client.calls) == 1
+
+
+async def test_a_refused_queue_is_named(made):
+    world = made(submit_job=[refusal("ClientException", 404, "Job queue queue not found")])
+    with pytest.raises(SettingsError, match="batch_queue is 'queue'") as caught:
+        await world.send()
+    assert caught.value.option == "batch_queue"
+
+
+async def test_a_definition_that_batch_does_not_know_yet_is_waited_for(made):
+    unknown = refusal("ClientException", 404, "JobDefinition arn:1 not found")
+    assert await made(submit_job=[unknown, unknown, ACCEPTED]).send() == "job-1"
+
+
+async def test_a_request_that_was_not_sent_needs_no_look(made):
+    world = made(submit_job=[not_sent(), not_sent(), ACCEPTED])
+    assert await world.send() == "job-1"
+    assert world.client.asked("list_jobs") == []
+    assert world.submitted() == [world.name] * 3
+
+
+async def test_credentials_that_are_renewed_meanwhile_cost_nothing(made):
+    expired = refusal("ExpiredTokenException", 403)
+    assert await made(submit_job=[expired, expired, ACCEPTED]).send() == "job-1"
+    world = made(submit_job=lambda **_: expired)
+    with pytest.raises(ServiceError, match="renew the credentials"):
+        await world.send()
+    assert len(world.client.calls) == 4  # and ListJobs was not among them
+    assert len(world.submitted()) == 4
+
+
+# --- no answer: the job is looked for ---------------------------------------------------------
+
+
+async def test_a_job_whose_answer_was_lost_is_adopted(made):
+    world = made(submit_job=[no_answer()])
+    lists = iter([NOTHING, NOTHING, listed(world.name)])
+    world.client.list_jobs = lambda **_: asyncio.sleep(0, next(lists))
+    assert await world.send() == f"id-{world.name}"
+    assert world.submitted() == [world.name]
+    assert await world.keys() == [world.first.bundle_key]
+
+
+async def test_a_connection_that_breaks_after_the_request_is_followed_by_a_look(made):
+    """aiobotocore says of it what it says of a connection that could not be made."""
+    world = made(submit_job=[broken()])
+    world.client.list_jobs = lambda **_: asyncio.sleep(0, listed(world.name))
+    assert await world.send() == f"id-{world.name}"
+    assert world.submitted() == [world.name]
+
+
+async def test_a_page_of_html_is_no_answer(made):
+    page = {"ResponseMetadata": {"HTTPHeaders": {"content-type": "text/html"}}}
+    world = made(submit_job=[page])
+    lists = iter([page, listed(world.name)])
+    world.client.list_jobs = lambda **_: asyncio.sleep(0, next(lists))
+    world.client.meta.endpoint_url = "http://proxy"
+    assert await world.send() == f"id-{world.name}"
+
+
+async def test_the_look_lasts_longer_than_the_network_is_gone(made, clock):
+    """To give up would leave a job that nobody knows of."""
+    away = clock.now() + 240
+
+    def look(**_):
+        return not_sent() if clock.now() < away else listed(world.name)
+
+    world = made(submit_job=[no_answer()], list_jobs=look)
+    assert await world.send() == f"id-{world.name}"
+    assert world.submitted() == [world.name]
+
+
+async def test_a_look_that_fails_says_that_the_job_may_run(made):
+    denied = refusal("AccessDeniedException", 403, "not authorized")
+    world = made(submit_job=[no_answer()], list_jobs=[denied])
+    with pytest.raises(ServiceError, match="SubmitJob.*whether job simulate-.*ListJobs"):
+        await world.send()
+    assert not world.ticket.withdraw()
+    assert len(world.submitted()) == 1
+
+
+@pytest.mark.parametrize("kind", ["outcomes", "streams", "attempts", "values"])
+async def test_a_job_that_has_left_something_is_waited_for_and_not_sent_again(made, clock, kind):
+    """It is in no list for minutes, and has begun."""
+    away = clock.now() + 200
+
+    def look(**_):
+        return NOTHING if clock.now() < away else listed(world.name)
+
+    world = made(submit_job=[no_answer()], list_jobs=look)
+    await world.store.put(f"v1/run/{kind}/{world.name}/0", [b"x"])
+    assert await world.send() == f"id-{world.name}"
+    assert world.submitted() == [world.name]
+    assert await world.keys() == [world.first.bundle_key]
+
+
+async def test_a_job_that_has_begun_and_is_never_listed_is_told_of(made):
+    world = made(submit_job=[no_answer()], list_jobs=lambda **_: NOTHING)
+    await world.store.put(f"v1/run/streams/{world.name}/0/1/stdout/00000000", [b"x"])
+    with pytest.raises(ServiceError, match=r"whether job simulate-.* it has begun, and ListJobs"):
+        await world.send()
+    assert world.submitted() == [world.name]
+    assert not world.ticket.withdraw()
+
+
+# --- no answer, and no job: it is withdrawn ---------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [no_answer(), refusal("ServerException", 500)])
+async def test_a_job_that_is_not_found_has_no_payload_when_another_is_sent(failure, made):
+    looked = []
+
+    def submit(**_):
+        looked.append(len(world.client.asked("list_jobs")))
+        return failure if len(looked) == 1 else ACCEPTED
+
+    world = made(submit_job=submit, list_jobs=lambda **_: NOTHING)
+    assert await world.send() == "job-1"
+    assert looked == [0, LOOKS + 1]
+    assert world.submitted() == [world.name, world.bundle.where.bundle]
+    assert world.bundle.where != world.first
+    assert world.told == [world.bundle.where]
+    assert await world.keys() == [world.bundle.where.bundle_key]
+    assert await world.store.get(world.bundle.where.bundle_key) == world.data
+
+
+async def test_a_job_of_another_case_is_not_adopted(made):
+    world = made(submit_job=[no_answer(), ACCEPTED])
+    world.client.list_jobs = lambda **_: asyncio.sleep(0, listed(world.name.upper()))
+    assert await world.send() == "job-1"
+
+
+async def test_no_request_goes_before_the_payload_is_gone(made):
+    """The other way round a late job could still fetch it."""
+
+    async def submit(**request):
+        if len(world.submitted()) == 1:
+            return no_answer()
+        assert await world.store.get(world.first.bundle_key) is None
+        return ACCEPTED
+
+    world = made(submit_job=submit, list_jobs=lambda **_: NOTHING)
+    assert await world.send() == "job-1"
+
+
+async def test_a_job_that_shows_while_it_is_withdrawn_has_its_payload_back(made):
+    def look(**_):
+        return listed(world.name) if len(world.client.asked("list_jobs")) > LOOKS else NOTHING
+
+    world = made(submit_job=[no_answer()], list_jobs=look)
+    assert await world.send() == f"id-{world.name}"
+    assert world.submitted() == [world.name]
+    assert world.bundle.where == world.first
+    assert await world.keys() == [world.first.bundle_key]
+    assert await world.store.get(world.first.bundle_key) == world.data
+
+
+async def test_a_job_that_begins_while_it_is_withdrawn_has_its_payload_back(made):
+    """One child has begun, and the others need the bundle."""
+
+    async def look(**_):
+        looks = len(world.client.asked("list_jobs"))
+        if looks == LOOKS + 1:
+            await world.store.put(f"v1/run/outcomes/{world.name}/3", [b"x"])
+        return listed(world.name) if looks > LOOKS + 2 else NOTHING
+
+    world = made(submit_job=[no_answer()], list_jobs=look)
+    assert await world.send() == f"id-{world.name}"
+    assert await world.keys() == [world.first.bundle_key]
+
+
+async def test_a_withdrawn_job_that_turns_up_is_ended(made, caplog):
+    def look(name="", **wanted):
+        (found,) = wanted["filters"][0]["values"]
+        late = len(world.client.asked("list_jobs")) > LOOKS + 3
+        return listed(world.name) if late and found == world.name else NOTHING
+
+    world = made(submit_job=[no_answer(), ACCEPTED], list_jobs=look, terminate_job=lambda **_: {})
+    assert await world.send() == "job-1"
+    await asyncio.sleep(3600)
+    (ended,) = world.client.asked("terminate_job")
+    assert ended["jobId"] == f"id-{world.name}"
+    name = world.bundle.where.bundle
+    assert ended["reason"].endswith(f"if it was submitted again, it is job {name}")
+    assert "turned up after it was withdrawn" in caplog.messages[-1]
+
+
+async def test_a_withdrawn_job_is_not_looked_for_for_ever(made):
+    world = made(submit_job=[no_answer(), ACCEPTED], list_jobs=lambda **_: NOTHING)
+    await world.send()
+    await asyncio.sleep(3600)
+    asked = len(world.client.asked("list_jobs"))
+    await asyncio.sleep(36000)
+    assert len(world.client.asked("list_jobs")) == asked
+
+
+async def test_sending_ends_after_a_minute_and_leaves_no_payload(made, clock, monkeypatch):
+    monkeypatch.setattr(sending, "_LATE_S", ())  # time flies while the store is asked
+    begun = clock.now()
+    world = made(submit_job=lambda **_: no_answer(), list_jobs=lambda **_: NOTHING)
+    with pytest.raises(ServiceError, match=r"SubmitJob: .*; tried \d+ times in \d+ s") as caught:
+        await world.send()
+    assert 60 <= clock.now() - begun < 110
+    assert f"tried {len(world.submitted())} times" in str(caught.value)
+    assert world.ticket.withdraw()
+    assert set(await world.keys()) <= set(world.bundle.keys)
+
+
+async def test_a_payload_that_cannot_be_moved_is_told(made):
+    world = made(submit_job=[no_answer()], list_jobs=lambda **_: NOTHING)
+    sending = asyncio.ensure_future(world.send())
+    await asyncio.sleep(5)
+    await world.store.delete([world.first.bundle_key])
+    copying = "whether job simulate-.*CopyObject of s3://bucket/v1/run/bundles/simulate-"
+    with pytest.raises(ServiceError, match=copying):
+        await sending
+    assert world.submitted() == [world.name]
+    assert world.bundle.where == world.first
+
+
+@pytest.mark.parametrize("operation", ["delete", "is_there", "find_named"])
+async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_payload(
+    made, monkeypatch, operation
+):
+    denied = refusal("AccessDeniedException", 403, "not authorized")
+
+    def look(**_):
+        is_last = len(world.client.asked("list_jobs")) > LOOKS
+        return denied if operation == "find_named" and is_last else NOTHING
+
+    world = made(submit_job=[no_answer()], list_jobs=look)
+
+    async def refused(*_):
+        if world.bundle.where != world.first:  # while it is withdrawn
+            raise ServiceError("no")
+        return False
+
+    if operation != "find_named":
+        monkeypatch.setattr(world.store, operation, refused)
+    with pytest.raises(ServiceError, match="SubmitJob.*whether job simulate-"):
+        await world.send()
+    assert not world.ticket.withdraw()  # its bundle stays
+    assert world.bundle.where == world.first
+    assert await world.keys() == [world.first.bundle_key]
+
+
+async def test_a_job_of_the_last_request_is_looked_for_and_adopted(made, monkeypatch):
+    """It turns up when there is to be no further try."""
+    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 0)
+
+    looked = []
+
+    def look(**wanted):
+        looked.extend(wanted["filters"][0]["values"])
+        is_late = len(world.submitted()) == 2 and looked.count(last()) > LOOKS
+        return listed(last()) if is_late else NOTHING
+
+    def last():
+        return world.submitted()[-1]
+
+    world = made(submit_job=lambda **_: no_answer(), list_jobs=look)
+    assert await world.send() == f"id-{last()}"
+    assert world.bundle.where.bundle == last()
+    assert await world.keys() == [world.bundle.where.bundle_key]
+    assert not world.ticket.withdraw()
+
+
+async def test_a_job_of_the_last_request_that_turns_up_later_is_ended(made, monkeypatch):
+    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 0)
+
+    looked = []
+
+    def look(**wanted):
+        looked.extend(wanted["filters"][0]["values"])
+        last = world.submitted()[-1]
+        is_late = len(world.submitted()) == 2 and looked.count(last) > LOOKS + 2
+        return listed(last) if is_late else NOTHING
+
+    world = made(submit_job=lambda **_: no_answer(), list_jobs=look, terminate_job=lambda **_: {})
+    with pytest.raises(ServiceError, match="tried 2 times"):
+        await world.send()
+    assert world.ticket.withdraw()
+    await asyncio.sleep(3600)
+    ended = {call["jobId"] for call in world.client.asked("terminate_job")}
+    assert f"id-{world.submitted()[-1]}" in ended
+
+
+async def test_a_job_that_turns_up_after_its_request_was_cancelled_is_ended(made):
+    def look(**_):
+        late = len(world.client.asked("list_jobs")) > LOOKS + 2
+        return listed(world.name) if late else NOTHING
+
+    world = made(submit_job=[no_answer()], list_jobs=look, terminate_job=lambda **_: {})
+    waiting = await cancelled(world, after_s=1)
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert world.ticket.withdraw()
+    assert await world.store.get(world.first.bundle_key) is None
+    await asyncio.sleep(3600)
+    (ended,) = world.client.asked("terminate_job")
+    assert ended["jobId"] == f"id-{world.name}"
+
+
+# --- cancelled waits --------------------------------------------------------------------------
+
+
+class Slow:
+    """Answers SubmitJob when it is told to."""
+
+    def __init__(self, reply=ACCEPTED):
+        self.reply = reply
+        self.answers = asyncio.Event()
+        self.asked = 0
+
+    async def submit_job(self, **_):
+        self.asked += 1
+        await self.answers.wait()
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
+
+
+async def cancelled(world, *, after_s):
+    waiting = asyncio.ensure_future(world.send())
+    await asyncio.sleep(after_s)
+    waiting.cancel()
+    return waiting
+
+
+async def test_a_request_that_waits_for_its_turn_is_taken_back(made):
+    world = made(submit_job=lambda **_: ACCEPTED)
+    request = {"jobName": "another"}
+    others = [asyncio.ensure_future(world.batch.submit(request, Ticket())) for _ in range(100)]
+    waiting = await cancelled(world, after_s=0.5)
+    await asyncio.sleep(0)
+    assert waiting.cancelled()
+    await asyncio.gather(*others)
+    assert set(world.submitted()) == {"another"}
+
+
+async def test_a_request_that_is_refused_again_and_again_is_taken_back(made):
+    world = made(submit_job=lambda **_: THROTTLED)
+    waiting = await cancelled(world, after_s=60)
+    await asyncio.sleep(0)
+    assert waiting.cancelled()
+    asked = len(world.client.calls)
+    await asyncio.sleep(60)
+    assert len(world.client.calls) == asked
+
+
+@pytest.mark.parametrize("reply", [THROTTLED, no_answer(), not_sent()])
+async def test_a_request_on_its_way_that_comes_to_nothing_is_not_repeated(reply, made):
+    world = made(list_jobs=lambda **_: NOTHING)
+    slow = Slow(reply)
+    world.client.submit_job = slow.submit_job
+    waiting = await cancelled(world, after_s=1)
+    slow.answers.set()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.sleep(120)
+    assert waiting.cancelled()
+    assert slow.asked == 1
+    assert world.ticket.withdraw()  # so that its bundle is deleted, for a job that is late
+
+
+async def test_a_job_that_is_accepted_after_all_is_terminated(made):
+    world = made(terminate_job=lambda **_: {})
+    slow = Slow()
+    world.client.submit_job = slow.submit_job
+    waiting = await cancelled(world, after_s=1)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    slow.answers.set()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert [call["jobId"] for call in world.client.asked("terminate_job")] == ["job-1"]
+
+
+async def test_a_job_whose_answer_was_lost_is_looked_for_and_terminated(made):
+    world = made(submit_job=[no_answer()], terminate_job=lambda **_: {})
+    lists = iter([NOTHING, listed(world.name)])
+    world.client.list_jobs = lambda **_: asyncio.sleep(0, next(lists))
+    waiting = await cancelled(world, after_s=0.3)
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert [c["jobId"] for c in world.client.asked("terminate_job")] == [f"id-{world.name}"]
+
+
+async def test_a_job_that_is_refused_after_all_is_no_trouble(made, caplog):
+    world = made()
+    slow = Slow(refusal("ClientException", 400, "no"))
+    world.client.submit_job = slow.submit_job
+    waiting = await cancelled(world, after_s=1)
+    slow.answers.set()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert not caplog.messages
+
+
+async def test_a_second_cancel_does_not_lose_a_job_that_is_being_accepted(made):
+    async def submit(**_):
+        await asyncio.sleep(5)
+        return ACCEPTED
+
+    world = made(submit_job=submit, terminate_job=lambda **_: {})
+    waiting = asyncio.ensure_future(world.send())
+    for _ in range(2):
+        await asyncio.sleep(1)
+        waiting.cancel()
+    await asyncio.sleep(10)
+    assert waiting.cancelled()
+    assert [call["jobId"] for call in world.client.asked("terminate_job")] == ["job-1"]

@@ -1,0 +1,202 @@
+"""How many calls it takes to learn from Batch how many jobs ended, and who is asked for first."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.tracking import HOST_LOST
+
+
+def most_per_s(world, seconds=5):
+    """Return how many calls a second came at most, over some seconds."""
+    times = [at for at, _, _ in world.jobs.log]
+    return max(sum(at <= other < at + seconds for other in times) for at in times) / seconds
+
+
+async def test_jobs_are_asked_for_a_hundred_at_a_time(world):
+    for n in range(250):
+        world.jobs.set(f"j{n}", "RUNNING")
+        world.watch(f"j{n}")
+    await asyncio.sleep(1.9)
+    assert [len(ids) for ids in world.jobs.asked("describe")] == [100, 100, 50]
+
+
+async def test_more_than_a_call_of_jobs_may_grow_while_batch_is_asked(world):
+    for n in range(150):
+        world.watch(f"j{n}")
+    for n in range(150, 300):
+        await asyncio.sleep(0.02)
+        world.watch(f"j{n}")
+    for n in range(300):
+        world.jobs.set(f"j{n}", "FAILED", HOST_LOST)
+    await world.until(300, at_most_s=10)
+    assert len(set(world.tasks())) == 300
+
+
+async def test_ten_thousand_jobs_take_turns_at_five_calls_a_second(world):
+    for n in range(10_000):
+        world.jobs.set(f"j{n}", "RUNNING")
+        world.watch(f"j{n}")
+    await asyncio.sleep(60)
+    calls = world.jobs.asked("describe")
+    assert most_per_s(world) <= 5.2
+    asked = [job_id for ids in calls[:100] for job_id in ids]
+    assert len(set(asked)) == 10_000  # nobody twice before everybody once
+    begin = world.clock.now()
+    world.jobs.set("j1234", "FAILED", HOST_LOST)
+    await world.until(1)
+    assert world.clock.now() - begin <= 45
+
+
+async def test_a_job_that_is_young_is_not_asked_for_after_all_others(world):
+    for n in range(5000):
+        world.jobs.set(f"j{n}", "RUNNABLE")
+        world.watch(f"j{n}")
+    await asyncio.sleep(60)
+    world.jobs.set("young", "FAILED", HOST_LOST)
+    world.watch("young")
+    assert await world.until(1) < 3
+    # One that was seen to start is near its end, too.
+    world.jobs.set("j77", "RUNNING")
+    while world.tracker.latest("j77").status != "RUNNING":
+        await asyncio.sleep(0.1)
+    world.jobs.set("j77", "FAILED", HOST_LOST)
+    assert await world.until(2) < 4
+    assert most_per_s(world) <= 5.2
+
+
+async def test_a_single_task_and_a_sweep_are_asked_for_in_the_same_calls(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
+    world.watch("p", size=10_000)
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(1.5)
+    assert world.jobs.asked("describe") == [["p", "j"]]
+    await asyncio.sleep(1000)
+    before = len(world.jobs.log)
+    world.jobs.set("k", "FAILED", HOST_LOST)
+    world.watch("k")
+    await world.until(1, at_most_s=3)
+    assert sum("p" in ids for ids in world.jobs.asked("describe")[before:]) <= 1
+
+
+async def test_a_sweep_costs_a_call_now_and_then_however_fast_its_outcomes_come(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
+    world.watch("p", size=10_000)
+    for index in range(10_000):
+        world.store("p", index)
+        await asyncio.sleep(0.01)
+    await world.until(10_000, at_most_s=10)
+    assert len(world.jobs.log) <= 40  # in 100 s
+
+
+async def test_children_are_listed_only_where_more_have_failed(world):
+    def fail(count):
+        for index in range(count):
+            world.jobs.set(f"p:{index}", "FAILED", HOST_LOST)
+        world.jobs.set("p", "PENDING", summary={"FAILED": count, "RUNNING": 5000 - count})
+
+    fail(0)
+    world.watch("p", size=5000)
+    for count in (1, 3, 2500):
+        await asyncio.sleep(30)
+        fail(count)
+        await world.until(count, at_most_s=30)
+    await asyncio.sleep(100)
+    assert world.jobs.asked("list") == ["p"] * (1 + 1 + 3)
+    # Those 2500 are asked for once each, the parent beside them.
+    stragglers = [ids for ids in world.jobs.asked("describe") if ids != ["p"]]
+    assert sum(map(len, stragglers)) == 2500
+    assert len(stragglers) == 25 + 2
+    assert most_per_s(world) <= 5.2
+    assert {index for _, index in world.tasks()} == set(range(2500))
+
+
+async def test_failed_children_with_an_outcome_are_not_asked_for(world):
+    for index in range(1000):
+        world.jobs.set(f"p:{index}", "FAILED", "Essential container in task exited")
+        world.store("p", index)
+    world.jobs.set("p", "PENDING", summary={"FAILED": 1000, "RUNNING": 1000})
+    world.watch("p", size=2000)
+    await asyncio.sleep(100)
+    assert len(world.told) == 1000
+    assert {tuple(ids) for ids in world.jobs.asked("describe")} == {("p",)}
+
+
+async def test_a_child_that_is_not_listed_yet_is_found_by_listing_again(world):
+    """Counts and lists come from different places, and one may lag behind."""
+    world.jobs.set("p", "PENDING", summary={"FAILED": 2, "RUNNING": 3})
+    world.jobs.set("p:1", "FAILED", HOST_LOST)
+    world.watch("p", size=5)
+    await world.until(1, at_most_s=5)
+    world.jobs.set("p:4", "FAILED", HOST_LOST)
+    await world.until(2, at_most_s=10)
+    assert world.tasks() == [("p", 1), ("p", 4)]
+
+
+async def test_a_child_that_is_listed_and_lives_after_all_is_waited_for(world):
+    world.jobs.set("p", "PENDING", summary={"FAILED": 1, "RUNNING": 1})
+    world.jobs.set("p:1", "RUNNING")
+    world.watch("p", size=2)
+    world.jobs.known["p:1"]["status"] = "FAILED"
+    while not world.jobs.asked("list"):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.02)  # listed as failed, and not yet asked for
+    world.jobs.known["p:1"]["status"] = "RUNNING"
+    await asyncio.sleep(30)
+    assert world.told == []
+    assert len(world.jobs.log) <= 100
+    world.jobs.set("p:1", "FAILED", HOST_LOST)
+    await world.until(1, at_most_s=10)
+    assert world.tasks() == [("p", 1)]
+
+
+async def test_ten_thousand_that_died_do_not_keep_others_waiting(world):
+    world.watch("p", size=10_000)
+    world.watch("q", size=3)
+    world.jobs.set("q", "PENDING", summary={"RUNNING": 3})
+    for index in range(10_000):
+        world.jobs.set(f"p:{index}", "FAILED", HOST_LOST)
+    world.jobs.set("p", "FAILED", HOST_LOST, summary={"FAILED": 10_000})
+    await world.until(300, at_most_s=5)
+    world.jobs.set("q:1", "FAILED", HOST_LOST)
+    world.jobs.set("q", "PENDING", summary={"RUNNING": 2, "FAILED": 1})
+    world.jobs.set("j", "FAILED", HOST_LOST)
+    world.watch("j")
+    await asyncio.sleep(6)
+    assert {("q", 1), ("j", 0)} <= set(world.tasks())
+    assert len(world.told) < 5000
+    await world.until(10_002, at_most_s=60)
+    assert most_per_s(world) <= 5.2
+    assert len(world.jobs.log) <= 100 + 60
+
+
+async def test_a_child_that_batch_forgot_is_lost_and_others_are_not(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 2, "FAILED": 1})
+    world.watch("p", size=3)
+    world.jobs.set("p:1", "FAILED", HOST_LOST)
+    await world.until(1, at_most_s=5)
+    world.jobs.set("p", "FAILED", summary={"FAILED": 3})
+    world.jobs.set("p:0", "FAILED", HOST_LOST)
+    assert await world.until(2) < 20
+    assert 60 <= await world.until(3) < 90
+    assert world.told[2][:2] == ("p", 2)
+    assert world.told[2][2].detail is None
+
+
+async def test_a_child_that_is_missing_for_a_moment_is_not_lost_for_one_that_was_before(world):
+    world.watch("p", size=2)
+    for index in range(2):
+        job_id = f"p:{index}"
+        world.jobs.set(job_id, "FAILED", HOST_LOST)
+        world.jobs.set("p", "PENDING", summary={"FAILED": index + 1, "RUNNING": 1 - index})
+        asked = len(world.jobs.asked("list"))
+        while len(world.jobs.asked("list")) == asked:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)  # it is listed, and not there when it is asked for
+        hidden = world.jobs.known.pop(job_id)
+        await asyncio.sleep(20)
+        world.jobs.known[job_id] = hidden
+        await world.until(index + 1, at_most_s=10)
+        await asyncio.sleep(100)
+    assert [arrival.detail.job_id for _, _, arrival in world.told] == ["p:0", "p:1"]

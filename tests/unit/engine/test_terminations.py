@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from farcall.backends.batch.client import Batch
+from farcall.engine.terminations import Terminations
+from farcall.model.errors import ServiceError
+from farcall.model.submission import Submission
+from farcall_runtime.contract import Location
+from tests.support.patience import PATIENCE_S
+from tests.unit.fakes import Client, refusal
+
+WHERE = Location("bucket", "farcall/v1/run", "0" * 16)
+ARRAY = Submission("a", "name", WHERE, bytes(32), 4)
+CHILDREN = [ARRAY.id_of(index) for index in range(4)]
+
+
+class Looking:
+    """The tracker, as far as it is told that jobs end."""
+
+    def __init__(self):
+        self.told = []
+
+    def hurry(self, job_ids):
+        self.told += job_ids
+
+
+@pytest.fixture
+async def client(clock):
+    return Client(terminate_job=lambda **_: {})
+
+
+@pytest.fixture
+async def tracker():
+    return Looking()
+
+
+@pytest.fixture
+async def terminations(client, tracker):
+    return Terminations(Batch(SimpleNamespace(batch=client)), tracker)
+
+
+def ended(client):
+    return [call["jobId"] for call in client.asked("terminate_job")]
+
+
+async def test_jobs_are_ended_and_looked_for(terminations, client, tracker):
+    await terminations.now(["x", "y", "x"], "enough")
+    assert ended(client) == ["x", "y"]
+    assert tracker.told == ["x", "y"]
+
+
+async def test_each_job_that_is_refused_is_told(terminations, client):
+    def terminate(*, jobId, **_):  # noqa: N803  # Batch's name
+        return refusal("AccessDenied", 403) if jobId == "y" else {}
+
+    client.terminate_job = Client(terminate_job=terminate).terminate_job
+    refused = await terminations.each(["x", "y", "z"], "enough")
+    assert list(refused) == ["y"]
+    assert refused["y"].code == "AccessDenied"
+
+
+async def test_an_array_of_which_all_are_named_is_ended_with_one_call(terminations, client):
+    terminations.note_children(ARRAY)
+    await terminations.now(["x", *CHILDREN], "enough")
+    assert ended(client) == ["x", "a"]
+
+
+async def test_children_that_have_ended_need_not_be_named(terminations, client):
+    terminations.note_children(ARRAY)
+    terminations.note_end(ARRAY, 2)
+    terminations.note_children(ARRAY)
+    await terminations.now([CHILDREN[3], CHILDREN[0], CHILDREN[1]], "enough")
+    assert ended(client) == ["a"]
+
+
+async def test_a_child_that_is_left_out_lives_on(terminations, client):
+    terminations.note_children(ARRAY)
+    await terminations.now(CHILDREN[1:], "enough")
+    assert ended(client) == CHILDREN[1:]
+
+
+async def test_the_last_child_is_ended_by_its_own_name(terminations, client):
+    terminations.note_children(ARRAY)
+    for index in range(3):
+        terminations.note_end(ARRAY, index)
+    await terminations.now(CHILDREN[3:], "enough")
+    assert ended(client) == CHILDREN[3:]
+
+
+async def test_children_of_an_array_that_is_not_known_are_ended_one_by_one(terminations, client):
+    await terminations.now(CHILDREN, "enough")
+    assert ended(client) == CHILDREN
+
+
+async def test_those_named_within_a_moment_are_ended_together(terminations, client):
+    terminations.note_children(ARRAY)
+    await asyncio.gather(*(terminations.soon(child, "enough") for child in CHILDREN))
+    assert client.asked("terminate_job") == [{"jobId": "a", "reason": "farcall: enough"}]
+    await terminations.soon("x", "enough")
+    assert ended(client) == ["a", "x"]
+
+
+async def test_each_keeps_its_own_reason(terminations, client):
+    terminations.note_children(ARRAY)
+    reasons = ["one", "two", "one", "two"]
+    pairs = zip(CHILDREN, reasons, strict=True)
+    await asyncio.gather(*(terminations.soon(child, reason) for child, reason in pairs))
+    told = {call["jobId"]: call["reason"] for call in client.asked("terminate_job")}
+    assert [told[child] for child in CHILDREN] == [f"farcall: {reason}" for reason in reasons]
+
+
+async def test_whoever_named_a_job_is_told_that_it_was_refused(terminations, client):
+    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    asked = [terminations.soon("x", "enough"), terminations.soon("x", "enough")]
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(error) for error in told] == [ServiceError, ServiceError]
+
+
+async def test_a_request_outlives_the_wait_for_it(terminations, client):
+    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await terminations.settle()
+    assert ended(client) == ["x"]
+
+
+# --- those who leave --------------------------------------------------------------------------
+
+
+async def test_what_the_end_of_the_event_loop_cuts_off_is_asked_for_again(terminations, client):
+    waiting = [asyncio.ensure_future(terminations.now([name], "enough")) for name in "xy"]
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()  # before its first step, as far as the requests go
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert ended(client) == []
+    await terminations.settle()
+    assert ended(client) == ["x", "y"]
+    assert client.calls[0][1]["reason"] == "farcall: enough"
+
+
+async def test_what_waits_for_others_is_ended_before_the_clients_close(terminations, client):
+    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    await asyncio.sleep(0)
+    await terminations.settle()
+    assert ended(client) == ["x"]
+    await waiting
+
+
+async def test_whoever_leaves_is_told_how_much_is_ended(terminations, client, caplog):
+    terminations.note_children(ARRAY)
+    await terminations.leave([*CHILDREN, "x"], 5, "left")
+    assert ended(client) == ["a", "x"]
+    assert [record.message for record in caplog.records] == [
+        "ending 5 unfinished tasks of 2 jobs (a, x) (left); Ctrl-C leaves at once",
+        "ended 5 unfinished tasks of 2 jobs (a, x)",
+    ]
+
+
+async def test_whoever_leaves_is_told_what_may_still_run(terminations, client, caplog):
+    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    await terminations.leave(["x"], 1, "left")
+    assert "they may still run: TerminateJob was refused" in caplog.text
+
+
+async def test_one_who_was_cancelled_is_not_told_by_another_error(terminations, client, caplog):
+    refused = refusal("AccessDenied", 403)
+    client.terminate_job = Client(terminate_job=lambda **_: refused).terminate_job
+    await asyncio.gather(*(terminations.leave_one(job_id, "left") for job_id in "xy"))
+    assert "ending 2 tasks (left)" in caplog.text
+    assert "x may still run: TerminateJob was refused" in caplog.text
+
+
+async def test_a_failure_that_nobody_waits_for_is_told(terminations, client, caplog):
+    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
+    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await terminations.settle()
+    assert "jobs that were to be ended may still run: TerminateJob was refused" in caplog.text
+
+
+async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, client, caplog):
+    told = []
+
+    def handle(number, _frame):
+        told.append(number)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        client.terminate_job = Client(terminate_job=lambda **_: asyncio.sleep(600)).terminate_job
+        leaving = asyncio.ensure_future(terminations.leave(["x", "y"], 2, "left"))
+        await asyncio.sleep(1)
+        signal.raise_signal(signal.SIGINT)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        assert told == [signal.SIGINT]
+        assert "left without ending 2 jobs (x, y)" in caplog.text
+
+        await terminations.leave(["z"], 1, "left")  # an outer block
+        assert "left without ending 1 unfinished task of 1 job (z)" in caplog.text
+        for request in terminations._requests:
+            request.cancel()  # as the end of the event loop does
+        await asyncio.wait_for(terminations.settle(), PATIENCE_S)
+        signal.raise_signal(signal.SIGINT)
+        assert told == [signal.SIGINT] * 2
+    finally:
+        assert signal.signal(signal.SIGINT, before) is handle
+    assert caplog.text.count("left without") == 2

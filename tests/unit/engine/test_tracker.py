@@ -1,0 +1,529 @@
+"""How the ends of tasks are told: outcomes, ends without one, and what fails meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.backends.batch.endings import verdict
+from farcall.engine.watch import ClosedError, Ended, is_unseen
+from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
+from farcall.model.jobs import JobStatus
+from tests.unit.fakes import no_answer, refusal
+from tests.unit.tracking import HOST_LOST, ROOT, arrived
+
+BLOCKED = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too many vCPUs"
+
+
+# --- outcomes ---------------------------------------------------------------------------------
+
+
+async def test_an_outcome_is_told_once_and_soon(world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(5)
+    world.store("j")
+    assert await world.until(1) < 0.6
+    await asyncio.sleep(30)
+    assert world.told == [("j", 0, arrived("j"))]
+
+
+async def test_outcomes_of_others_and_of_those_told_already_mean_nothing(world):
+    world.jobs.set("j", "PENDING")
+    world.watch("j", size=3)
+    world.store("somebody")
+    world.store("j", 1)
+    await asyncio.sleep(10)
+    assert world.tasks() == [("j", 1)]
+
+
+async def test_everybody_who_waits_for_a_task_is_told(world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    world.watch("j")
+    world.store("j")
+    await world.until(2)
+    assert world.tasks() == [("j", 0), ("j", 0)]
+
+
+async def test_tasks_of_several_runs_are_told(world):
+    for run in ("a", "b"):
+        world.watch(run, root=run)
+        world.store(run, root=run)
+    await world.until(2, at_most_s=1)
+    assert sorted(world.tasks()) == [("a", 0), ("b", 0)]
+
+
+async def test_the_tracker_rests_when_nobody_waits_and_begins_again(world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(1004)
+    world.store("j")
+    world.tracker.hurry(["j"])
+    await world.until(1, at_most_s=1)
+    await asyncio.sleep(1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    world.jobs.set("k", "RUNNING")
+    world.watch("k")
+    world.store("k")
+    assert await world.until(2) < 1
+
+
+async def test_who_waits_no_more_is_told_nothing_and_costs_nothing(world):
+    def nobody(index, arrival):
+        raise AssertionError
+
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 3})
+    world.watch("p", size=3, tell=nobody)
+    world.watch("p", size=3, indexes=[1])
+    world.tracker.unwatch("p", nobody)
+    world.store("p", 0, 1, 2)
+    await world.until(1)
+    await asyncio.sleep(1)
+    assert world.told == [("p", 1, arrived("p", 1))]
+    world.watch("q", size=3, tell=nobody)
+    world.tracker.unwatch("q", nobody)
+    world.tracker.unwatch("unknown", nobody)
+    sent = len(world.inbox.requests), len(world.jobs.log)
+    await asyncio.sleep(60)
+    assert (len(world.inbox.requests), len(world.jobs.log)) == sent
+
+
+async def test_those_who_wait_are_told_when_the_tracker_closes(world):
+    world.watch("j", size=2)
+    await asyncio.sleep(5)
+    await world.tracker.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert world.tasks() == [("j", 0), ("j", 1)]
+    assert all(isinstance(arrival.error, ClosedError) for _, _, arrival in world.told)
+
+
+# --- ends without an outcome ------------------------------------------------------------------
+
+
+async def test_a_job_that_failed_without_an_outcome_is_told_with_what_batch_says(world):
+    world.watch("j")
+    world.jobs.set("j", "FAILED", HOST_LOST)
+    assert await world.until(1) < 3
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+
+
+@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
+async def test_an_outcome_stored_before_the_end_wins_over_the_end(status, world):
+    """The listing that began before the job ended does not count: the outcome may be newer."""
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+
+    def end_while_listing():
+        if world.clock.now() > 1010 and world.jobs.known["j"]["status"] == "RUNNING":
+            world.store("j")
+            world.jobs.set("j", status)
+
+    world.inbox.while_listing = end_while_listing
+    await world.until(1)
+    assert world.told == [("j", 0, arrived("j"))]
+
+
+async def test_an_end_is_told_only_after_a_listing_that_began_later(world):
+    world.watch("j")
+    world.jobs.set("j", "SUCCEEDED")
+    await world.until(1)
+    (described,) = [at for at, operation, _ in world.jobs.log if operation == "describe"]
+    assert world.inbox.listed()[-1] > described
+
+
+async def test_a_child_that_failed_is_found_by_listing_the_failed_ones(world):
+    world.jobs.set("p", "PENDING", summary={"FAILED": 1, "RUNNING": 4})
+    world.jobs.set("p:3", "FAILED", HOST_LOST)
+    world.watch("p", size=5)
+    await world.until(1, at_most_s=5)
+    assert world.told == [("p", 3, Ended(world.jobs.detail("p:3")))]
+    await asyncio.sleep(60)
+    assert world.jobs.asked("list") == ["p"]
+    assert len(world.told) == 1
+
+
+async def test_an_array_whose_children_do_not_fail_is_not_listed(world):
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 5, "FAILED": 0})
+    world.watch("p", size=5)
+    await asyncio.sleep(60)
+    assert world.jobs.asked("list") == []
+
+
+async def test_the_end_of_an_array_is_the_end_of_every_child(world):
+    world.watch("p", size=3)
+    world.jobs.set("p", "FAILED", summary={"SUCCEEDED": 1, "FAILED": 2})
+    for index, status in enumerate(["SUCCEEDED", "FAILED", "FAILED"]):
+        world.jobs.set(f"p:{index}", status)
+    world.store("p", 0)
+    await world.until(3)
+    assert {index: arrival for _, index, arrival in world.told} == {
+        0: arrived("p", 0),
+        1: Ended(world.jobs.detail("p:1")),
+        2: Ended(world.jobs.detail("p:2")),
+    }
+
+
+async def test_a_child_that_still_ends_after_its_array_is_waited_for(world):
+    """A terminated array is FAILED at once, and its children take their time to clean up."""
+    world.watch("p", size=2)
+    world.jobs.set("p", "FAILED", "stopped", summary={"RUNNING": 2})
+    for index in range(2):
+        world.jobs.set(f"p:{index}", "RUNNING")
+    await asyncio.sleep(25)
+    assert world.told == []
+    asked = world.jobs.asked("describe")
+    assert len(asked) <= 30
+    world.store("p", 0)
+    world.jobs.set("p:1", "FAILED", "stopped")
+    await world.until(2, at_most_s=3)
+    assert {index: arrival for _, index, arrival in world.told} == {
+        0: arrived("p", 0),
+        1: Ended(world.jobs.detail("p:1")),
+    }
+
+
+async def test_a_job_just_submitted_may_be_missing_for_a_while(world):
+    world.watch("j")
+    await asyncio.sleep(30)
+    world.jobs.set("j", "RUNNING")
+    await asyncio.sleep(120)
+    assert world.told == []
+    world.store("j")
+    await world.until(1)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_job_that_batch_forgot_is_lost_after_a_bound(size, world):
+    world.watch("j", size=size)
+    assert 60 <= await world.until(size) <= 90
+    assert world.told == [("j", index, Ended(None)) for index in range(size)]
+
+
+async def test_a_job_that_batch_remembers_in_the_end_lives_on(world):
+    """Between the two questions that would have called it lost, Batch knows it again."""
+    world.watch("j")
+    looks = len(world.inbox.requests)
+
+    def remember_while_it_is_looked_for():
+        if world.jobs.known or world.clock.now() < 1060:
+            return
+        watch = world.tracker._watches["j"]
+        if watch.ended:
+            world.jobs.set("j", "RUNNING")
+
+    world.inbox.while_listing = remember_while_it_is_looked_for
+    await asyncio.sleep(300)
+    assert world.jobs.known
+    assert world.told == []
+    asked = len(world.jobs.log)
+    await asyncio.sleep(100)
+    assert len(world.jobs.log) - asked <= 15
+    assert len(world.inbox.requests) > looks
+    world.jobs.set("j", "FAILED", HOST_LOST)
+    await world.until(1)
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+
+
+async def test_a_job_that_batch_forgot_has_its_outcome_all_the_same(world):
+    world.watch("j")
+    world.store("j")
+    await world.until(1)
+    assert world.told == [("j", 0, arrived("j"))]
+
+
+async def test_who_comes_after_the_end_of_an_array_is_told_too(world):
+    full = [True]
+    world.jobs.set("p", "FAILED", summary={"FAILED": 2})
+    for index in range(2):
+        world.jobs.set(f"p:{index}", "FAILED", HOST_LOST)
+    world.watch("p", size=2, indexes=[0], is_full=lambda: full[0])
+    await asyncio.sleep(10)
+    world.watch("p", size=2, indexes=[1])
+    full[0] = False
+    await world.until(2, at_most_s=10)
+    assert sorted(world.tasks()) == [("p", 0), ("p", 1)]
+
+
+# --- jobs that cannot be placed ---------------------------------------------------------------
+
+
+async def test_a_blocked_job_is_warned_of_once_and_left_alone(world, caplog):
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
+    world.watch("j")
+    await asyncio.sleep(3600)
+    assert world.told == []
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"job j waits, Batch says {BLOCKED!r}; to do: ask for ")
+
+
+async def test_a_job_blocked_for_stuck_timeout_is_ended_with_batch_s_words(world):
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
+    world.watch("j", stuck_timeout_s=300)
+    assert 300 <= await world.until(1) <= 360
+    reason = f"farcall: stuck for 300 s: {BLOCKED}"
+    assert world.jobs.asked("terminate") == [("j", reason)]
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+
+
+async def test_many_blocked_jobs_are_warned_of_and_ended_together(world, caplog):
+    for n in range(250):
+        world.jobs.set(f"j{n}", "RUNNABLE", BLOCKED if n < 249 else "CAPACITY:INSUFFICIENT")
+        world.watch(f"j{n}", stuck_timeout_s=100)
+    await world.until(250, at_most_s=200)
+    assert len(caplog.records) == 3 + 1
+    assert f"job j0 (and 99 more) waits, Batch says {BLOCKED!r}" in caplog.text
+    assert {verdict(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
+    assert sorted(job_id for job_id, _ in world.jobs.asked("terminate")) == sorted(
+        world.jobs.known
+    )
+
+
+async def test_an_array_none_of_whose_children_can_be_placed_is_told_of_and_ended(world, caplog):
+    """Of the array as a whole Batch says that it is pending, for ever."""
+    world.jobs.set("a", "PENDING", summary={"RUNNABLE": 3, "RUNNING": 0})
+    for index in range(3):
+        world.jobs.set(f"a:{index}", "RUNNABLE", "" if index else BLOCKED)
+    world.watch("a", 3, stuck_timeout_s=300)
+    await asyncio.sleep(30)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"job a waits, Batch says {BLOCKED!r}; to do: ")
+    assert world.jobs.asked("terminate") == []
+    await asyncio.sleep(330)
+    ((job_id, reason),) = set(world.jobs.asked("terminate"))
+    assert (job_id, reason) == ("a", f"farcall: stuck for 300 s: {BLOCKED}")
+    for index in range(3):
+        world.jobs.set(f"a:{index}", "FAILED", reason, isTerminated=True)
+    await world.until(3)
+    assert {verdict(arrival.detail).kind for _, _, arrival in world.told} == {JobStuckError}
+
+
+async def test_an_array_of_which_something_runs_is_not_blocked(world, caplog):
+    world.jobs.set("a", "PENDING", summary={"RUNNABLE": 2, "RUNNING": 1})
+    world.jobs.set("a:0", "RUNNABLE", BLOCKED)
+    world.watch("a", 3, stuck_timeout_s=100)
+    await asyncio.sleep(600)
+    assert (caplog.records, world.jobs.asked("terminate")) == ([], [])
+    asked = {job_id for ids in world.jobs.asked("describe") for job_id in ids}
+    assert asked == {"a"}
+
+
+async def test_a_stuck_job_whose_end_was_refused_is_ended_later(world):
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
+    world.watch("j", stuck_timeout_s=100)
+    await asyncio.sleep(90)
+    world.jobs.refusal = no_answer()
+    await asyncio.sleep(60)
+    assert world.jobs.asked("terminate")
+    world.jobs.refusal = None
+    await world.until(1, at_most_s=60)
+    assert world.told == [("j", 0, Ended(world.jobs.detail("j")))]
+
+
+async def test_a_job_that_was_blocked_for_a_moment_is_not_stuck(world):
+    world.watch("j", stuck_timeout_s=300)
+    for reason in (BLOCKED, ""):
+        world.jobs.set("j", "RUNNABLE", reason)
+        await asyncio.sleep(200)
+    world.jobs.set("j", "RUNNABLE", BLOCKED)
+    await asyncio.sleep(200)
+    assert world.jobs.asked("terminate") == []
+
+
+# --- what others tell -------------------------------------------------------------------------
+
+
+async def test_what_batch_said_last_is_known_without_a_question(world):
+    assert world.tracker.latest("p") is None
+    world.jobs.set("p", "PENDING", summary={"RUNNING": 2, "RUNNABLE": 1})
+    world.watch("p", size=3)
+    assert world.tracker.latest("p") is None
+    await asyncio.sleep(2)
+    asked = len(world.jobs.log)
+    assert world.tracker.latest("p").status_summary == {"RUNNING": 2, "RUNNABLE": 1}
+    assert world.tracker.latest("p").status is JobStatus.PENDING
+    assert len(world.jobs.log) == asked
+
+
+# --- when looking fails -----------------------------------------------------------------------
+
+UNREACHABLE = ServiceError("ListObjectsV2 failed: no route", operation="ListObjectsV2")
+DENIED = ServiceError("ListObjectsV2 refused", operation="ListObjectsV2", code="AccessDenied")
+EXPIRED = ServiceError(
+    "ListObjectsV2 refused; renew the credentials", operation="ListObjectsV2", code="ExpiredToken"
+)
+NO_BUCKET = SettingsError("no such bucket", option="s3_bucket_name")
+
+
+async def test_a_listing_that_fails_for_minutes_is_endured(world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    world.inbox.failures[ROOT] = UNREACHABLE
+    await asyncio.sleep(500)
+    assert world.told == []
+    del world.inbox.failures[ROOT]
+    world.store("j")
+    await world.until(1)
+    assert world.tasks() == [("j", 0)]
+
+
+async def test_a_listing_that_fails_for_too_long_is_told_to_all_who_wait(world):
+    world.watch("j", size=2)
+    world.watch("k")
+    world.inbox.failures[ROOT] = UNREACHABLE
+    assert 600 <= await world.until(3) <= 700
+    for job_id, _, arrival in world.told:
+        assert str(arrival.error).startswith(f"{UNREACHABLE}; job {job_id} (n) goes on")
+        one = f"{job_id}:INDEX" if job_id == "j" else job_id
+        assert f"`farcall attach {one}`" in str(arrival.error)
+        assert "`farcall recover run`" in str(arrival.error)
+        assert is_unseen(arrival.error)
+
+
+@pytest.mark.parametrize("failure", [DENIED, NO_BUCKET])
+async def test_a_permanent_refusal_is_told_to_all_who_wait_for_that_run_at_once(failure, world):
+    world.jobs.set("other", "RUNNING")
+    world.watch("other", root="another/v1/run")
+    world.watch("j", size=2)
+    world.watch("k")
+    world.inbox.failures[ROOT] = failure
+    assert await world.until(3) < 2
+    assert sorted(world.tasks()) == [("j", 0), ("j", 1), ("k", 0)]
+    assert all(str(arrival.error).startswith(str(failure)) for _, _, arrival in world.told)
+    await asyncio.sleep(10)
+    world.store("other", root="another/v1/run")
+    await world.until(4, at_most_s=1)
+    assert world.told[3] == ("other", 0, arrived("other"))
+
+
+async def test_batch_s_refusal_is_told_too(world):
+    world.watch("j")
+    world.jobs.failure = refusal("AccessDeniedException", 403)
+    await world.until(1, at_most_s=10)
+    assert world.told[0][2].error.code == "AccessDeniedException"
+
+
+async def test_outcomes_arrive_while_batch_cannot_be_reached(world):
+    world.watch("j", size=2)
+    world.jobs.failure = no_answer()
+    await asyncio.sleep(300)
+    world.store("j", 0)
+    await world.until(1, at_most_s=10)
+    assert await world.until(2) > 200
+    assert world.told[0] == ("j", 0, arrived("j", 0))
+    assert isinstance(world.told[1][2].error, ServiceError)
+
+
+async def test_what_keeps_from_looking_is_said_each_minute_until_it_passes(world, caplog):
+    """Once for all that fails by the same, and for whoever shows it."""
+    trouble = world.tracker.trouble
+    world.jobs.set("j", "PENDING", summary={"RUNNING": 200})
+    world.jobs.set("k", "RUNNING")
+    world.watch("j", size=200)  # which is looked for by itself
+    world.watch("k")
+    await asyncio.sleep(5)
+    assert trouble.text == ""
+    world.inbox.failures[ROOT] = EXPIRED
+    world.jobs.failure = refusal("ExpiredTokenException", 403)
+    await asyncio.sleep(200)
+    assert "renew the credentials" in trouble.text
+    assert "jobs go on meanwhile; trying again for" in trouble.text
+    assert 3 <= len(caplog.records) <= 5
+    assert all("renew the credentials" in record.message for record in caplog.records)
+    caplog.clear()
+    world.inbox.failures.clear()
+    world.jobs.failure = None
+    await asyncio.sleep(30)
+    assert trouble.text == ""
+    (again,) = caplog.records
+    assert again.message.startswith("AWS answers again")
+    assert world.told == []
+
+
+async def test_nothing_is_said_of_what_nobody_waits_for_any_more(world):
+    def tell(index, arrival):
+        raise AssertionError
+
+    world.watch("j", tell=tell)
+    world.inbox.failures[ROOT] = EXPIRED
+    world.jobs.failure = refusal("ExpiredTokenException", 403)
+    await asyncio.sleep(30)
+    assert world.tracker.trouble.text != ""
+    world.tracker.unwatch("j", tell)
+    await asyncio.sleep(30)
+    assert world.tracker.trouble.text == ""
+
+
+async def test_after_a_failure_new_tasks_have_their_own_patience(world):
+    world.watch("j")
+    world.inbox.failures[ROOT] = UNREACHABLE
+    await world.until(1)
+    await asyncio.sleep(10)
+    world.watch("k")
+    await asyncio.sleep(300)
+    assert world.tasks() == [("j", 0)]
+
+
+@pytest.mark.parametrize("side", ["inbox", "batch"])
+async def test_what_nobody_foresaw_leaves_nobody_waiting(side, world):
+    """Whatever is raised while looking, the tasks are told in the end, or looked for again."""
+    world.watch("j")
+    failure = RuntimeError("a bug, or something new in a library")
+    if side == "inbox":
+        world.inbox.failures[ROOT] = failure
+    else:
+        world.jobs.failure = failure
+    await world.until(1, at_most_s=700)
+    assert isinstance(world.told[0][2].error, FarcallError)
+    assert world.told[0][2].error.__cause__ is failure
+
+
+# --- the end of it ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 200])
+async def test_closing_ends_the_looking_though_news_come_in_the_same_moment(size, world):
+    world.jobs.set("j", "RUNNING", summary={"RUNNING": size})
+    world.watch("j", size)
+    await asyncio.sleep(1000)  # by now both pollers rest for long between two looks
+    world.tracker.hurry(["j"])
+    closing = asyncio.ensure_future(world.tracker.close())
+    await asyncio.wait([closing], timeout=600)
+    assert closing.done()
+    (end,) = {arrival.error for _, _, arrival in world.told}
+    assert isinstance(end, ClosedError)
+
+
+# --- questions --------------------------------------------------------------------------------
+
+
+async def test_many_who_ask_for_jobs_share_a_call(world):
+    for n in range(5):
+        world.jobs.set(f"j{n}", "RUNNING")
+    asked = [world.tracker.detail(f"j{n % 6}") for n in range(30)]
+    found = await asyncio.gather(*asked)
+    assert [detail and detail.job_id for detail in found[:6]] == [
+        *(f"j{n}" for n in range(5)),
+        None,
+    ]
+    assert len(world.jobs.log) == 1
+
+
+async def test_a_refused_question_is_told_to_each_who_asked(world):
+    world.jobs.failure = refusal("AccessDeniedException", 403)
+    asked = [world.tracker.detail("a"), world.tracker.detail("b")]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [error.code for error in found] == ["AccessDeniedException"] * 2
+
+
+async def test_of_many_questions_the_first_are_answered_before_the_last_are_asked(world):
+    for n in range(250):
+        world.jobs.set(f"j{n}", "RUNNING")
+    asked = [asyncio.ensure_future(world.tracker.detail(f"j{n}")) for n in range(250)]
+    assert (await asked[0]).job_id == "j0"
+    assert len(world.jobs.log) < 3
+    assert [detail.job_id for detail in await asyncio.gather(*asked)] == [
+        f"j{n}" for n in range(250)
+    ]
+    assert [len(ids) for ids in world.jobs.asked("describe")] == [100, 100, 50]

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import threading
+import types
+import typing
+
+import cloudpickle
+import cloudpickle.cloudpickle as internals
+import numpy as np
+import pytest
+
+from farcall.model.errors import TaskNotPicklableError
+from farcall.payload.pickling import check_callable, pack_calls, pack_function
+from farcall.payload.unpickling import load
+from farcall_runtime import envelope
+from tests.unit.fakes import joined, unpickled
+
+
+def pack(*args, **kwargs):
+    (packed,) = pack_calls([[(args, kwargs)]])
+    return packed
+
+
+# --- functions --------------------------------------------------------------------------------
+
+
+class Counter:
+    def __init__(self, step):
+        self.step = step
+
+    def count(self, x):
+        return x + self.step
+
+    @staticmethod
+    def double(x):
+        return 2 * x
+
+    def __call__(self, x):
+        return self.count(x)
+
+
+def closure(step):
+    def add(x):
+        return x + step
+
+    return add
+
+
+def plus(x, step):
+    return x + step
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        closure(5),
+        lambda x: x + 5,
+        Counter(5).count,
+        Counter(5),
+        functools.partial(plus, step=5),
+        functools.wraps(plus)(lambda x: x + 5),
+    ],
+    ids=["closure", "lambda", "method", "object", "partial", "wrapped"],
+)
+def test_functions_of_every_kind_travel(function):
+    assert unpickled(pack_function(function))(10) == 15
+
+
+def test_functions_of_every_kind_run_where_their_module_is_not(remote):
+    functions = [closure(5), Counter(5).count, Counter(5), functools.partial(plus, step=5)]
+
+    def call_all(x):
+        return [function(x) for function in functions]
+
+    assert remote(call_all, 10).unwrap() == [15] * 4
+
+
+def test_equal_functions_have_equal_bytes():
+    one, other = pack_function(plus), pack_function(plus)
+    assert (one.sha256, joined(one)) == (other.sha256, joined(other))
+
+
+def test_size_and_digest_are_those_of_the_bytes():
+    packed = pack({"a": np.arange(10_000)}, b=bytes(5000))
+    data = joined(packed)
+    assert (packed.size, packed.sha256) == (len(data), hashlib.sha256(data).digest())
+
+
+def generate():
+    yield 1
+
+
+async def agenerate():
+    yield 1
+
+
+async def coroutine():
+    return 1
+
+
+@pytest.mark.parametrize("function", [generate, agenerate])
+def test_a_generator_function_is_refused_with_a_way_out(function):
+    with pytest.raises(TaskNotPicklableError, match=f"{function.__name__} is a generator .* list"):
+        check_callable(function)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TaskNotPicklableError, match="3 is a int, not a function"):
+        check_callable(3)
+
+
+@pytest.mark.parametrize("function", [plus, coroutine, len, Counter(1), Counter, closure(1)])
+def test_whatever_can_be_called_is_accepted(function):
+    check_callable(function)
+
+
+# --- what cannot travel -----------------------------------------------------------------------
+
+
+def test_a_function_that_holds_a_lock_is_named():
+    lock = threading.Lock()
+
+    def locked(x):
+        with lock:
+            return x
+
+    with pytest.raises(TaskNotPicklableError, match=r"function \S*locked cannot be pickled") as e:
+        pack_function(locked)
+    assert isinstance(e.value.__cause__, TypeError)
+
+
+def test_an_argument_that_cannot_travel_is_named_by_its_place():
+    with pytest.raises(TaskNotPicklableError, match=r"argument 2 \(lock\) cannot be pickled"):
+        pack(1, threading.Lock())
+
+
+def test_an_argument_that_cannot_travel_is_named_by_its_name():
+    with pytest.raises(TaskNotPicklableError, match=r"argument source \(generator\)"):
+        pack(1, source=(i for i in range(3)))
+
+
+# --- large values -----------------------------------------------------------------------------
+
+
+def shares_memory(packed, array):
+    start = array.__array_interface__["data"][0]
+    views = [p for p in packed.pieces if isinstance(p, memoryview)]
+    found = [np.frombuffer(view, np.uint8).__array_interface__["data"][0] for view in views]
+    return start in found
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_travels_out_of_band_without_a_copy(order):
+    array = np.asarray(np.arange(100_000.0).reshape(100, -1), order=order)
+    packed = pack(array)
+    assert shares_memory(packed, array)
+    ((copy,), _) = unpickled(packed)[0]
+    np.testing.assert_array_equal(copy, array)
+    assert copy.flags["ALIGNED"]
+
+
+def test_an_array_comes_back_on_the_memory_of_the_outcome():
+    data = bytearray(joined(pack(np.zeros(10_000))))
+    ((copy,), _) = load(envelope.unpack(data))[0]
+    assert copy.flags["WRITEABLE"]
+    assert np.shares_memory(copy, np.frombuffer(data, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(100_000)[::3], np.zeros(0), np.array([{}, None]), np.array(5)]
+)
+def test_arrays_of_other_shapes_travel_too(array):
+    ((copy,), _) = unpickled(pack(array))[0]
+    np.testing.assert_array_equal(copy, array)
+
+
+def test_large_bytes_are_not_copied():
+    data = bytes(1_000_000)
+    assert any(piece is data for piece in pack(data).pieces)
+
+
+# --- the project's modules --------------------------------------------------------------------
+
+
+def test_a_function_of_the_project_runs_where_the_project_is_not(remote, models):
+    result = remote(models.move, models.Point(1), 2).unwrap()
+    assert result == models.Point(7)
+
+
+def test_what_is_installed_is_not_taken_along(models):
+    packed = pack_function(functools.partial(np.linalg.norm, ord=2))
+    assert packed.size < 1000
+    assert b"labkit" not in joined(packed)
+
+
+def test_the_registry_of_cloudpickle_is_left_as_it_was(models):
+    cloudpickle.register_pickle_by_value(models)
+    try:
+        before = cloudpickle.list_registry_pickle_by_value()
+        pack_function(models.move)
+        pack(models.Point(1))
+        with pytest.raises(TaskNotPicklableError):
+            pack(threading.Lock())
+        assert cloudpickle.list_registry_pickle_by_value() == before == {"labkit.models"}
+    finally:
+        cloudpickle.unregister_pickle_by_value(models)
+
+
+def test_a_module_that_was_replaced_by_another_harms_nobody(models, monkeypatch):
+    """As notebooks and test runners do: one module goes, another comes, and as many are left."""
+    pack_function(plus)
+    monkeypatch.delitem(sys.modules, "labkit.models")
+    monkeypatch.setitem(sys.modules, "labkit.other", types.ModuleType("labkit.other"))
+    assert unpickled(pack_function(plus))(1, 2) == 3
+    assert unpickled(pack(1)) == [((1,), {})]
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+def test_a_project_beside_the_interpreter_s_own_folders_is_the_user_s(remote, monkeypatch):
+    """As /usr/src/app is below a Python in /usr, and a project around its own environment."""
+    name = "labkit_beside"
+    module = types.ModuleType(name)
+    module.__file__ = f"{sys.prefix}/src/app/{name}.py"
+    exec("def answer():\n    return 42", vars(module))  # a module without a file
+    monkeypatch.setitem(sys.modules, name, module)
+    assert remote(module.answer).unwrap() == 42
+
+
+# --- classes come home ------------------------------------------------------------------------
+
+
+def test_an_instance_is_of_the_class_known_here(remote, models):
+    result = remote(models.move, models.Point(1), 2).unwrap()
+    assert type(result) is models.Point
+
+
+def test_the_class_known_here_stays_as_it_is(remote, models):
+    before = dict(vars(models.Point))
+    remote(models.move, models.Point(1), 2)
+    after = dict(vars(models.Point))
+    after.pop("__slotnames__", None)  # pickle's own note
+    assert (models.Point.made, after) == (0, before)
+
+
+def test_an_enumeration_s_member_is_the_one_known_here(remote, models):
+    assert remote(models.paint, models.Color.RED).unwrap() is models.Color.BLUE
+
+
+def test_a_nested_class_is_the_one_known_here_and_stays_as_it_is(remote, models):
+    result = remote(models.nest, models.Shape.Point(4)).unwrap()
+    assert (type(result), result.x) == (models.Shape.Point, 4)
+    assert models.Shape.Point.sides == 0
+
+
+def test_a_class_made_in_the_container_is_not_taken_for_another_of_its_name(remote, models):
+    result = remote(models.local_point, 4).unwrap()
+    assert not isinstance(result, models.Point)
+    assert result.x == 4
+
+
+def test_a_class_of_a_function_here_stays_as_it_is(remote):
+    class Tally:
+        total = 0
+
+        def add(self, x):
+            type(self).total += x
+            return self
+
+    def work(tally):
+        return tally.add(5)
+
+    add = Tally.add
+    assert type(remote(work, Tally()).unwrap()) is Tally
+    assert (Tally.total, Tally.add) == (0, add)
+
+
+def test_a_class_that_only_the_container_knows_comes_along(remote, models):
+    def work():
+        Made = typing.NamedTuple("Made", [("x", int)])  # noqa: UP014
+        return Made(3)
+
+    result = remote(work).unwrap()
+    assert (result.x, type(result).__name__) == (3, "Made")
+
+
+def test_classes_are_found_by_name_in_another_process(models):
+    """As when a job is joined again after a crash: the class had not travelled from here."""
+    packed = [pack_function(models.Point), pack_function(models.Shape.Point)]
+    internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
+    internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
+    assert [unpickled(one) for one in packed] == [models.Point, models.Shape.Point]
+
+
+def test_an_enumeration_is_found_by_name_in_another_process(models):
+    packed = pack_function(models.Color)
+    internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
+    internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
+    assert unpickled(packed) is models.Color

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from farcall.model import errors
+from farcall.payload import results
+from farcall_runtime import failures
+from farcall_runtime.contract import OutcomeStatus
+from tests.support import broken
+from tests.unit.fakes import JOB, done
+
+
+def note_of(error):
+    """The remote traceback, wherever this Python shows it."""
+    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, 0, "", [], {"a": (1, 2)}, b"x" * 5000, ValueError("v")])
+def test_a_value_comes_back(remote, value):
+    result = remote(lambda: value)
+    assert repr(result.unwrap()) == repr(value)
+    assert result.error is None
+
+
+def test_each_call_of_a_chunk_has_its_own_result(container):
+    def half(x):
+        return 12 // x
+
+    records, value = container.run(half, [((n,), {}) for n in (1, 0, 3)])
+    found = results.read(done(*records), value, JOB)
+    assert [found[0].unwrap(), found[2].unwrap()] == [12, 4]
+    with pytest.raises(ZeroDivisionError):
+        found[1].unwrap()
+    assert [results.is_success(done(record)) for record in records] == [True, False, True]
+
+
+def test_an_outcome_without_values_is_no_success():
+    assert not results.is_success({"status": OutcomeStatus.KILLED, "results": []})
+
+
+def test_a_coroutine_function_is_awaited_there(remote):
+    async def work(x):
+        await asyncio.sleep(0)
+        return x
+
+    assert remote(work, 4).unwrap() == 4
+
+
+# --- exceptions -------------------------------------------------------------------------------
+
+
+def test_an_exception_is_the_one_that_was_raised_with_the_remote_traceback(remote):
+    def deep(x):
+        raise KeyError("missing", x)
+
+    def work(x):
+        deep(x)
+
+    error = remote(work, 3).error
+    assert (type(error), error.args) == (KeyError, ("missing", 3))
+    text = note_of(error)
+    assert "Raised in AWS Batch job job-1 (simulate), attempt 1:" in text
+    assert "in deep" in text
+    assert "KeyError: ('missing', 3)" in text
+    assert "farcall_runtime" not in text
+
+
+def test_the_remote_traceback_is_shown_with_the_exception(remote):
+    def work():
+        raise ValueError("wrong")
+
+    try:
+        remote(work).unwrap()
+    except ValueError:
+        shown = traceback.format_exc()
+    assert "in work" in shown
+    assert "Raised in AWS Batch job job-1" in shown
+
+
+def test_an_exception_with_a_constructor_of_its_own_keeps_its_attributes(remote, models):
+    error = remote(models.fail, 7).error
+    assert type(error) is models.LabError
+    assert (error.code, error.hint, str(error)) == (7, "look", "lab error 7")
+
+
+def test_an_operating_system_error_keeps_its_number(remote):
+    def work():
+        Path("/no/such/file").read_text()
+
+    error = remote(work).error
+    assert (type(error), error.errno, error.filename) == (FileNotFoundError, 2, "/no/such/file")
+
+
+def test_an_operating_system_error_with_a_constructor_of_its_own_keeps_its_number(remote):
+    class FullError(OSError):
+        def __init__(self, where):
+            super().__init__(28, "disk is full")
+            self.where = where
+
+    def work():
+        raise FullError("/data")
+
+    error = remote(work).error
+    assert (type(error), error.where) == (FullError, "/data")
+    assert (error.errno, str(error)) == (28, "[Errno 28] disk is full")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
+def test_a_group_of_exceptions_is_a_group(remote):
+    def work():
+        raise ExceptionGroup("both", [ValueError("one"), KeyError("two")])  # noqa: F821
+
+    error = remote(work).error
+    assert type(error).__name__ == "ExceptionGroup"
+    assert [repr(member) for member in error.exceptions] == [
+        "ValueError('one')",
+        "KeyError('two')",
+    ]
+
+
+def test_an_exception_whose_arguments_cannot_travel_is_still_of_its_class(remote):
+    def work():
+        import threading
+
+        raise RuntimeError("locked", threading.Lock())
+
+    error = remote(work).error
+    assert (type(error), error.args[0]) == (RuntimeError, "locked")
+    assert "lock" in error.args[1]
+
+
+def test_an_exception_of_a_class_that_only_the_container_has_is_told_as_text(remote, tmp_path):
+    (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
+    folder = str(tmp_path)
+
+    def work():
+        import sys
+
+        sys.path.insert(0, folder)
+        import only_there
+
+        raise only_there.ThereError("gone")
+
+    error = remote(work).error
+    assert type(error) is errors.TaskError
+    assert "the function raised only_there.ThereError: gone" in str(error)
+    assert "in work" in str(error)
+    assert (error.job_id, error.attempts) == ("job-1", 1)
+
+
+def test_a_cause_is_kept(remote):
+    def work():
+        try:
+            {}["a"]
+        except KeyError as error:
+            raise ValueError("no a") from error
+
+    error = remote(work).error
+    assert (repr(error), repr(error.__cause__)) == ("ValueError('no a')", "KeyError('a')")
+    assert error.__suppress_context__ is True
+
+
+def test_a_context_is_kept(remote):
+    def work():
+        try:
+            {}["a"]
+        except KeyError:
+            [][1]
+
+    error = remote(work).error
+    assert (type(error), repr(error.__context__)) == (IndexError, "KeyError('a')")
+    if hasattr(error, "add_note"):
+        assert error.__cause__ is None
+
+
+def test_a_cause_that_only_the_container_has_is_kept_as_text(remote, tmp_path):
+    (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
+    folder = str(tmp_path)
+
+    def work():
+        import sys
+
+        sys.path.insert(0, folder)
+        import only_there
+
+        raise ValueError("here") from only_there.ThereError("gone")
+
+    error = remote(work).error
+    assert (type(error), str(error.__cause__)) == (ValueError, "only_there.ThereError: gone")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_would_end_this_process_is_a_task_error(remote, kind):
+    def work():
+        raise kind(3)
+
+    error = remote(work).error
+    assert type(error) is errors.TaskError
+    assert f"the function raised {kind.__name__}: 3" in str(error)
+
+
+def test_an_exception_that_cannot_say_itself_arrives(remote):
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def work():
+        raise MuteError(1)
+
+    error = remote(work).error
+    assert (type(error), error.args) == (MuteError, (1,))
+
+
+class Ending(BaseException):
+    """What no ``except Exception`` catches, and that cannot even be shown."""
+
+    def __str__(self):
+        raise SystemExit(4)
+
+
+class CancelError(asyncio.CancelledError, Exception):
+    """A cancel to whoever awaits, an error to ``except Exception``."""
+
+
+ENDS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, CancelError, Ending]
+
+
+def spring(kind, pid, make=int, *args):
+    """Raise in one process; anywhere else make something."""
+    if os.getpid() == pid:
+        raise kind(3)
+    return make(*args)
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_value_whose_reading_would_end_this_process_is_an_error_of_its_call(container, kind):
+    here = os.getpid()
+
+    class Springing:
+        def __reduce__(self):
+            return spring, (kind, here)
+
+    records, value = container.run(lambda x: x or Springing(), [((n,), {}) for n in (1, 0, 3)])
+    one, trapped, three = results.read(done(*records), value, JOB)
+    assert (one.unwrap(), three.unwrap()) == (1, 3)
+    with pytest.raises(errors.ResultNotPicklableError, match=f"unpickled here .{kind.__name__}"):
+        trapped.unwrap()
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_an_exception_whose_reading_would_end_this_process_is_a_task_error(remote, kind):
+    here = os.getpid()
+
+    class SpringingError(Exception):
+        def __reduce__(self):
+            return spring, (kind, here, SpringingError, *self.args)
+
+    def work():
+        raise SpringingError("what happened")
+
+    error = remote(work).error
+    assert type(error) is errors.TaskError
+    assert "SpringingError: what happened" in str(error)
+
+
+def test_an_exception_that_would_cancel_or_end_whoever_gets_it_is_a_task_error(remote):
+    class StopError(SystemExit, Exception):
+        pass
+
+    for kind in (CancelError, StopError):
+
+        def work(kind=kind):
+            raise kind("enough")
+
+        error = remote(work).error
+        assert type(error) is errors.TaskError
+        assert f"{kind.__qualname__}: enough" in str(error)
+
+
+@pytest.mark.parametrize("attribute", ["__class__", "__dict__", "__notes__", "__cause__"])
+def test_an_exception_that_ends_whoever_looks_at_it_arrives(remote, attribute):
+    here = os.getpid()
+
+    class SpringingError(Exception):
+        def __getattribute__(self, name):
+            if name == attribute:
+                spring(SystemExit, here)
+            return super().__getattribute__(name)
+
+    def work():
+        raise SpringingError("what happened")
+
+    assert type(remote(work).error) is SpringingError
+
+
+@pytest.mark.parametrize("way", broken.WAYS, ids=lambda way: way.__name__)
+def test_an_exception_whose_own_code_fails_arrives_with_its_traceback(remote, way):
+    error = remote(way).error
+
+    said, told = failures.in_words(error), failures.with_traceback(error, None)
+    assert broken.MESSAGE in said or "str() raised" in said
+    notes = vars(error).get("__notes__")
+    notes = notes if isinstance(notes, list) else []  # of Python 3.10, which knows no notes
+    assert f", in {way.__name__}\n" in "\n".join([*notes, told])
+    assert max(len(said), len(told)) < 70_000
+    (said + told).encode()
+
+
+# --- values and functions that cannot be read -------------------------------------------------
+
+
+def test_a_value_that_cannot_be_pickled_is_named(remote):
+    def work():
+        import threading
+
+        return threading.Lock()
+
+    error = remote(work).error
+    assert type(error) is errors.ResultNotPicklableError
+    assert "the function returned a lock, which cannot be pickled (TypeError: " in str(error)
+    assert "To do: return plain data" in str(error)
+
+
+def test_a_value_that_cannot_be_read_here_is_explained(remote, tmp_path):
+    (tmp_path / "only_there.py").write_text("class Thing:\n    pass\n")
+    folder = str(tmp_path)
+
+    def work():
+        import sys
+
+        sys.path.insert(0, folder)
+        import only_there
+
+        return only_there.Thing()
+
+    error = remote(work).error
+    assert type(error) is errors.ResultNotPicklableError
+    assert "No module named 'only_there'" in str(error)
+    assert isinstance(error.__cause__, ModuleNotFoundError)
+
+
+def test_a_function_that_cannot_be_read_there_is_explained(remote, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "only_here.py").write_text("def work():\n    pass\n")
+    monkeypatch.syspath_prepend(folder)
+    only_here = importlib.import_module("only_here")
+    try:
+        error = remote(only_here.work).error
+    finally:
+        del sys.modules["only_here"]
+    assert type(error) is errors.TaskError
+    assert "the image cannot read the function or its arguments" in str(error)
+    assert "No module named 'only_here'" in str(error)

@@ -1,0 +1,423 @@
+"""Supervisor and task's process: what is sent arrives, and what others send counts for nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from farcall_runtime import channel, envelope
+from farcall_runtime.channel import BrokenError, Slate
+from tests.support.patience import until
+
+RECORD = {"status": "returned"}
+
+
+def plain(result):
+    """Return a result with its parts as bytes."""
+    return result.record, list(map(bytes, result.parts)), result.left
+
+
+class Ends:
+    """Both ends, in one process, and how often the supervisor was asked something."""
+
+    def __init__(self):
+        self.supervisor, self.task = channel.pair()
+        self.supervisor.go(["go"])
+        assert self.task.wait() == ["go"]
+        self.asked = []
+        self.results = []
+
+    def answer(self, may_go_on):
+        self.asked.append(may_go_on)
+        return may_go_on or [5, 7]
+
+    def hear(self):
+        """Take in what there is; return whether the socket has come to its end."""
+        with contextlib.suppress(EOFError):
+            while self.supervisor.listen(self.take, self.answer):
+                pass
+            return False
+        return True
+
+    def take(self, result):
+        self.results.append(plain(result))
+
+    def write(self, data):
+        """Write to the task's descriptor as the function might."""
+        os.write(self.task._socket.fileno(), data)
+
+    def serve(self, until):
+        """Hear, in a thread of its own, until an event."""
+
+        def run():
+            while not until.is_set():
+                select.select([self.supervisor], [], [], 0.05)
+                self.hear()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+
+@pytest.fixture(params=["SOCK_SEQPACKET", "SOCK_DGRAM"])
+def ends(request, monkeypatch):
+    monkeypatch.setattr(channel, "_KIND", getattr(socket, request.param))
+    made = Ends()
+    yield made
+    made.supervisor.close()
+    made.task.forget()
+    made.task._socket.detach()  # its descriptor may be another's by now
+
+
+@contextlib.contextmanager
+def served(ends):
+    """Have the supervisor listen meanwhile."""
+    ended = threading.Event()
+    thread = ends.serve(ended)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        ends.hear()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [[b""]],
+        [[b"a", b"", b"bc"], [b"d"]],
+        [[os.urandom(channel._MOST_BYTES * 3 + 1)], [b"x"]],
+        [[os.urandom(channel._LARGE_BYTES)]],
+        [[b"%d" % n for n in range(3 * channel._MOST_PIECES)]],
+    ],
+    ids=["none", "empty", "pieces", "large", "larger", "many"],
+)
+def test_results_arrive_whole_and_in_order(ends, parts):
+    with served(ends):
+        ends.task.hand_over(RECORD, parts, 2)
+        ends.task.hand_over({"status": "raised", "text": "x" * 500_000}, [], 1)
+        ends.task.hand_over(RECORD, parts, 0)
+
+    whole = [b"".join(part) for part in parts]
+    (first, second, third) = ends.results
+    assert first == (RECORD, whole, 2)
+    assert (second[0]["status"], len(second[0]["text"]), second[1:]) == (
+        "raised",
+        500_000,
+        ([], 1),
+    )
+    assert third == (RECORD, whole, 0)
+    assert not ends.supervisor.has_noise
+
+
+def test_questions_are_answered(ends):
+    with served(ends):
+        assert ends.task.goes_on() is True
+        assert ends.task.written() == [5, 7]
+    assert ends.asked == [True, False]
+
+
+@pytest.mark.parametrize("size", [0, 10, 1 << 20])
+def test_a_question_that_comes_with_a_result_is_answered_when_that_is_there(ends, size):
+    there = []
+
+    def answer(_may_go_on):
+        there.append(len(ends.results))
+        return True
+
+    ends.answer = answer
+    with served(ends):
+        for number in range(1, 4):
+            ends.task.hand_over(RECORD, [[bytes(size)]], 1, asks=True)
+            assert ends.task.goes_on() is True
+            assert there == [*range(1, number + 1)]
+
+
+def test_what_others_write_counts_for_nothing(ends):
+    head = channel._HEAD.pack(bytes(16), channel._Kind.RESULT, 0, 10, 10, 0)
+    forged = [b"", b"x", bytes(100), head, head + b"[{}, [], 0]", b"[{}, [], 0, false]\n"]
+    sent = iter(forged * 3)
+    send = ends.task._send
+
+    def interrupted(*args, **kwargs):
+        ends.write(next(sent))
+        send(*args, **kwargs)
+        ends.write(next(sent))
+
+    ends.task._send = interrupted
+    with served(ends):
+        ends.task.hand_over(RECORD, [[bytes(300_000)]], 1)
+        assert ends.task.written() == [5, 7]
+
+    assert ends.results == [(RECORD, [bytes(300_000)], 1)]
+    assert ends.supervisor.has_noise
+
+
+def test_what_did_not_come_to_its_end_is_handed_over_once_more(ends):
+    send, calls = ends.task._send, []
+
+    def interrupted(*args, **kwargs):
+        send(*args, **kwargs)
+        calls.append(args)
+        if len(calls) in (1, 3):
+            raise TimeoutError
+
+    ends.task._send = interrupted
+    parts = [[bytes(channel._MOST_BYTES)], [b"end"]]
+    with served(ends):
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                ends.task.hand_over(RECORD, parts, 0)
+        ends.task.hand_over(RECORD, parts, 0)
+
+    assert ends.results == [(RECORD, [bytes(channel._MOST_BYTES), b"end"], 0)]
+
+
+@contextlib.contextmanager
+def alarmed(when):
+    """Have a handler of the function's own raise, once, from some moment on."""
+    left = [TimeoutError("time is up")]  # an `OSError`, but none of the kernel's
+
+    def raise_once(*_):
+        if left:
+            raise left.pop()
+
+    def alarm():
+        until(when)
+        while left:  # one that comes just before a call into the kernel does not end that
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            time.sleep(0.02)
+
+    before = signal.signal(signal.SIGUSR1, raise_once)
+    thread = threading.Thread(target=alarm)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def is_ready(file, event):
+    poll = select.poll()
+    poll.register(file, event)
+    return bool(poll.poll(0))
+
+
+def test_what_a_handler_raises_is_no_broken_descriptor(ends):
+    large = bytes(4 * channel._LARGE_BYTES)
+    with (
+        pytest.raises(TimeoutError, match="time is up"),
+        alarmed(lambda: not is_ready(ends.task._socket, select.POLLOUT)),
+    ):
+        ends.task.hand_over(RECORD, [[large]], 1)
+    ends.hear()
+    with (
+        pytest.raises(TimeoutError, match="time is up"),
+        alarmed(lambda: is_ready(ends.supervisor, select.POLLIN)),
+    ):
+        ends.task.goes_on()
+
+    with served(ends):
+        ends.task.hand_over(RECORD, [[large]], 1)
+        assert ends.task.goes_on() is True
+    assert ends.results == [(RECORD, [large], 1)]
+
+
+@pytest.mark.parametrize("size", [10, 3 * channel._MOST_BYTES, channel._LARGE_BYTES])
+def test_a_socket_that_takes_no_large_messages_gets_small_ones(ends, size):
+    ends.task._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)  # the least there is
+    value = os.urandom(size)
+    with served(ends):
+        for left in (1, 0):
+            ends.task.hand_over(RECORD, [[value]], left)
+    assert ends.results == [(RECORD, [value], 1), (RECORD, [value], 0)]
+
+
+def test_both_ends_have_room_for_messages_as_far_as_the_kernel_allows(ends):
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        with socket.socket(socket.AF_UNIX, channel._KIND) as other:
+            other.setsockopt(socket.SOL_SOCKET, option, 1 << 30)
+            most = other.getsockopt(socket.SOL_SOCKET, option)
+        for end in (ends.supervisor, ends.task):
+            room = end._socket.getsockopt(socket.SOL_SOCKET, option)
+            assert room >= min(most, 2 * channel._MOST_BYTES)
+
+
+def test_an_answer_that_was_read_by_another_is_asked_for_anew(ends, monkeypatch):
+    monkeypatch.setattr(channel, "_PATIENCE_S", 0.02)
+    ends.task.settle()
+    send = ends.supervisor._send
+    lost = []
+
+    def lose(kind, number, what):
+        if lost:
+            send(kind, number, what)
+        lost.append(what)
+
+    ends.supervisor._send = lose
+    with served(ends):
+        assert ends.task.goes_on() is True
+    assert ends.asked == [True]
+
+
+def test_a_copy_of_the_process_reaches_nobody(ends):
+    number = os.fork()
+    if number == 0:
+        try:
+            ends.task.forget()
+            ends.task._handed = -1  # whatever it would say
+            ends.task.hand_over(RECORD, [], 0)
+        finally:
+            os._exit(0)
+    os.waitpid(number, 0)
+    assert not ends.hear()
+    assert (ends.results, ends.supervisor.left_behind()) == ([], None)
+
+
+def close(ends):
+    os.close(ends.task._socket.fileno())
+
+
+def replace(ends):
+    with Path(os.devnull).open() as other:
+        os.dup2(other.fileno(), ends.task._socket.fileno())
+
+
+def shut_down(ends):
+    ends.task._socket.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("lose", [close, replace, shut_down])
+def test_a_result_that_cannot_be_sent_is_left_behind(ends, lose):
+    with served(ends):
+        ends.task.hand_over(RECORD, [[b"first"]], 2)
+    lose(ends)
+    large = bytes(channel._REFUGE_BYTES)
+    with pytest.raises(BrokenError, match=r"descriptor \d+, .* was closed, replaced or spoiled"):
+        ends.task.hand_over(RECORD, [[large]], 1)
+    assert ends.supervisor.left_behind() is None
+
+    ends.task.hand_over(RECORD, [[b"second"], [b""]], 1)
+
+    for ask in (ends.task.goes_on, ends.task.written):
+        with pytest.raises(BrokenError, match="closed, replaced or spoiled"):
+            ask()
+    found = ends.supervisor.left_behind()
+    assert (found.record, list(map(bytes, found.parts)), found.left) == (
+        RECORD,
+        [b"second", b""],
+        1,
+    )
+    ends.hear()
+    assert len(ends.results) == 1
+
+
+@pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR])
+def test_an_end_is_told_from_an_empty_message(how, monkeypatch):
+    monkeypatch.setattr(channel, "_KIND", socket.SOCK_SEQPACKET)
+    ends = Ends()
+    ends.write(b"")
+    assert not ends.hear()
+    ends.task._socket.shutdown(how)
+    assert ends.hear()
+    ends.supervisor.close()
+    ends.task.close()
+
+
+def test_what_is_left_behind_is_followed_by_nothing(ends):
+    """Neither is an answer waited for, nor is another's socket read from that is there now."""
+    number = ends.task._socket.fileno()
+    mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with mine, other:
+        mine.send(b"the function's own")
+        os.dup2(other.fileno(), number)
+
+        ends.task.hand_over(RECORD, [[b"value"]], 1, asks=True)
+
+        with pytest.raises(BrokenError, match="it is another file now"):
+            ends.task.goes_on()
+        assert ends.supervisor.left_behind().record == RECORD
+        os.set_blocking(number, False)
+        assert os.read(number, 100) == b"the function's own"
+        os.close(number)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_once_a_result_is_lost_no_other_call_begins(ends, monkeypatch, asks):
+    """What is written until then is not the call's before it either."""
+
+    def refuse(*_args, **_kwargs):
+        raise MemoryError("no room")
+
+    ends.task.settle()
+    large = [[bytes(2 * channel._LARGE_BYTES)]]
+    with served(ends):
+        ends.task.hand_over(RECORD, [[b"first"]], 2, asks=True)
+        assert ends.task.goes_on() is True
+        with monkeypatch.context() as patch:
+            patch.setattr(mmap, "mmap", refuse)
+            ends.task.hand_over(RECORD, large, 1, asks=asks)
+            assert ends.task.goes_on() is False
+    assert ends.asked == [True]
+    assert ends.results == [(RECORD, [b"first"], 2)]
+    assert ends.supervisor.trouble == "MemoryError: no room"
+
+    with served(ends):  # a handler has raised, and it is handed over once more
+        ends.task._handed -= 1
+        ends.task.hand_over(RECORD, large, 1, asks=True)
+        assert ends.task.goes_on() is True
+    assert ends.supervisor.trouble == ""
+
+
+def test_room_that_there_is_not_is_told(ends, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise OSError("no room")
+
+    parts = [[bytes(channel._LARGE_BYTES)]]
+    with served(ends), monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", refuse)
+        ends.task.hand_over(RECORD, parts, 1)
+        assert ends.task.written() == [5, 7]
+    assert ends.results == []
+    assert ends.supervisor.trouble == "OSError: no room"
+
+
+def test_what_is_no_result_is_told_as_trouble(ends):
+    for text in (
+        b"[]",
+        b"{",
+        b"[1, 2, 3]",
+        b"\xff",
+        b'["", [], 0]',
+        b"[{}, [], {}]",
+        b"[{}, [1], 0]",
+    ):
+        ends.task._send(channel._Kind.RESULT, 0, (len(text), 0, 0), [text[:1]])
+        ends.task._send(channel._Kind.DATA, 0, pieces=[text[1:]])
+        ends.supervisor.trouble = ""
+        assert not ends.hear()
+        assert ends.supervisor.trouble
+    assert ends.results == []
+
+
+def test_a_slate_keeps_what_there_is_room_for():
+    slate = Slate()
+    assert slate.read() == ""
+    slate.write("first and long")
+    slate.write("zweitens \udcff \N{SNOWMAN}")
+    assert slate.read() == "zweitens ? \N{SNOWMAN}"
+    slate.write("x" * 10_000)
+    assert set(slate.read()) == {"x"}
+    assert envelope.size([slate.read().encode()]) > 4000

@@ -1,0 +1,319 @@
+"""A task's output and a bucket that fails: what is stored under which name, what is given up."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from farcall_runtime import envelope, outlet, streams
+from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.storage import DeniedError, NotFoundError, StorageError, UnfitError
+from farcall_runtime.streams import INLINE_BYTES, Streams
+from tests.support.patience import until
+
+WHERE = Location("bucket", "v1/run", "bundle")
+KEY = b"k" * 32
+
+
+class Bucket:
+    """Takes the bytes of every PUT, and loses the answers of the first ones.
+
+    Attributes:
+        seen: Name and bytes of each PUT.
+        failures: How many PUTs from now on have no answer.
+        mark: The version of the mark that somebody follows, or what is said in its place.
+        looks: How often it was looked for.
+    """
+
+    def __init__(self, failures=0):
+        self.seen = []
+        self.failures = failures
+        self.mark = NotFoundError("none")
+        self.looks = 0
+
+    def version(self, name):
+        assert name == WHERE.followed_key(0)
+        self.looks += 1
+        if isinstance(self.mark, Exception):
+            raise self.mark
+        return self.mark
+
+    def put(self, name, pieces):
+        self.seen.append((name, b"".join(pieces)))
+        if self.failures > 0:
+            self.failures -= 1
+            raise StorageError("no answer")
+
+    def chunks(self):
+        """Return the contents by name; a name with more than one content is an error."""
+        found = {}
+        for name, data in self.seen:
+            opened = bytes(envelope.open_chunk(KEY, name, data))
+            assert found.setdefault(name, opened) == opened
+        return list(found.values())
+
+
+class Passed:
+    """Takes what is passed on to one of the container's own streams.
+
+    Attributes:
+        data: All of it.
+        is_full: Whether it wants no more for now.
+    """
+
+    def __init__(self):
+        self.data = b""
+        self.is_full = False
+
+    def write(self, data):
+        self.data += data
+
+    def holds(self):
+        return self.is_full
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Streams with small chunks, stored at once, whose pipes end with the test."""
+    monkeypatch.setattr(streams, "_SOON_S", 0.0)
+    for name in STREAMS:
+        monkeypatch.setattr(outlet, name, Passed())
+    both = Streams(WHERE, 0, 1, KEY)
+    yield both
+    for stream in both.both:
+        os.close(stream.read_fd)
+        os.close(stream.write_fd)
+
+
+def write(made, data):
+    """Write to stdout, and have it read."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(made.stdout.write_fd, view[:65536]) :]
+        made.pump(made.stdout)
+
+
+def test_a_chunk_is_tried_with_the_same_bytes_until_it_is_stored(made):
+    bucket = Bucket(failures=1)
+    write(made, b"first ")
+    made.start(bucket)
+    until(lambda: not bucket.failures)
+    write(made, b"second")  # before the next try, or after it
+
+    until(lambda: not made.stdout.pending)
+    made.finish()
+
+    assert bucket.chunks()[0] == b"first "
+    assert b"".join(bucket.chunks()) == b"first second"
+    assert len(bucket.chunks()) == made.stdout.chunks
+
+
+def test_what_was_written_counts_before_it_is_read(made):
+    write(made, b"read")
+    os.write(made.stdout.write_fd, b" and unread")
+    os.write(made.stderr.write_fd, b"unread")
+
+    assert made.written() == [15, 6]
+    assert bytes(made.stdout.pending) == b"read"
+
+
+def test_what_is_dropped_is_not_the_chunk_that_is_tried(made, monkeypatch):
+    monkeypatch.setattr(streams, "_CHUNK_BYTES", 4)
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 20)
+    bucket = Bucket(failures=1)
+    write(made, b"0123456789abcdefgh")  # of which ten may stay
+    made.start(bucket)
+
+    until(lambda: not made.stdout.pending)
+    made.finish()
+
+    assert b"".join(bucket.chunks()) == b"0123cdefgh"
+    assert made.stdout.describe() == {"chunks": 3, "stored": 10, "dropped": 8, "gaps": [(4, 8)]}
+    assert made.written() == [18, 0]
+
+
+def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
+    bucket = Bucket()
+    made.start(bucket)
+    write(made, b"start")
+    until(lambda: not made.stdout.pending)
+    bucket.failures = 1_000_000
+    write(made, b"x" * INLINE_BYTES)
+    until(lambda: len(bucket.seen) > 1)
+    write(made, b"y" * INLINE_BYTES)
+
+    made.finish()
+
+    assert made.stdout.describe() == {
+        "chunks": 1,
+        "stored": 5,
+        "dropped": INLINE_BYTES,
+        "gaps": [(5, INLINE_BYTES)],
+    }
+    assert bytes(made.stdout.pending) == b"y" * INLINE_BYTES
+    assert len(bucket.chunks()) == 2  # the second of which does not count
+
+
+def test_a_task_waits_while_too_much_does(made, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    write(made, b"0123")
+    assert not made.holds(made.stdout)
+    outlet.stdout.is_full = True
+    assert (made.holds(made.stdout), made.holds(made.stderr)) == (True, False)
+    outlet.stdout.is_full = False
+    write(made, b"4567")
+    assert made.holds(made.stdout)  # until it is stored
+    assert outlet.stdout.data == b"01234567"
+
+
+def test_a_request_that_does_not_end_is_not_waited_for(made):
+    """What it was about counts no more, whatever comes of it."""
+    bucket = Bucket()
+    under_way, goes_on = threading.Event(), threading.Event()
+    put = bucket.put
+
+    def hang(name, pieces):
+        under_way.set()
+        goes_on.wait()
+        put(name, pieces)
+
+    bucket.put = hang
+    made.start(bucket)
+    write(made, b"x" * INLINE_BYTES + b"y" * 10)
+    assert under_way.wait(60)
+    thread = made._thread
+
+    made.finish(lambda: 0.0)
+
+    assert thread.is_alive()
+    described = made.stdout.describe()
+    left = bytes(made.stdout.pending)
+    assert described == {"chunks": 0, "stored": 0, "dropped": 10, "gaps": [(0, 10)]}
+    goes_on.set()
+    thread.join()
+    assert bucket.seen
+    assert (made.stdout.describe(), bytes(made.stdout.pending)) == (described, left)
+
+
+def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    start = threading.Thread.start
+
+    def refuse(_self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    bucket = Bucket()
+    made.start(bucket)
+    write(made, b"01234567")
+    assert not made.holds(made.stdout)
+    assert bytes(made.stdout.pending) == b"4567"
+    assert (
+        b"output cannot be stored while the task runs: no thread: can't start"
+        in outlet.stderr.data
+    )
+
+    write(made, b"89ab")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert made.holds(made.stdout)
+    until(lambda: not made.stdout.pending)
+    made.finish()
+    assert bucket.chunks() == [b"456789ab"]
+
+
+def test_a_chunk_that_there_is_no_memory_for_holds_no_task(made, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    short = [True]
+
+    def copied(data):
+        if short and threading.current_thread().name == "farcall-streams":
+            short.clear()
+            raise MemoryError
+        return bytes(data)
+
+    monkeypatch.setattr(streams, "bytes", copied, raising=False)
+    bucket = Bucket()
+    write(made, b"01234567")
+    made.start(bucket)
+    until(lambda: not made.stdout.pending)
+    made.finish()
+    assert b"output could not be stored: " in outlet.stderr.data
+    assert b"".join(bucket.chunks()) == b"01234567"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_died_is_replaced(made, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    is_due = made._is_due
+
+    def die(*_):
+        raise MemoryError
+
+    made._is_due = die
+    bucket = Bucket()
+    made.start(bucket)
+    until(lambda: not made._thread.is_alive())
+    made._is_due = is_due
+    write(made, b"01234567")
+    assert made.holds(made.stdout)
+    until(lambda: not made.stdout.pending)
+    made.finish()
+    assert bucket.chunks() == [b"01234567"]
+
+
+# --- how often ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paced(monkeypatch):
+    """Streams, and how to learn after how many seconds what is written is due."""
+    now = [1000.0]
+    monkeypatch.setattr(streams.time, "monotonic", lambda: now[0])
+    both = Streams(WHERE, 0, 1, KEY)
+
+    def waited(bucket, chunks, seconds=0.0):
+        now[0] += seconds
+        stream = both.stdout
+        stream.chunks, stream.since = chunks, now[0]
+        stream.pending = bytearray(b"line")
+        while not both._is_due(bucket, stream):
+            now[0] += 0.25
+        return now[0] - stream.since
+
+    yield waited
+    for stream in both.both:
+        os.close(stream.read_fd)
+        os.close(stream.write_fd)
+
+
+def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):
+    bucket = Bucket()
+    assert [paced(bucket, chunks) for chunks in (0, SOON_CHUNKS - 1)] == [2, 2]
+    assert bucket.looks == 0
+    assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [10] * 10
+    assert bucket.looks <= 13  # about one for each chunk
+
+    bucket.mark = "first"
+    paced(bucket, SOON_CHUNKS)  # within which it is seen
+    assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [2] * 10
+    bucket.mark = "renewed"
+    assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 2
+    assert paced(bucket, SOON_CHUNKS, FOLLOWED_S) == 10  # a mark nobody renews
+
+
+@pytest.mark.parametrize(
+    ("said", "looks"),
+    [
+        (DeniedError("no"), 1),
+        (UnfitError("no"), 1),
+        (StorageError("no"), 10),
+        (MemoryError("no"), 10),
+    ],
+)
+def test_a_mark_that_cannot_be_looked_for_leaves_the_slow_pace(paced, said, looks):
+    bucket = Bucket()
+    bucket.mark = said
+    assert [paced(bucket, SOON_CHUNKS) for _ in range(10)] == [10] * 10
+    assert looks <= bucket.looks <= 1.3 * looks

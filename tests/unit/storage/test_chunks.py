@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+from farcall.engine.fetcher import Output, _bytes_beside
+from farcall.model.errors import IntegrityError
+from farcall.storage import chunks as logs
+from farcall.storage.chunks import Piece, Written
+from farcall_runtime import streams
+from farcall_runtime.contract import STREAMS
+from tests.unit.fakes import store_in_memory
+from tests.unit.transcripts import SUBMISSION, WHERE, put
+
+
+@pytest.fixture
+def store():
+    return store_in_memory()
+
+
+def written(chunks, stored, tail=b"", gaps=()):
+    """What an outcome says of a stdout of so many chunks."""
+    nothing = {"chunks": 0, "stored": 0}
+    said = {"stdout": {"chunks": chunks, "stored": stored, "gaps": gaps}, "stderr": nothing}
+    return Written(SUBMISSION, 0, 1, said, {"stdout": tail, "stderr": b""})
+
+
+async def ways(store, what):
+    """Return all of stdout, got in two ways."""
+    (piece, _), text = await what.whole(store), await what.text(store, "stdout")
+    assert (piece.left_out, bytes(piece.data).decode(errors="replace")) == (0, text)
+    return bytes(piece.data)
+
+
+class Counted:
+    """A store that counts the objects it is asked for."""
+
+    def __init__(self, store):
+        self.bucket = store.bucket
+        self.asked = []
+        self._store = store
+
+    async def get_dated(self, key, **options):
+        self.asked.append(int(key.rpartition("/")[2]))
+        return await self._store.get_dated(key, **options)
+
+    async def list_keys(self, prefix):
+        return await self._store.list_keys(prefix)
+
+
+async def test_chunks_are_joined_in_their_order(store):
+    for n in range(12):
+        await put(store, "stdout", n, b"%d," % n)
+    assert await ways(store, written(11, 23, b"end")) == b"0,1,2,3,4,5,6,7,8,9,10,end"
+
+
+async def test_a_forged_chunk_is_refused_with_its_key(store):
+    await put(store, "stdout", 0, b"x", key=b"other")
+    for read in (written(1, 1).whole, written(1, 1).end):
+        with pytest.raises(IntegrityError, match=r"streams/bundle/0/1/stdout/00000000 is not"):
+            await read(store)
+
+
+async def test_an_object_that_is_too_large_for_a_chunk_is_not_fetched(store, monkeypatch):
+    monkeypatch.setattr(logs, "_LARGEST_CHUNK_BYTES", 10)
+    await put(store, "stdout", 0, b"x")
+    with pytest.raises(IntegrityError, match=r"00000000 is not what .* \(it has \d+ bytes"):
+        await written(1, 1).whole(store)
+
+
+async def test_a_deleted_chunk_leaves_a_note(store):
+    for n in (0, 3):
+        await put(store, "stdout", n, b"%d," % n)
+    found = await ways(store, written(4, 8, b"end"))
+    assert found == b"0,\n[farcall: 4 bytes were deleted from the bucket]\n3,end"
+
+
+async def test_what_comes_behind_a_deleted_chunk_is_given_as_it_comes(store):
+    for n in range(2, 40):
+        await put(store, "stdout", n, b"%02d," % n)
+    counted = Counted(store)
+    async with contextlib.aclosing(written(40, 120)._pieces(counted, "stdout")) as pieces:
+        assert await anext(pieces) == b"\n[farcall: 6 bytes were deleted from the bucket]\n"
+        assert await anext(pieces) == b"02,"
+        assert len(counted.asked) < 10
+
+
+async def test_whole_chunks_are_counted_where_the_end_of_an_error_s_output_is_fetched(store):
+    size = 1 << 20
+    for n in range(3):
+        await put(store, "stdout", n, bytes(size))
+    what = written(3, 3 * size)
+    counted = Counted(store)
+    await what.end(counted)
+    meta = {"status": "killed", **what.said}
+    assert _bytes_beside(SimpleNamespace(meta=meta), Output.NONE) >= len(counted.asked) * size
+
+
+def test_a_chunk_is_as_large_as_the_container_makes_it():
+    assert logs.CHUNK_BYTES == streams._CHUNK_BYTES
+
+
+async def test_characters_and_gaps_may_lie_across_chunks(store):
+    whole = "gr\u00fc\u00dfe \U0001f40d".encode()
+    cut = len(whole) // 2 + 1
+    await put(store, "stdout", 0, whole[:cut])
+    await put(store, "stdout", 1, whole[cut:])
+    assert await ways(store, written(2, len(whole))) == whole
+    note = b"\n[farcall: 7 bytes could not be stored]\n"
+    for at in range(len(whole) + 4):
+        found = await ways(store, written(2, len(whole), b"end", [(at, 7)]))
+        both = whole + b"end"
+        assert found == both[:at] + note + both[at:], at
+
+
+async def test_the_end_of_much_output_takes_its_last_chunks_alone(store, monkeypatch):
+    monkeypatch.setattr(logs, "END_BYTES", 10)
+    for n in range(20):
+        await put(store, "stdout", n, b"%04d" % n)
+    counted = Counted(store)
+    piece, _ = await written(20, 80, b"ab").end(counted)
+    assert (piece.data, piece.left_out) == (b"00180019ab", 72)
+    assert counted.asked == [19, 18]
+
+
+async def test_the_end_counts_what_comes_before_it_with_its_notes(store, monkeypatch):
+    monkeypatch.setattr(logs, "END_BYTES", 9)
+    for n in range(5):
+        await put(store, "stdout", n, b"%04d" % n)
+    what = written(5, 20, b"t", [(3, 5), (14, 6)])
+    whole = await ways(store, what)
+    piece, _ = await what.end(store)
+    assert len(piece.data) == 9
+    assert whole[piece.left_out :] == piece.data
+
+
+async def test_the_end_of_little_output_is_all_of_it(store):
+    for n in range(3):
+        await put(store, "stdout", n, b"%d," % n)
+    assert await written(3, 6, b"end").end(store) == (Piece(b"0,1,2,end"), Piece())
+
+
+async def test_what_the_outcome_has_takes_no_request(store):
+    counted = Counted(store)
+    piece, _ = written(3, 600, b"end").here()
+    assert (piece, counted.asked) == (Piece(b"end", 600), [])
+    piece, _ = await written(0, 0, bytes(100_000)).end(counted)
+    assert (len(piece.data), piece.left_out, counted.asked) == (100_000, 0, [])
+
+
+async def test_chunks_are_listed_in_the_order_of_their_storing(store):
+    for stream, sequence, data in [("stdout", 0, b"a"), ("stderr", 0, b"e"), ("stdout", 1, b"b")]:
+        await put(store, stream, sequence, data)
+    await put(store, "stdout", 0, b"again", attempt=2)
+    await store.put(WHERE.followed_key(0), [b"mark"])
+    chunks = logs.Chunks(store, SUBMISSION, 0)
+
+    places = await chunks.places()
+    assert [place[:3] for place in places] == [
+        (1, "stdout", 0),
+        (1, "stderr", 0),
+        (1, "stdout", 1),
+        (2, "stdout", 0),
+    ]
+    assert await chunks.places(2) == places[3:]
+    assert [data async for _, data in chunks.read(places)] == [b"a", b"e", b"b", b"again"]
+    assert [await chunks.text(stream) for stream in STREAMS] == ["abagain", "e"]
+    first = await chunks.written(1)
+    assert [first.said[stream] for stream in STREAMS] == [
+        {"chunks": 2, "stored": 2},
+        {"chunks": 1, "stored": 1},
+    ]
+    assert await first.whole(store) == (Piece(b"ab"), Piece(b"e"))
+    assert await chunks.get(2, "stderr", 0) is None

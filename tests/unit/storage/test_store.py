@@ -1,0 +1,247 @@
+"""On obstore's store in memory, which stands in for S3."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+
+import pytest
+
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.storage import store as module
+from farcall.storage.store import Arrived
+from farcall.storage.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
+from farcall_runtime import envelope
+from farcall_runtime.contract import VALUE_PART_BYTES
+from tests.unit.fakes import store_in_memory
+
+ROOT = "farcall/v1/run"
+
+
+@pytest.fixture
+def store():
+    return store_in_memory()
+
+
+async def arrivals(store, *where):
+    found, _ = await store.list_outcomes(ROOT, *where)
+    return set(found)
+
+
+async def keys(store):
+    return [key for key, _ in await store.list_keys(f"{ROOT}/")]
+
+
+async def test_what_is_put_in_pieces_comes_back_as_one(store):
+    await store.put("a/b", [b"one", memoryview(b"two"), bytearray(b"three")])
+    assert await store.get("a/b") == b"onetwothree"
+    assert await store.get("a/b", 11) == b"onetwothree"
+
+
+async def test_a_large_object_comes_back_writable_and_whole(store):
+    data = bytes(range(256)) * 4 * 9000  # beyond a stream's piece
+    await store.put("large", [data])
+    found = await store.get("large", len(data))
+    assert (type(found), bytes(found) == data) == (bytearray, True)
+
+
+#: A part and a byte more; many parts that are all in use at once.
+SIZES = [PART_BYTES + 1, (PARALLEL_PARTS + 3) * PART_BYTES + 17]
+
+
+PART = "value/{}".format
+
+
+async def put_parts(store, data):
+    for number, start in enumerate(range(0, len(data), VALUE_PART_BYTES)):
+        await store.put(PART(number), [data[start : start + VALUE_PART_BYTES]])
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_large_object_goes_in_parts(size, store):
+    data = random.Random(1).randbytes(size)
+    pieces = (data[start : start + 5_000_000] for start in range(0, size, 5_000_000))
+    await store.put("large", pieces)
+    assert await store.get("large") == data
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("in_a_file", [False, True])
+async def test_a_large_value_comes_in_parts(size, in_a_file, store, tmp_path):
+    data = random.Random(1).randbytes(size)
+    await put_parts(store, data)
+    folder = str(tmp_path / "cache") if in_a_file else None
+    found, digest = await store.get_large(PART, size, folder)
+    assert (bytes(found) == data, digest) == (True, hashlib.sha256(data).hexdigest())
+    found[:4] = b"free"  # as arrays on top of it may be changed
+    assert bytes(found[:5]) == b"free" + data[4:5]
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "cache"] if in_a_file else [])
+
+
+@pytest.mark.parametrize("stored", [PART_BYTES - 1, PART_BYTES + 1])
+async def test_an_object_of_another_size_is_refused(stored, store):
+    await store.put("large", [bytes(stored)])
+    with pytest.raises(envelope.IntegrityError, match=f"it has {stored} bytes"):
+        await store.get_large(lambda _: "large", PART_BYTES)
+    with pytest.raises(envelope.IntegrityError, match=f"it has {stored} bytes"):
+        await store.get("large", PART_BYTES)
+
+
+async def test_an_object_larger_than_any_outcome_is_not_fetched(store, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_BYTES", 10)
+    await store.put("large", [bytes(11)])
+    with pytest.raises(envelope.IntegrityError, match="it has 11 bytes"):
+        await store.get("large", 11)
+
+
+async def test_a_large_object_that_is_not_there_is_none(store):
+    await put_parts(store, bytes(3 * VALUE_PART_BYTES))
+    await store.delete([PART(1)])
+    assert await store.get_large(PART, 3 * VALUE_PART_BYTES) is None
+
+
+@pytest.mark.parametrize("size", [10, 3 * SINGLE_PUT_BYTES])
+async def test_what_goes_wrong_while_an_object_is_made_is_what_the_caller_hears(size, store):
+    def pieces():
+        yield bytes(size)
+        yield bytes(size)
+        raise KeyError("of the user")
+
+    with pytest.raises(KeyError, match="of the user"):
+        await store.put("broken", pieces())
+    assert await store.get("broken") is None
+
+
+async def test_small_pieces_are_joined_and_large_ones_are_not(store):
+    large = memoryview(bytes(1024 * 1024))
+    pieces = [b"a", b"b", large, b"c" * 60_000, *[b"d" * 60_000] * 20, b""]
+    chunks = list(joined(pieces))
+    assert b"".join(chunks) == b"".join(pieces)
+    assert chunks[1] is large
+    assert len(chunks) == 4
+
+
+async def test_what_is_not_there_is_none(store):
+    assert await store.get("nothing") is None
+
+
+async def test_the_inbox_tells_outcomes_of_all_bundles_and_nothing_else(store):
+    for key in (
+        "outcomes/one/0",
+        "outcomes/two/17",
+        "outcomes/two/note",
+        "attempts/one/0/1",
+        "values/one/0/1",
+        "bundles/one",
+    ):
+        await store.put(f"{ROOT}/{key}", [b"1234"])
+    await store.put("farcall/v1/other/outcomes/three/0", [b"1"])
+    assert await arrivals(store) == {Arrived("one", 0, 4), Arrived("two", 17, 4)}
+
+
+async def test_the_inbox_tells_one_bundle_s_outcomes_and_those_after_a_key(store):
+    for name in ("b/1", "b/2", "b/10", "b-c/3", "bc/4", "a/5"):
+        await store.put(f"{ROOT}/outcomes/{name}", [b"x"])
+    assert await arrivals(store, "b") == {Arrived("b", n, 1) for n in (1, 2, 10)}
+    assert await arrivals(store, "b", "b/1") == {Arrived("b", n, 1) for n in (2, 10)}
+    assert await arrivals(store, "b", "b/") == {Arrived("b", n, 1) for n in (1, 2, 10)}
+    assert await arrivals(store, "", "b/10") == {Arrived("b", 2, 1), Arrived("bc", 4, 1)}
+
+
+async def test_the_inbox_tells_a_page_and_where_to_go_on(store):
+    names = [*(f"outcomes/b/{n}" for n in range(1005)), "outcomes/b/1a"]
+    await asyncio.gather(*(store.put(f"{ROOT}/{name}", [b"x"]) for name in names))
+    page, last = await store.list_outcomes(ROOT)
+    rest, end = await store.list_outcomes(ROOT, "", last)
+    assert len(page) + len(rest) == 1005
+    assert {arrived.index for arrived in page + rest} == set(range(1005))
+    assert (last, end) == (sorted(name.removeprefix("outcomes/") for name in names)[999], "")
+
+
+async def test_keys_are_listed_sorted_with_their_sizes(store):
+    for key in ("b", "a", "c/d"):
+        await store.put(f"{ROOT}/{key}", [key.encode()])
+    assert await store.list_keys(f"{ROOT}/") == [
+        (f"{ROOT}/a", 1),
+        (f"{ROOT}/b", 1),
+        (f"{ROOT}/c/d", 3),
+    ]
+
+
+async def test_an_object_is_copied(store):
+    await store.put("a", [b"data"])
+    await store.copy("a", "b")
+    assert [await store.get(key) for key in "ab"] == [b"data"] * 2
+    with pytest.raises(ServiceError, match="CopyObject of s3://bucket/c failed: it is no longer"):
+        await store.copy("c", "d")
+
+
+async def test_what_s3_does_not_copy_is_fetched_and_stored(store, monkeypatch):
+    async def refuse(*_args):
+        raise OSError("status 400: <Error><Code>InvalidRequest</Code><Message>5 GB</Message>")
+
+    monkeypatch.setattr(module.obstore, "copy_async", refuse)
+    data = random.Random(2).randbytes(2 * PART_BYTES + 17)
+    await store.put("a", [data])
+    await store.copy("a", "b")
+    assert await store.get("b") == data
+
+
+async def test_whether_there_is_anything_below_a_prefix_is_told(store):
+    await store.put(f"{ROOT}/outcomes/b/0", [b"x"])
+    assert await store.is_there(f"{ROOT}/outcomes/b/")
+    assert not await store.is_there(f"{ROOT}/outcomes/a/")
+
+
+async def test_who_may_not_delete_empties(store, monkeypatch):
+    async def refuse(*_args, **_options):
+        raise OSError("<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
+
+    await store.put("a", [b"data"])
+    await store.delete(["is-not-there"])
+    monkeypatch.setattr(module.obstore, "delete_async", refuse)
+    await store.delete(["a"])
+    assert await store.get("a") == b""
+
+
+async def test_what_waits_to_be_deleted_and_nothing_else_is(store, clock):
+    for key in "abc":
+        await store.put(f"{ROOT}/{key}", [b"x"])
+    store.delete_later([f"{ROOT}/a"])
+    store.delete_later([f"{ROOT}/b", f"{ROOT}/is-gone"])
+    await store.flush()
+    assert await keys(store) == [f"{ROOT}/c"]
+
+
+async def test_flushing_deletes_what_waits_at_once(store):
+    await store.put(f"{ROOT}/a", [b"x"])
+    store.delete_later([f"{ROOT}/a"])
+    await store.flush()
+    assert await keys(store) == []
+
+
+async def test_flushing_nothing_does_nothing(store):
+    await store.flush()
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        (SettingsError, "<Code>NoSuchBucket</Code>"),
+        (ServiceError, "timed out"),
+    ],
+)
+async def test_a_refusal_names_operation_key_and_remedy(expected, text, store, monkeypatch, clock):
+    async def refuse(*_args, **_options):
+        raise OSError(f"{text}\nDebug source: a page of it")
+
+    monkeypatch.setattr(module.obstore, "put_async", refuse)
+    with pytest.raises(expected) as caught:
+        await store.put("k", [b"x"])
+    if expected is SettingsError:
+        assert caught.value.option == "s3_bucket_name"
+    else:
+        assert str(caught.value).startswith("PutObject of s3://bucket/k failed: timed out; tried ")
+        assert str(caught.value).endswith("and the options region and endpoint_url")
+        assert caught.value.operation == "PutObject"
