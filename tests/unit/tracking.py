@@ -34,9 +34,11 @@ class Inbox:
         objects: By key what lies there besides outcomes.
         failures: What to raise, by root.
         while_listing: Is called between the moment that an answer tells of and the answer.
+        request_s: How long an answer takes.
     """
 
     bucket = "bucket"
+    request_s = REQUEST_S
 
     def __init__(self):
         self._names = collections.defaultdict(list)
@@ -58,7 +60,7 @@ class Inbox:
         first = max(bisect.bisect_right(names, after), bisect.bisect_left(names, prefix))
         page = list(itertools.takewhile(lambda n: n.startswith(prefix), names[first:][:PAGE]))
         self.while_listing()
-        await asyncio.sleep(REQUEST_S)
+        await asyncio.sleep(self.request_s)
         if root in self.failures:
             raise self.failures[root]
         found = [(owner, number_in(index)) for owner, index in (name.split("/") for name in page)]

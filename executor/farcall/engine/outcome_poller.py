@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from farcall.engine.watch import Ended, Patience, Trouble, Watch
 from farcall.model import clock
@@ -28,8 +28,17 @@ _log = logging.getLogger("farcall")
 _SHORTEST_S = 0.25
 """Between two looks, for each page that the first of them took."""
 
+_NEAR_S = 0.008
+"""An endpoint that answers sooner is on this machine, or beside it: S3 takes 10 to 30 ms."""
+
+_NEAR_TIMES = 5
+"""There the shortest pause is so many times what a look takes, while few tasks are waited for."""
+
+_NEAREST_S = 0.02
+_SHARE_AT_FIRST = 0.2
 _SHARE_OF_WAIT = 0.01
-"""A look may be late by this share of the time that was waited in vain: 1 s after 100 s."""
+"""A look may be late by this share of the time that was waited in vain: 1 s after 100 s. At first
+it is a larger one, up to the shortest pause: 0.02 s after 0.1 s, where the endpoint is near."""
 
 _FOREIGN_PAGES = 3
 
@@ -37,7 +46,8 @@ _FEW = 4
 """Up to so many bundles are listed one by one, and so many large ones at the quickest pace."""
 
 _MANY = 100
-"""Tasks of one bundle, from which on it is looked for by itself, at its own pace."""
+"""Tasks of one bundle, from which on it is looked for by itself, at its own pace. So many of all
+bundles come so often that no pause shorter than for S3 would find them sooner."""
 
 
 class Inbox:
@@ -64,7 +74,7 @@ class Inbox:
         self.trouble = trouble
         self.looking: set[asyncio.Task[None]] = set()
         self._has_told = False
-        self._small = _Lane(self)
+        self._small = _Lane(self, _NEAREST_S)  # nobody knows yet how near the endpoint is
         self._large: dict[str, _Lane] = {}
 
     @property
@@ -78,7 +88,7 @@ class Inbox:
         lane = self._large.get(bundle, self._small)
         if lane is self._small and len(watch.waiting) > _MANY:
             self._small.watches.pop(bundle, None)
-            lane = self._large[bundle] = _Lane(self)
+            lane = self._large[bundle] = _Lane(self, _SHORTEST_S)
         lane.watches[bundle] = watch
         lane.hurry()
         lane.start()
@@ -122,17 +132,21 @@ class Inbox:
 class _Lane:
     """What is looked for at one pace: all small bundles of a run, or one large one.
 
+    Args:
+        inbox: Whose lane it is.
+        first_s: How long before the first look.
+
     Attributes:
         watches: By bundle.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, first_s: float) -> None:
         self.watches: dict[str, Watch] = {}
         self._inbox = inbox
         self._news = clock.now()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._least_s = _SHORTEST_S
+        self._least_s = first_s
         self._longest_s = _SHORTEST_S
         self._patience = Patience(inbox.trouble)
 
@@ -160,7 +174,8 @@ class _Lane:
         least_s = self._least_s * self._inbox.crowd
         await asyncio.sleep(least_s)
         in_vain_s = clock.now() - self._news
-        wait_s = min(self._longest_s, _SHARE_OF_WAIT * in_vain_s) - least_s
+        late_s = max(min(_SHORTEST_S, _SHARE_AT_FIRST * in_vain_s), _SHARE_OF_WAIT * in_vain_s)
+        wait_s = min(self._longest_s, late_s) - least_s
         if wait_s <= 0:  # or something was announced meanwhile
             return
         self._wake.clear()
@@ -181,12 +196,22 @@ class _Lane:
         parts = {"": wanted}
         if len(wanted) <= _FEW:
             parts = {bundle: {bundle: watch} for bundle, watch in wanted.items()}
-        for bundle, part in parts.items():
-            pages = await self._list(bundle, part)
-            self._least_s = max(self._least_s, pages * _SHORTEST_S)
+        begin = clock.now()
+        pages = [await self._list(bundle, part) for bundle, part in parts.items()]
+        self._least_s = self._shortest_s(wanted, pages, clock.now() - begin)
         for watch, ends in ended:
             if not watch.is_full:  # else the listing may have been left before its end
                 self._tell_ends(watch, ends)
+
+    def _shortest_s(
+        self, wanted: Mapping[str, Watch], pages: Sequence[int], took_s: float
+    ) -> float:
+        """Return how long to wait at least after a look of so many pages of each part."""
+        far_s = max(1, *pages) * _SHORTEST_S
+        is_near = took_s < sum(pages) * _NEAR_S
+        if not is_near or sum(len(watch.waiting) for watch in wanted.values()) > _MANY:
+            return far_s
+        return min(far_s, max(_NEAREST_S, _NEAR_TIMES * took_s))
 
     async def _list(self, bundle: str, wanted: Mapping[str, Watch]) -> int:
         """List what lies in one bundle, or in all; return how many pages it took."""

@@ -214,6 +214,58 @@ async def test_looks_become_rare_while_nothing_happens_but_not_rarer_than_poll_f
     assert 90 <= len(world.jobs.log) - asked <= 100
 
 
+@pytest.mark.parametrize("age_s", [0.05, 0.1, 0.5, 1.0])
+async def test_a_near_endpoint_is_asked_the_more_often_the_younger_a_task_is(age_s, world):
+    world.inbox.request_s = 0.003
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(age_s)
+    begin = world.clock.now()
+    world.store("j")
+    while not world.told:
+        await asyncio.sleep(0.001)
+    assert world.clock.now() - begin <= 0.2 * age_s + 0.03
+
+
+async def test_a_near_endpoint_is_asked_no_more_often_than_a_far_one_after_a_second(world):
+    world.inbox.request_s = 0.003
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    assert await count(world, 1.25) <= 25
+    assert await count(world, 60) <= 60 * 4
+
+
+async def test_a_near_endpoint_that_is_busy_is_let_alone(world):
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(0.1)
+    assert await count(world, 10) <= 10 * 4
+    world.inbox.request_s = 0.003
+    world.store("j")
+    await world.until(1)
+    world.inbox.request_s = 0.05
+    before = len(world.inbox.requests)
+    for n in range(100):
+        world.jobs.set(f"j{n}", "RUNNING")
+        world.watch(f"j{n}")
+        await asyncio.sleep(0.1)
+    assert len(world.inbox.requests) - before <= 10 * 4 + 1
+
+
+async def test_a_near_endpoint_is_asked_as_a_far_one_for_what_comes_all_the_time(world):
+    world.inbox.request_s = 0.003
+    for n in range(200):
+        world.jobs.set(f"j{n}", "RUNNING")
+        world.watch(f"j{n}")
+    world.watch("p", size=200)
+    before = len(world.inbox.requests)
+    for n in range(99):
+        world.store(f"j{n}")
+        world.store("p", n)
+        await asyncio.sleep(0.1)
+    assert len(world.inbox.requests) - before <= 2 * 10 * 4
+
+
 async def test_a_single_task_is_found_quickly_beside_a_sweep_whose_outcomes_stay(world):
     world.jobs.set("p", "PENDING", summary={"RUNNING": 10_000})
     world.watch("p", size=10_000)
