@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 from farcall.model.submission import Submission
+from farcall.storage.chunks import Written
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from tests.unit.fakes import Client
@@ -44,3 +45,26 @@ async def put(store, stream, sequence, data, attempt=1, key=KEY):
 
 def texts(lines):
     return [line.text for line in lines]
+
+
+def written(chunks, stored, tail=b"", gaps=()):
+    """What an outcome says of a stdout of so many chunks."""
+    nothing = {"chunks": 0, "stored": 0}
+    said = {"stdout": {"chunks": chunks, "stored": stored, "gaps": gaps}, "stderr": nothing}
+    return Written(SUBMISSION, 0, 1, said, {"stdout": tail, "stderr": b""})
+
+
+class Counted:
+    """A store that counts the objects it is asked for."""
+
+    def __init__(self, store):
+        self.bucket = store.bucket
+        self.asked = []
+        self._store = store
+
+    async def get_dated(self, key, **options):
+        self.asked.append(int(key.rpartition("/")[2]))
+        return await self._store.get_dated(key, **options)
+
+    async def list_keys(self, prefix):
+        return await self._store.list_keys(prefix)

@@ -154,18 +154,3 @@ async def test_an_answer_that_cannot_be_read_is_no_stranger():
     error = botocore.parsers.ResponseParserError("no XML")
     assert isinstance(error, refusals.ALL)
     assert refusals.explain("GetRole", error).sent
-
-
-@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_BATCH"])
-async def test_a_url_that_is_none_is_told(variable, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nobody")
-    monkeypatch.setenv(variable, "somewhere")
-    with pytest.raises(ServiceError, match="configuration cannot be used.*somewhere"):
-        await Aws.open(Settings(s3_bucket_name="bucket"))
-
-
-async def test_certificates_that_are_not_there_are_told(monkeypatch):
-    monkeypatch.setenv("AWS_CA_BUNDLE", "not-there.pem")
-    with pytest.raises(ServiceError, match="certificates of not-there.pem.*AWS_CA_BUNDLE"):
-        await Aws.open(Settings(s3_bucket_name="bucket"))

@@ -1,4 +1,4 @@
-"""What is shown of a sweep: numbers, lines and bars."""
+"""What is shown of a sweep: numbers, lines, and which of them or bars."""
 
 from __future__ import annotations
 
@@ -7,107 +7,14 @@ import io
 import re
 import sys
 import threading
-import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rich.console import Console
 
-from farcall.client import progress, sweep_state
-from farcall.client.bars import Bar
+from farcall.client import progress
 from farcall.client.progress import Counts, Lines, Progress, Report
-from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.submission import Submission
-from farcall.payload.results import Result
-from farcall_runtime.contract import Location
 from tests.support.patience import PATIENCE_S
-
-
-class Now:
-    """The time, which passes when it is told to."""
-
-    def __init__(self):
-        self.seconds = 1000.0
-
-    def monotonic(self):
-        return self.seconds
-
-
-@pytest.fixture
-def now(monkeypatch):
-    made = Now()
-    monkeypatch.setattr(progress, "time", made)
-    return made
-
-
-# --- counts -----------------------------------------------------------------------------------
-
-
-def job(job_id, size):
-    return Submission(job_id, "n", Location("b", "p/v1/run", job_id), b"key", size)
-
-
-def array(job_id, **summary):
-    return JobDetail(job_id, "n", status=JobStatus.PENDING, array_size=9, status_summary=summary)
-
-
-def fetched(*errors):
-    results = sweep_state.deque(Result(error=error) for error in errors)
-    return sweep_state.Fetched(0, "job", results, types.SimpleNamespace(leave=lambda: None), print)
-
-
-@pytest.fixture
-def waiting():
-    """A wait for 25 calls, two in a task, in an array of 10, one of 2, and a plain job."""
-    made = sweep_state.Wait(25, 2)
-    for first, submission in ((0, job("a", 10)), (10, job("b", 2)), (12, job("c", 1))):
-        made.arrays[submission.job_id] = sweep_state.Array(submission, first, submission.size)
-    return made
-
-
-def test_calls_of_tasks_are_numbered_through(waiting):
-    first, second, last = waiting.arrays.values()
-    assert waiting.calls_of(first, 9) == range(18, 20)
-    assert waiting.calls_of(second, 0, 2) == range(20, 24)
-    assert waiting.calls_of(last, 0) == range(24, 25)
-
-
-def test_what_batch_said_nothing_of_is_queued(waiting):
-    assert waiting.count(lambda _: None) == Counts(0, 0, 0)
-    assert sweep_state.Wait(25, 2).count(lambda _: None) == Counts(0, 0, 0)
-
-
-def test_calls_are_counted_over_all_jobs(waiting):
-    said = {
-        "a": array("a", RUNNABLE=3, STARTING=1, RUNNING=2, SUCCEEDED=3, FAILED=1),
-        "b": array("b", PENDING=2),
-        "c": JobDetail("c", "n", status=JobStatus.RUNNING),
-    }
-    assert waiting.count(said.get) == Counts(running=6 + 1, done=8, failed=0)
-
-
-def test_what_has_arrived_counts_though_batch_does_not_know_it_yet(waiting):
-    waiting.arrays["a"].ended = 18
-    waiting.arrays["c"].ended = 1
-    said = {"a": array("a", RUNNING=4, SUCCEEDED=1), "c": JobDetail("c", "n", JobStatus.RUNNING)}
-    assert waiting.count(said.get) == Counts(running=2, done=19, failed=0)
-
-
-def test_what_batch_knows_counts_though_it_was_not_looked_for_yet(waiting):
-    waiting.arrays["a"].ended = 2
-    said = {
-        "a": array("a", SUCCEEDED=10),
-        "c": JobDetail("c", "n", status=JobStatus.FAILED),
-    }
-    assert waiting.count(said.get) == Counts(running=0, done=21, failed=0)
-
-
-def test_calls_that_have_an_error_are_not_done(waiting):
-    waiting.arrays["a"].ended = 6
-    waiting.put(fetched(None, ValueError()))
-    waiting.put(fetched(ValueError(), ValueError()))
-    assert waiting.count(lambda _: None) == Counts(running=0, done=3, failed=3)
-
+from tests.unit.terminals import HIDE, SHOW
 
 # --- how fast ---------------------------------------------------------------------------------
 
@@ -193,96 +100,6 @@ def test_lines_come_now_and_then_where_it_takes_long(now, capsys):
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3
     assert "0 of 1000 done, 0 failed, 5 running, 995 queued" in said[-1]
-
-
-# --- bars -------------------------------------------------------------------------------------
-
-
-class Screen(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def screen(monkeypatch):
-    """Put a terminal of 100 columns in the place of stderr, whatever the environment says."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def install(made=None):  # in the test itself: pytest sets stderr before it
-        made = Screen() if made is None else made
-        monkeypatch.setattr(sys, "stderr", made)
-        return made
-
-    monkeypatch.setattr(Bar, "_shared", None)
-    yield install
-    assert Bar._shared is None
-
-
-HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
-
-
-def test_a_bar_is_drawn_and_leaves_the_terminal_as_it_was(screen, now):
-    screen = screen()
-    report = Report("work", 4)
-    streams = sys.stdout, sys.stderr
-    bar = Bar(report, Console(stderr=True))
-    report.take(Counts(running=2, done=1, failed=1))
-    bar.show()
-    bar.close()
-
-    text = screen.getvalue()
-    assert text.count(HIDE) == text.count(SHOW) == 1
-    assert "1 of 4 done, 1 failed, 2 running, 0 queued" in text.rpartition(HIDE)[2]
-    assert text.endswith(SHOW)
-    assert (sys.stdout, sys.stderr) == streams
-
-
-def test_two_bars_share_the_screen(screen, now):
-    screen = screen()
-    one, two = (Report(name, 4) for name in ("first", "second"))
-    bars = [Bar(report, Console(stderr=True)) for report in (one, two)]
-    one.take(Counts(done=4))
-    bars[0].show()
-    both = screen.getvalue()
-    last = both.rpartition("\x1b[2K")[2]
-    assert "first" in last
-    assert "second" in last
-
-    bars[0].close()
-    assert SHOW not in screen.getvalue()
-    two.take(Counts(done=2))
-    bars[1].show()
-    alone = screen.getvalue()[len(both) :]
-    assert "4 of 4 done" in alone
-    assert "first" not in alone.rpartition("\x1b[2K")[2]
-    bars[1].close()
-    bars[1].close()  # once more changes nothing
-
-    text = screen.getvalue()
-    assert text.count(HIDE) == text.count(SHOW) == 1
-
-
-def test_a_name_is_no_markup(screen, now):
-    screen = screen()
-    bar = Bar(Report("[bold]<lambda>", 1), Console(stderr=True))
-    bar.close()
-    assert "[bold]<lambda>" in screen.getvalue()
-
-
-@pytest.mark.parametrize(("stdout", "redirected"), [(Screen, True), (io.StringIO, False)])
-def test_what_is_printed_goes_where_it_went(screen, monkeypatch, now, stdout, redirected):
-    """Above the bar where both are the same terminal, else past it."""
-    screen = screen()
-    monkeypatch.setattr(sys, "stdout", made := stdout())
-    bar = Bar(Report("work", 1), Console(stderr=True))
-    print("printed")
-    bar.close()
-    assert ("printed" in screen.getvalue(), "printed" in made.getvalue()) == (
-        redirected,
-        not redirected,
-    )
 
 
 # --- all of it --------------------------------------------------------------------------------

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import pwd
-import threading
 
 import pytest
 
-from farcall.covalent import resume
 from farcall.covalent.api import Covalent
 from farcall.model.errors import FarcallError
 
@@ -74,31 +70,6 @@ def test_headers_that_are_none_are_named(monkeypatch, headers):
         Covalent("http://127.0.0.1:9").running()
 
 
-@pytest.fixture
-def answering():
-    """A server that answers every GET the same: ``answering(status, body)`` gives its address."""
-    with contextlib.ExitStack() as stack:
-
-        def serve(status, body):
-            class Handler(http.server.BaseHTTPRequestHandler):
-                def do_GET(self):
-                    self.send_response(status)
-                    self.end_headers()
-                    self.wfile.write(body)
-
-                def log_message(self, *_):
-                    pass
-
-            server = stack.enter_context(http.server.HTTPServer(("127.0.0.1", 0), Handler))
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
-            return f"http://127.0.0.1:{server.server_port}"
-
-        yield serve
-
-
 def test_what_is_no_covalent_server_is_told(answering):
     with pytest.raises(FarcallError, match="is no Covalent server"):
         Covalent(answering(200, b"<html>")).manifest("d")
@@ -113,8 +84,6 @@ def test_an_answer_of_another_form_is_told(answering, body):
     address = answering(200, body)
     with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
         Covalent(address).running()
-    with pytest.raises(FarcallError, match="is not the server of Covalent 0.240"):
-        list(resume.resume(["d"], address))
 
 
 def test_a_server_that_gives_the_same_page_again_and_again_is_asked_no_further(answering):

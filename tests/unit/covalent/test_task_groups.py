@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from farcall import Settings
-from farcall.backends.batch import preflight
-from farcall.backends.batch.preflight import Resources
-from farcall.covalent import group_job, task_groups
-from farcall.covalent.group_job import CancelledGroupError, Run
+from farcall.covalent.group_job import CancelledGroupError
 from farcall.covalent.task_groups import Desk
-from farcall.engine import session
-from farcall.engine.session import Session
-from farcall.model.errors import ServiceError, SubmissionError
+from farcall.model.errors import SubmissionError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Arrived
 from tests.support.patience import PATIENCE_S
-from tests.unit.fakes import Client, refusal
-
-SETTINGS = Settings(container_image_uri="repo/image:1", linger_s=0.1)
+from tests.unit.covalent.account import SETTINGS
+from tests.unit.fakes import refusal
 
 
 def work(x):
@@ -36,125 +28,6 @@ class Group:
     def pack(self):
         (arguments,) = pack_calls([[((1,), {})]])
         return pack_function(work), arguments
-
-
-class Bucket:
-    """A bucket into which everything can be put, and in which arrives what a test says."""
-
-    def __init__(self):
-        self.arrived = []
-
-    async def check(self, root):
-        pass
-
-    async def put(self, key, pieces, *, quick):
-        await asyncio.sleep(0.01)
-        assert sum(map(len, pieces)) > 0
-
-    async def list_outcomes(self, root, bundle="", after=""):
-        return [outcome for outcome in self.arrived if bundle in ("", outcome.bundle)], ""
-
-    def delete_later(self, keys): ...
-
-    async def flush(self): ...
-
-
-class Account:
-    """Batch: accepts jobs, and ends those that it is told to end."""
-
-    def __init__(self):
-        self.client = Client(
-            describe_job_definitions=lambda **_: {
-                "jobDefinitions": [{"jobDefinitionArn": "arn:1", "status": "ACTIVE"}]
-            },
-            submit_job=self._submit,
-            terminate_job=self._terminate,
-            describe_jobs=lambda jobs: {"jobs": []},
-        )
-        self.client.submit_job = self._held("submit_job", self.client.submit_job)
-        self.client.terminate_job = self._held("terminate_job", self.client.terminate_job)
-        self.open = {"submit_job": asyncio.Event(), "terminate_job": asyncio.Event()}
-        for event in self.open.values():
-            event.set()
-        self.sizes = {}
-        self.terminated = []
-        self.on_submitted = lambda: None
-        self.failure = None
-
-    def _held(self, name, call):
-        async def wait_and_call(**parameters):
-            await self.open[name].wait()
-            return await call(**parameters)
-
-        return wait_and_call
-
-    def _submit(self, **request):
-        if self.failure is not None:
-            return self.failure
-        job_id = f"job-{len(self.sizes)}"
-        self.sizes[job_id] = request.get("arrayProperties", {}).get("size", 1)
-        self.on_submitted()
-        return {"jobId": job_id}
-
-    def _terminate(self, **request):
-        self.terminated.append(request["jobId"])
-        return {}
-
-    @property
-    def running(self):
-        """The tasks whose jobs were accepted and not ended."""
-        return {
-            task
-            for job, size in self.sizes.items()
-            for task in ([job] if size == 1 else [f"{job}:{n}" for n in range(size)])
-            if task not in self.terminated and job not in self.terminated
-        }
-
-
-@pytest.fixture
-async def account(clock):
-    return Account()
-
-
-@pytest.fixture
-async def opened(account, monkeypatch):
-    """The session of this event loop."""
-
-    async def close():
-        """Nothing is open."""
-
-    access = SimpleNamespace(
-        batch=account.client,
-        region="us-east-1",
-        s3_endpoint="",
-        has_console=False,
-        overruled="",
-        bucket_region=lambda bucket: "us-east-1",
-        close=close,
-    )
-
-    async def check(*_):
-        return Resources("arn:job-role", "arn:exec-role")
-
-    monkeypatch.setattr(preflight, "check", check)
-    made = Session(access)
-    monkeypatch.setattr(made, "_stores", {SETTINGS.s3_bucket_name: Bucket()})
-
-    async def find(settings):
-        return made
-
-    for module in (task_groups, group_job, session):
-        monkeypatch.setattr(module, "session_for", find)
-    # A thread's work would be done in no time at all, or never.
-    monkeypatch.setattr(made, "in_thread", lambda function, *args: _at_once(function, *args))
-    yield made
-    for event in account.open.values():
-        event.set()
-    await made.close()
-
-
-async def _at_once(function, *args):
-    return function(*args)
 
 
 @pytest.fixture
@@ -201,41 +74,6 @@ async def test_who_stops_waiting_is_no_canceller(desk, account):
         await sent
     await asyncio.sleep(10)
     assert {} == account.sizes
-
-
-class Unfetchable:
-    """A job whose answer is there, and S3 refuses to hand it out."""
-
-    id = "job-0"
-
-    def __init__(self, code, status=400):
-        self.error = ServiceError("GetObject of it failed", code=code, status=status)
-        self.tries = 0
-
-    async def delivered(self):
-        self.tries += 1
-        raise self.error
-
-
-async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(opened):
-    told = []
-    run = Run(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
-    run.tell = told.append
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with pytest.raises(ServiceError, match="GetObject.*; what job job-0 has stored is kept"):
-        await run.ends()
-    assert 590 < loop.time() - began < 620
-    assert all("GetObject of it failed; jobs go on meanwhile" in text for text in told[:-1])
-    assert ("", 11) == (told[-1], len(told) - 1)  # once a minute
-
-
-@pytest.mark.parametrize("code", ["AccessDenied", "InvalidArgument"])
-async def test_what_can_never_be_fetched_is_given_up_at_once(opened, code):
-    job = Unfetchable(code, 403)
-    with pytest.raises(ServiceError, match="GetObject"):
-        await Run(SETTINGS, [("d", 1)], job).ends()
-    assert 1 == job.tries
 
 
 # --- cancel --------------------------------------------------------------------------------------

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from farcall.engine.fetcher import Courier
+from farcall.engine.fetcher import Courier, Output, _bytes_beside
 from farcall.model.submission import Submission
-from farcall.storage.outcomes import spent_keys
 from farcall.storage.store import Arrived
-from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from tests.contract import make_golden as golden
 from tests.unit.fakes import store_in_memory
+from tests.unit.transcripts import Counted, put, written
 
 
 @pytest.mark.parametrize(("size", "questions"), [(1, 1), (100, 1), (101, 0), (10_000, 0)])
@@ -35,16 +35,13 @@ async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, ques
     assert len(asked) == questions
 
 
-async def test_a_value_s_parts_are_of_no_more_use_and_those_of_earlier_attempts():
+async def test_whole_chunks_are_counted_where_the_end_of_an_error_s_output_is_fetched():
     store = store_in_memory()
-    where = golden.WHERE
-    left = [where.value_key(8, attempt, part) for attempt in (1, 2) for part in range(3)]
-    for key in left:  # of the first attempt nobody told: its host went away
-        await store.put(key, [b"x"])
-    said = {"attempt": 1, "value": {"size": 2 * VALUE_PART_BYTES + 1}}
-    said |= {stream: {"chunks": 0} for stream in STREAMS}
-
-    outcome = where.outcome_key(8)
-    assert set(await spent_keys(store, where, 8, said)) == {outcome, *left[:3]}
-    said["attempt"] = 2
-    assert {outcome, *left} < set(await spent_keys(store, where, 8, said))
+    size = 1 << 20
+    for n in range(3):
+        await put(store, "stdout", n, bytes(size))
+    what = written(3, 3 * size)
+    counted = Counted(store)
+    await what.end(counted)
+    meta = {"status": "killed", **what.said}
+    assert _bytes_beside(SimpleNamespace(meta=meta), Output.NONE) >= len(counted.asked) * size

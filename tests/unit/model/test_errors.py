@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pickle
 import textwrap
+import traceback
 
 import pytest
 
+from farcall import FarcallError, TaskError
 from farcall.model import errors
+from tests.support import hostile
 
 TREE = """
     FarcallError
@@ -100,3 +103,16 @@ def test_other_errors_keep_their_attributes_through_pickle():
         {"option": "vcpu"},
     ]
     assert [str(copy) for copy in copies] == ["said", "wrong"]
+
+
+def test_an_error_shows_what_it_quotes_and_keeps_it():
+    error = TaskError(hostile.TEXT, job_id="1")
+    assert hostile.obeyed(str(error)) == set()
+    assert hostile.MARK in str(error)
+    assert hostile.obeyed("".join(traceback.format_exception(error))) == set()
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.args, str(copy)) == (error.args, str(error))
+
+
+def test_a_farcall_error_without_a_text_has_none():
+    assert str(FarcallError()) == ""

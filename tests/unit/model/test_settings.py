@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from farcall import Settings
-from farcall.model import config_trust, settings, settings_help
+from farcall.model import config_trust, settings
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Options, Place
 
@@ -139,15 +139,12 @@ def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
     for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "ENDPOINT"):
         monkeypatch.setenv(f"FARCALL_{name}", "x")
     assert Settings().vcpu == 2
-    assert settings_help.origins().startswith("the defaults alone")
 
 
 def test_what_a_job_submits_has_its_region_and_workflow(monkeypatch):
     monkeypatch.setenv("FARCALL_REGION", "eu-west-9")
     monkeypatch.setenv("FARCALL_WORKFLOW", "nightly")
     assert (Settings().region, Settings().workflow) == ("eu-west-9", "nightly")
-    assert settings_help.origin("region") == "FARCALL_REGION"
-    assert settings_help.origins() == "the environment (FARCALL_REGION, FARCALL_WORKFLOW)"
 
 
 def test_another_program_s_file_takes_the_place_of_ours(monkeypatch):

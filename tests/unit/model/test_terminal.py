@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import pickle
-import sys
-import traceback
 from pathlib import Path
 
 import pytest
@@ -14,10 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import farcall
-from farcall import FarcallError, TaskError
-from farcall.cli import printing
-from farcall.client.console import Console
-from farcall.engine.logs.transcript import Line
 from farcall.model import terminal
 from tests.support import hostile
 
@@ -59,15 +52,6 @@ def test_colours_are_for_output_alone_and_end_with_its_line():
     assert terminal.shown(text) == "red^[[2J"
 
 
-def test_an_error_shows_what_it_quotes_and_keeps_it():
-    error = TaskError(hostile.TEXT, job_id="1")
-    assert hostile.obeyed(str(error)) == set()
-    assert hostile.MARK in str(error)
-    assert hostile.obeyed("".join(traceback.format_exception(error))) == set()
-    copy = pickle.loads(pickle.dumps(error))
-    assert (copy.args, str(copy)) == (error.args, str(error))
-
-
 def test_a_line_in_a_log_shows_what_it_quotes():
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -96,14 +80,6 @@ def test_a_line_of_a_wrong_format_is_told_of_by_its_handlers_alone():
     assert logging.getLogger("farcall").filter(record)
 
 
-def test_what_is_said_into_a_stream_of_text_alone_needs_no_encoding(monkeypatch):
-    out = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
-    printing.say(f"é {hostile.TEXT}")
-    assert hostile.MARK in out.getvalue()
-    assert hostile.obeyed(out.getvalue()) == set()
-
-
 def test_lines_of_farcall_in_a_log_are_left_alone_where_nothing_is_to_be_hidden():
     kept = []
 
@@ -118,36 +94,3 @@ def test_lines_of_farcall_in_a_log_are_left_alone_where_nothing_is_to_be_hidden(
     finally:
         log.removeHandler(log.handlers[-1])
     assert (kept[0].msg, kept[0].args) == ("job %s ended", ("abc",))
-
-
-def test_a_console_shows_what_it_is_given_and_draws_its_own():
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=200)
-    console.print(f"[bold]{hostile.TEXT}[/]", style="red")
-    assert hostile.obeyed(out.getvalue()) == set()
-    assert f"[bold]{hostile.MARK}" in out.getvalue()
-    assert "\x1b[31m" in out.getvalue()
-
-
-class _Terminal(io.TextIOWrapper):
-    def isatty(self):
-        return True
-
-
-def test_a_line_that_rewrites_itself_cannot_rewrite_what_stands_before_it(monkeypatch):
-    shown = _Terminal(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(sys, "stdout", shown)
-    line = Line("10%\r20%\x1b[2J", "stdout", 1, None)
-    printing.Printer(begin=lambda _: "TIME ").print([line])
-    assert shown.buffer.getvalue() == b"TIME 10%\rTIME 20%^[[2J\n"
-
-
-def test_what_the_terminals_encoding_lacks_is_shown(monkeypatch):
-    out = _Terminal(io.BytesIO(), encoding="latin-1")
-    monkeypatch.setattr(sys, "stdout", out)
-    printing.say("é\u4e2d\ud800")
-    assert out.buffer.getvalue() == b"\xe9\\u4e2d<U+D800>\n"
-
-
-def test_a_farcall_error_without_a_text_has_none():
-    assert str(FarcallError()) == ""

@@ -1,23 +1,15 @@
-"""What jobs belong to, and which of them are asked for."""
+"""Which jobs are farcall's, and which of them are asked for."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import datetime, timezone
 
 import pytest
 
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import Settings
-from farcall.model.workflows import Workflow
 from farcall.operations.catalog import Entry, Query
 
 BUNDLE = "s3://bucket/farcall/v1/mary-jane-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
-TELL = (
-    "from farcall.model.settings import Settings; from farcall.model.workflows import Workflow; "
-    "print(Workflow.of(Settings()).name)"
-)
 
 
 def entry(status=JobStatus.RUNNING, counts=None, **environment):
@@ -32,46 +24,6 @@ def entry(status=JobStatus.RUNNING, counts=None, **environment):
     )
     assert found is not None
     return found
-
-
-def run(*arguments, **options):
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=True, **options
-    )
-    return done.stdout.strip()
-
-
-def test_a_workflow_is_called_as_the_option_says():
-    assert Workflow.of(Settings(workflow="nightly")) == ("nightly", "")
-
-
-def test_a_workflow_is_called_like_its_script(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(TELL)
-    assert run(str(path)) == "train.py"
-
-
-def test_a_name_that_aws_would_refuse_is_told_without_what_it_refuses():
-    said = Workflow("train\n\udcff\x1b[2J.py").environment()
-    assert said == {"FARCALL_WORKFLOW": "train <U+DCFF>^[[2J.py"}
-
-
-def test_a_workflow_is_called_like_its_module(tmp_path):
-    package = tmp_path / "project"
-    package.mkdir()
-    (package / "__main__.py").write_text(TELL)
-    (package / "sweep.py").write_text(TELL)
-    assert run("-m", "project", cwd=tmp_path) == "project"
-    assert run("-m", "project.sweep", cwd=tmp_path) == "project.sweep"
-
-
-def test_what_has_no_file_is_interactive():
-    assert run("-c", TELL) == "interactive"
-
-
-def test_a_long_name_is_cut_for_the_job():
-    said = Workflow("x" * 300, "d-1").environment()
-    assert said == {"FARCALL_WORKFLOW": "x" * 128, "FARCALL_DISPATCH": "d-1"}
 
 
 def test_an_entry_tells_function_user_and_run():

@@ -5,17 +5,13 @@ import hashlib
 import sys
 import threading
 import types
-import typing
 
 import cloudpickle
-import cloudpickle.cloudpickle as internals
 import numpy as np
 import pytest
 
 from farcall.model.errors import TaskNotPicklableError
 from farcall.payload.pickling import check_callable, pack_calls, pack_function
-from farcall.payload.unpickling import load
-from farcall_runtime import envelope
 from tests.unit.fakes import joined, unpickled
 
 
@@ -162,13 +158,6 @@ def test_an_array_travels_out_of_band_without_a_copy(order):
     assert copy.flags["ALIGNED"]
 
 
-def test_an_array_comes_back_on_the_memory_of_the_outcome():
-    data = bytearray(joined(pack(np.zeros(10_000))))
-    ((copy,), _) = load(envelope.unpack(data))[0]
-    assert copy.flags["WRITEABLE"]
-    assert np.shares_memory(copy, np.frombuffer(data, np.uint8))
-
-
 @pytest.mark.parametrize(
     "array", [np.arange(100_000)[::3], np.zeros(0), np.array([{}, None]), np.array(5)]
 )
@@ -230,72 +219,3 @@ def test_a_project_beside_the_interpreter_s_own_folders_is_the_user_s(remote, mo
 
 
 # --- classes come home ------------------------------------------------------------------------
-
-
-def test_an_instance_is_of_the_class_known_here(remote, models):
-    result = remote(models.move, models.Point(1), 2).unwrap()
-    assert type(result) is models.Point
-
-
-def test_the_class_known_here_stays_as_it_is(remote, models):
-    before = dict(vars(models.Point))
-    remote(models.move, models.Point(1), 2)
-    after = dict(vars(models.Point))
-    after.pop("__slotnames__", None)  # pickle's own note
-    assert (models.Point.made, after) == (0, before)
-
-
-def test_an_enumeration_s_member_is_the_one_known_here(remote, models):
-    assert remote(models.paint, models.Color.RED).unwrap() is models.Color.BLUE
-
-
-def test_a_nested_class_is_the_one_known_here_and_stays_as_it_is(remote, models):
-    result = remote(models.nest, models.Shape.Point(4)).unwrap()
-    assert (type(result), result.x) == (models.Shape.Point, 4)
-    assert models.Shape.Point.sides == 0
-
-
-def test_a_class_made_in_the_container_is_not_taken_for_another_of_its_name(remote, models):
-    result = remote(models.local_point, 4).unwrap()
-    assert not isinstance(result, models.Point)
-    assert result.x == 4
-
-
-def test_a_class_of_a_function_here_stays_as_it_is(remote):
-    class Tally:
-        total = 0
-
-        def add(self, x):
-            type(self).total += x
-            return self
-
-    def work(tally):
-        return tally.add(5)
-
-    add = Tally.add
-    assert type(remote(work, Tally()).unwrap()) is Tally
-    assert (Tally.total, Tally.add) == (0, add)
-
-
-def test_a_class_that_only_the_container_knows_comes_along(remote, models):
-    def work():
-        Made = typing.NamedTuple("Made", [("x", int)])  # noqa: UP014
-        return Made(3)
-
-    result = remote(work).unwrap()
-    assert (result.x, type(result).__name__) == (3, "Made")
-
-
-def test_classes_are_found_by_name_in_another_process(models):
-    """As when a job is joined again after a crash: the class had not travelled from here."""
-    packed = [pack_function(models.Point), pack_function(models.Shape.Point)]
-    internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
-    internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
-    assert [unpickled(one) for one in packed] == [models.Point, models.Shape.Point]
-
-
-def test_an_enumeration_is_found_by_name_in_another_process(models):
-    packed = pack_function(models.Color)
-    internals._DYNAMIC_CLASS_TRACKER_BY_CLASS.clear()
-    internals._DYNAMIC_CLASS_TRACKER_BY_ID.clear()
-    assert unpickled(packed) is models.Color

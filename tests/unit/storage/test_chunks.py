@@ -1,18 +1,16 @@
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
 
 import pytest
 
-from farcall.engine.fetcher import Output, _bytes_beside
 from farcall.model.errors import IntegrityError
 from farcall.storage import chunks as logs
-from farcall.storage.chunks import Piece, Written
+from farcall.storage.chunks import Piece
 from farcall_runtime import streams
 from farcall_runtime.contract import STREAMS
 from tests.unit.fakes import store_in_memory
-from tests.unit.transcripts import SUBMISSION, WHERE, put
+from tests.unit.transcripts import SUBMISSION, WHERE, Counted, put, written
 
 
 @pytest.fixture
@@ -20,34 +18,11 @@ def store():
     return store_in_memory()
 
 
-def written(chunks, stored, tail=b"", gaps=()):
-    """What an outcome says of a stdout of so many chunks."""
-    nothing = {"chunks": 0, "stored": 0}
-    said = {"stdout": {"chunks": chunks, "stored": stored, "gaps": gaps}, "stderr": nothing}
-    return Written(SUBMISSION, 0, 1, said, {"stdout": tail, "stderr": b""})
-
-
 async def ways(store, what):
     """Return all of stdout, got in two ways."""
     (piece, _), text = await what.whole(store), await what.text(store, "stdout")
     assert (piece.left_out, bytes(piece.data).decode(errors="replace")) == (0, text)
     return bytes(piece.data)
-
-
-class Counted:
-    """A store that counts the objects it is asked for."""
-
-    def __init__(self, store):
-        self.bucket = store.bucket
-        self.asked = []
-        self._store = store
-
-    async def get_dated(self, key, **options):
-        self.asked.append(int(key.rpartition("/")[2]))
-        return await self._store.get_dated(key, **options)
-
-    async def list_keys(self, prefix):
-        return await self._store.list_keys(prefix)
 
 
 async def test_chunks_are_joined_in_their_order(store):
@@ -85,17 +60,6 @@ async def test_what_comes_behind_a_deleted_chunk_is_given_as_it_comes(store):
         assert await anext(pieces) == b"\n[farcall: 6 bytes were deleted from the bucket]\n"
         assert await anext(pieces) == b"02,"
         assert len(counted.asked) < 10
-
-
-async def test_whole_chunks_are_counted_where_the_end_of_an_error_s_output_is_fetched(store):
-    size = 1 << 20
-    for n in range(3):
-        await put(store, "stdout", n, bytes(size))
-    what = written(3, 3 * size)
-    counted = Counted(store)
-    await what.end(counted)
-    meta = {"status": "killed", **what.said}
-    assert _bytes_beside(SimpleNamespace(meta=meta), Output.NONE) >= len(counted.asked) * size
 
 
 def test_a_chunk_is_as_large_as_the_container_makes_it():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.storage import store as module
 from farcall.storage.store import Arrived
-from farcall.storage.transfers import PARALLEL_PARTS, PART_BYTES, SINGLE_PUT_BYTES, joined
+from farcall.storage.transfers import PART_BYTES
 from farcall_runtime import envelope
-from farcall_runtime.contract import VALUE_PART_BYTES
 from tests.unit.fakes import store_in_memory
 
 ROOT = "farcall/v1/run"
@@ -46,39 +44,6 @@ async def test_a_large_object_comes_back_writable_and_whole(store):
     assert (type(found), bytes(found) == data) == (bytearray, True)
 
 
-#: A part and a byte more; many parts that are all in use at once.
-SIZES = [PART_BYTES + 1, (PARALLEL_PARTS + 3) * PART_BYTES + 17]
-
-
-PART = "value/{}".format
-
-
-async def put_parts(store, data):
-    for number, start in enumerate(range(0, len(data), VALUE_PART_BYTES)):
-        await store.put(PART(number), [data[start : start + VALUE_PART_BYTES]])
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_large_object_goes_in_parts(size, store):
-    data = random.Random(1).randbytes(size)
-    pieces = (data[start : start + 5_000_000] for start in range(0, size, 5_000_000))
-    await store.put("large", pieces)
-    assert await store.get("large") == data
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("in_a_file", [False, True])
-async def test_a_large_value_comes_in_parts(size, in_a_file, store, tmp_path):
-    data = random.Random(1).randbytes(size)
-    await put_parts(store, data)
-    folder = str(tmp_path / "cache") if in_a_file else None
-    found, digest = await store.get_large(PART, size, folder)
-    assert (bytes(found) == data, digest) == (True, hashlib.sha256(data).hexdigest())
-    found[:4] = b"free"  # as arrays on top of it may be changed
-    assert bytes(found[:5]) == b"free" + data[4:5]
-    assert list(tmp_path.rglob("*")) == ([tmp_path / "cache"] if in_a_file else [])
-
-
 @pytest.mark.parametrize("stored", [PART_BYTES - 1, PART_BYTES + 1])
 async def test_an_object_of_another_size_is_refused(stored, store):
     await store.put("large", [bytes(stored)])
@@ -93,33 +58,6 @@ async def test_an_object_larger_than_any_outcome_is_not_fetched(store, monkeypat
     await store.put("large", [bytes(11)])
     with pytest.raises(envelope.IntegrityError, match="it has 11 bytes"):
         await store.get("large", 11)
-
-
-async def test_a_large_object_that_is_not_there_is_none(store):
-    await put_parts(store, bytes(3 * VALUE_PART_BYTES))
-    await store.delete([PART(1)])
-    assert await store.get_large(PART, 3 * VALUE_PART_BYTES) is None
-
-
-@pytest.mark.parametrize("size", [10, 3 * SINGLE_PUT_BYTES])
-async def test_what_goes_wrong_while_an_object_is_made_is_what_the_caller_hears(size, store):
-    def pieces():
-        yield bytes(size)
-        yield bytes(size)
-        raise KeyError("of the user")
-
-    with pytest.raises(KeyError, match="of the user"):
-        await store.put("broken", pieces())
-    assert await store.get("broken") is None
-
-
-async def test_small_pieces_are_joined_and_large_ones_are_not(store):
-    large = memoryview(bytes(1024 * 1024))
-    pieces = [b"a", b"b", large, b"c" * 60_000, *[b"d" * 60_000] * 20, b""]
-    chunks = list(joined(pieces))
-    assert b"".join(chunks) == b"".join(pieces)
-    assert chunks[1] is large
-    assert len(chunks) == 4
 
 
 async def test_what_is_not_there_is_none(store):

@@ -18,11 +18,13 @@ from farcall.backends.batch.endings import (
     blocked,
     is_blocked,
     is_explained,
+    telling,
     verdict,
 )
-from farcall.model import errors
+from farcall.model import endings, errors
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
+from tests.unit.fakes import JOB
 
 EXITED = "Essential container in task exited"
 NOT_STARTED = "Task failed to start"
@@ -699,3 +701,32 @@ def test_each_remedy_for_a_blocked_job_is_recorded():
 def test_other_jobs_are_not_called_blocked(status, reason):
     row = Recorded(errors.JobError, [], [], reason, status=status)
     assert not is_blocked(from_describe(without_attempts(row)))
+
+
+def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
+    detail = JobDetail(
+        "job-1",
+        "simulate",
+        status=JobStatus.FAILED,
+        status_reason="Host EC2 (instance i-1) terminated.",
+        exit_code=143,
+    )
+    error = verdict(detail).error(JOB)
+    assert (type(error), error.exit_code) == (errors.HostLostError, 143)
+    assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Job submitted", ""),
+        ("Essential container in task exited", ""),
+        ("Essential container in task exited; OutOfMemoryError: x", "'OutOfMemoryError: x'"),
+        ("Task failed to start; CannotPullX", "'Task failed to start; CannotPullX'"),
+        ("Host EC2 (instance i-1) terminated.", "'Host EC2 (instance i-1) terminated.'"),
+    ],
+)
+def test_batch_s_words_are_told_where_they_say_something(reason, said):
+    error = endings.lost(JOB._replace(reason=reason, told=telling(reason)))
+    assert error.reason == reason
+    assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))

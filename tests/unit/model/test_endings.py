@@ -7,9 +7,7 @@ import signal
 
 import pytest
 
-from farcall.backends.batch.endings import telling, verdict
 from farcall.model import endings, errors
-from farcall.model.jobs import JobDetail, JobStatus
 from farcall.payload import results
 from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode, OutcomeStatus
@@ -148,35 +146,6 @@ def test_a_message_has_the_job_batch_s_words_the_remedy_the_log_and_the_end_of_s
 
 
 # --- without an outcome -----------------------------------------------------------------------
-
-
-def test_a_job_that_ended_without_an_outcome_is_told_by_its_ending():
-    detail = JobDetail(
-        "job-1",
-        "simulate",
-        status=JobStatus.FAILED,
-        status_reason="Host EC2 (instance i-1) terminated.",
-        exit_code=143,
-    )
-    error = verdict(detail).error(JOB)
-    assert (type(error), error.exit_code) == (errors.HostLostError, 143)
-    assert "the instance under the job was terminated: job job-1 (simulate)" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("reason", "said"),
-    [
-        ("Job submitted", ""),
-        ("Essential container in task exited", ""),
-        ("Essential container in task exited; OutOfMemoryError: x", "'OutOfMemoryError: x'"),
-        ("Task failed to start; CannotPullX", "'Task failed to start; CannotPullX'"),
-        ("Host EC2 (instance i-1) terminated.", "'Host EC2 (instance i-1) terminated.'"),
-    ],
-)
-def test_batch_s_words_are_told_where_they_say_something(reason, said):
-    error = endings.lost(JOB._replace(reason=reason, told=telling(reason)))
-    assert error.reason == reason
-    assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))
 
 
 def test_lost_taken_and_unusable_outcomes():

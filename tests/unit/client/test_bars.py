@@ -1,0 +1,75 @@
+"""Bars on a terminal, which they leave as it was."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from farcall.client.bars import Bar
+from farcall.client.progress import Counts, Report
+from tests.unit.terminals import HIDE, SHOW, Screen
+
+
+def test_a_bar_is_drawn_and_leaves_the_terminal_as_it_was(screen, now):
+    screen = screen()
+    report = Report("work", 4)
+    streams = sys.stdout, sys.stderr
+    bar = Bar(report, Console(stderr=True))
+    report.take(Counts(running=2, done=1, failed=1))
+    bar.show()
+    bar.close()
+
+    text = screen.getvalue()
+    assert text.count(HIDE) == text.count(SHOW) == 1
+    assert "1 of 4 done, 1 failed, 2 running, 0 queued" in text.rpartition(HIDE)[2]
+    assert text.endswith(SHOW)
+    assert (sys.stdout, sys.stderr) == streams
+
+
+def test_two_bars_share_the_screen(screen, now):
+    screen = screen()
+    one, two = (Report(name, 4) for name in ("first", "second"))
+    bars = [Bar(report, Console(stderr=True)) for report in (one, two)]
+    one.take(Counts(done=4))
+    bars[0].show()
+    both = screen.getvalue()
+    last = both.rpartition("\x1b[2K")[2]
+    assert "first" in last
+    assert "second" in last
+
+    bars[0].close()
+    assert SHOW not in screen.getvalue()
+    two.take(Counts(done=2))
+    bars[1].show()
+    alone = screen.getvalue()[len(both) :]
+    assert "4 of 4 done" in alone
+    assert "first" not in alone.rpartition("\x1b[2K")[2]
+    bars[1].close()
+    bars[1].close()  # once more changes nothing
+
+    text = screen.getvalue()
+    assert text.count(HIDE) == text.count(SHOW) == 1
+
+
+def test_a_name_is_no_markup(screen, now):
+    screen = screen()
+    bar = Bar(Report("[bold]<lambda>", 1), Console(stderr=True))
+    bar.close()
+    assert "[bold]<lambda>" in screen.getvalue()
+
+
+@pytest.mark.parametrize(("stdout", "redirected"), [(Screen, True), (io.StringIO, False)])
+def test_what_is_printed_goes_where_it_went(screen, monkeypatch, now, stdout, redirected):
+    """Above the bar where both are the same terminal, else past it."""
+    screen = screen()
+    monkeypatch.setattr(sys, "stdout", made := stdout())
+    bar = Bar(Report("work", 1), Console(stderr=True))
+    print("printed")
+    bar.close()
+    assert ("printed" in screen.getvalue(), "printed" in made.getvalue()) == (
+        redirected,
+        not redirected,
+    )

@@ -1,0 +1,80 @@
+"""How the calls of a sweep are counted, over all of its jobs."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from farcall.client import sweep_state
+from farcall.client.progress import Counts
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.submission import Submission
+from farcall.payload.results import Result
+from farcall_runtime.contract import Location
+
+
+def job(job_id, size):
+    return Submission(job_id, "n", Location("b", "p/v1/run", job_id), b"key", size)
+
+
+def array(job_id, **summary):
+    return JobDetail(job_id, "n", status=JobStatus.PENDING, array_size=9, status_summary=summary)
+
+
+def fetched(*errors):
+    results = sweep_state.deque(Result(error=error) for error in errors)
+    return sweep_state.Fetched(0, "job", results, types.SimpleNamespace(leave=lambda: None), print)
+
+
+@pytest.fixture
+def waiting():
+    """A wait for 25 calls, two in a task, in an array of 10, one of 2, and a plain job."""
+    made = sweep_state.Wait(25, 2)
+    for first, submission in ((0, job("a", 10)), (10, job("b", 2)), (12, job("c", 1))):
+        made.arrays[submission.job_id] = sweep_state.Array(submission, first, submission.size)
+    return made
+
+
+def test_calls_of_tasks_are_numbered_through(waiting):
+    first, second, last = waiting.arrays.values()
+    assert waiting.calls_of(first, 9) == range(18, 20)
+    assert waiting.calls_of(second, 0, 2) == range(20, 24)
+    assert waiting.calls_of(last, 0) == range(24, 25)
+
+
+def test_what_batch_said_nothing_of_is_queued(waiting):
+    assert waiting.count(lambda _: None) == Counts(0, 0, 0)
+    assert sweep_state.Wait(25, 2).count(lambda _: None) == Counts(0, 0, 0)
+
+
+def test_calls_are_counted_over_all_jobs(waiting):
+    said = {
+        "a": array("a", RUNNABLE=3, STARTING=1, RUNNING=2, SUCCEEDED=3, FAILED=1),
+        "b": array("b", PENDING=2),
+        "c": JobDetail("c", "n", status=JobStatus.RUNNING),
+    }
+    assert waiting.count(said.get) == Counts(running=6 + 1, done=8, failed=0)
+
+
+def test_what_has_arrived_counts_though_batch_does_not_know_it_yet(waiting):
+    waiting.arrays["a"].ended = 18
+    waiting.arrays["c"].ended = 1
+    said = {"a": array("a", RUNNING=4, SUCCEEDED=1), "c": JobDetail("c", "n", JobStatus.RUNNING)}
+    assert waiting.count(said.get) == Counts(running=2, done=19, failed=0)
+
+
+def test_what_batch_knows_counts_though_it_was_not_looked_for_yet(waiting):
+    waiting.arrays["a"].ended = 2
+    said = {
+        "a": array("a", SUCCEEDED=10),
+        "c": JobDetail("c", "n", status=JobStatus.FAILED),
+    }
+    assert waiting.count(said.get) == Counts(running=0, done=21, failed=0)
+
+
+def test_calls_that_have_an_error_are_not_done(waiting):
+    waiting.arrays["a"].ended = 6
+    waiting.put(fetched(None, ValueError()))
+    waiting.put(fetched(ValueError(), ValueError()))
+    assert waiting.count(lambda _: None) == Counts(running=0, done=3, failed=3)

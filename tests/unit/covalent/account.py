@@ -1,0 +1,83 @@
+"""A Batch and a bucket that are scripted, for groups of Covalent's tasks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from farcall import Settings
+from tests.unit.fakes import Client
+
+SETTINGS = Settings(container_image_uri="repo/image:1", linger_s=0.1)
+
+
+class Bucket:
+    """A bucket into which everything can be put, and in which arrives what a test says."""
+
+    def __init__(self):
+        self.arrived = []
+
+    async def check(self, root):
+        pass
+
+    async def put(self, key, pieces, *, quick):
+        await asyncio.sleep(0.01)
+        assert sum(map(len, pieces)) > 0
+
+    async def list_outcomes(self, root, bundle="", after=""):
+        return [outcome for outcome in self.arrived if bundle in ("", outcome.bundle)], ""
+
+    def delete_later(self, keys): ...
+
+    async def flush(self): ...
+
+
+class Account:
+    """Batch: accepts jobs, and ends those that it is told to end."""
+
+    def __init__(self):
+        self.client = Client(
+            describe_job_definitions=lambda **_: {
+                "jobDefinitions": [{"jobDefinitionArn": "arn:1", "status": "ACTIVE"}]
+            },
+            submit_job=self._submit,
+            terminate_job=self._terminate,
+            describe_jobs=lambda jobs: {"jobs": []},
+        )
+        self.client.submit_job = self._held("submit_job", self.client.submit_job)
+        self.client.terminate_job = self._held("terminate_job", self.client.terminate_job)
+        self.open = {"submit_job": asyncio.Event(), "terminate_job": asyncio.Event()}
+        for event in self.open.values():
+            event.set()
+        self.sizes = {}
+        self.terminated = []
+        self.on_submitted = lambda: None
+        self.failure = None
+
+    def _held(self, name, call):
+        async def wait_and_call(**parameters):
+            await self.open[name].wait()
+            return await call(**parameters)
+
+        return wait_and_call
+
+    def _submit(self, **request):
+        if self.failure is not None:
+            return self.failure
+        job_id = f"job-{len(self.sizes)}"
+        self.sizes[job_id] = request.get("arrayProperties", {}).get("size", 1)
+        self.on_submitted()
+        return {"jobId": job_id}
+
+    def _terminate(self, **request):
+        self.terminated.append(request["jobId"])
+        return {}
+
+    @property
+    def running(self):
+        """The tasks whose jobs were accepted and not ended."""
+        return {
+            task
+            for job, size in self.sizes.items()
+            for task in ([job] if size == 1 else [f"{job}:{n}" for n in range(size)])
+            if task not in self.terminated and job not in self.terminated
+        }

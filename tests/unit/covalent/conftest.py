@@ -1,0 +1,98 @@
+"""A real session on a scripted Batch, in virtual time; a server that answers as Covalent's."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from farcall.backends.batch import preflight
+from farcall.backends.batch.preflight import Resources
+from farcall.covalent import group_job, task_groups
+from farcall.engine import session
+from farcall.engine.session import Session
+from tests.unit.covalent.account import SETTINGS, Account, Bucket
+
+
+@pytest.fixture
+async def account(clock):
+    return Account()
+
+
+@pytest.fixture
+async def opened(account, monkeypatch):
+    """The session of this event loop."""
+
+    async def close():
+        """Nothing is open."""
+
+    access = SimpleNamespace(
+        batch=account.client,
+        region="us-east-1",
+        s3_endpoint="",
+        has_console=False,
+        overruled="",
+        bucket_region=lambda bucket: "us-east-1",
+        close=close,
+    )
+
+    async def check(*_):
+        return Resources("arn:job-role", "arn:exec-role")
+
+    monkeypatch.setattr(preflight, "check", check)
+    made = Session(access)
+    monkeypatch.setattr(made, "_stores", {SETTINGS.s3_bucket_name: Bucket()})
+
+    async def find(settings):
+        return made
+
+    for module in (task_groups, group_job, session):
+        monkeypatch.setattr(module, "session_for", find)
+    # A thread's work would be done in no time at all, or never.
+    monkeypatch.setattr(made, "in_thread", lambda function, *args: _at_once(function, *args))
+    yield made
+    for event in account.open.values():
+        event.set()
+    await made.close()
+
+
+async def _at_once(function, *args):
+    return function(*args)
+
+
+@pytest.fixture
+def answering():
+    """A server that answers every request the same: ``answering(status, body)`` gives its address.
+
+    ``answering.told`` has the paths and bodies of those that tell it something.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def serve(status, body):
+            class Handler(http.server.BaseHTTPRequestHandler):
+                def do_GET(self):
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(body)
+
+                def do_PUT(self):
+                    length = int(self.headers["Content-Length"])
+                    serve.told.append((self.path, json.loads(self.rfile.read(length))))
+                    self.do_GET()
+
+                def log_message(self, *_):
+                    pass
+
+            server = stack.enter_context(http.server.HTTPServer(("127.0.0.1", 0), Handler))
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}"
+
+        serve.told = []
+        yield serve

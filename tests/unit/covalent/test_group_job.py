@@ -1,0 +1,46 @@
+"""How long the end of a task group is waited for where it cannot be fetched."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.covalent.group_job import Run
+from farcall.model.errors import ServiceError
+from tests.unit.covalent.account import SETTINGS
+
+
+class Unfetchable:
+    """A job whose answer is there, and S3 refuses to hand it out."""
+
+    id = "job-0"
+
+    def __init__(self, code, status=400):
+        self.error = ServiceError("GetObject of it failed", code=code, status=status)
+        self.tries = 0
+
+    async def delivered(self):
+        self.tries += 1
+        raise self.error
+
+
+async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(opened):
+    told = []
+    run = Run(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
+    run.tell = told.append
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(ServiceError, match="GetObject.*; what job job-0 has stored is kept"):
+        await run.ends()
+    assert 590 < loop.time() - began < 620
+    assert all("GetObject of it failed; jobs go on meanwhile" in text for text in told[:-1])
+    assert ("", 11) == (told[-1], len(told) - 1)  # once a minute
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidArgument"])
+async def test_what_can_never_be_fetched_is_given_up_at_once(opened, code):
+    job = Unfetchable(code, 403)
+    with pytest.raises(ServiceError, match="GetObject"):
+        await Run(SETTINGS, [("d", 1)], job).ends()
+    assert 1 == job.tries

@@ -1,0 +1,221 @@
+"""What a bundle holds, and where the container finds it."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+
+import cloudpickle
+import pytest
+
+from farcall import Settings
+from farcall.model.errors import TaskTooLargeError
+from farcall.model.workflows import Workflow
+from farcall.payload.bundle import Bundle
+from farcall.payload.pickling import Packed, pack_calls, pack_function
+from farcall_runtime import contract, envelope
+from farcall_runtime.bundle import Assignment
+from tests.unit.fakes import joined
+
+ROOT = "farcall/v1/run-1"
+
+
+WORKFLOW = Workflow("sweep")
+
+
+MOST = 10_000
+
+
+def double(x):
+    return 2 * x
+
+
+def triple(x):
+    return 3 * x
+
+
+def tasks(*functions):
+    arguments = pack_calls([[((number,), {})] for number in range(len(functions))])
+    return [(pack_function(f), a) for f, a in zip(functions, arguments, strict=True)]
+
+
+def bundle(*functions, **options):
+    return Bundle(
+        Settings(**options), ROOT, "double", iter(tasks(*functions)), WORKFLOW, most=MOST
+    )
+
+
+def written(*functions, **options):
+    """Return a bundle that was written, and its bytes."""
+    made = bundle(*functions, **options)
+    return made, b"".join(made.pieces())
+
+
+def index_of(made, data):
+    digest = made.environment(endpoint="", region="eu-west-1")[contract.ENV_DIGEST]
+    return envelope.Index(data[-envelope.root_size(data) :], digest)
+
+
+def part(data, where):
+    found = data[where.offset : where.offset + where.length]
+    where.check(found)
+    return found
+
+
+def entry_of(index, data, number):
+    return index.entry(number, part(data, index.page(number)))
+
+
+def test_the_runtime_finds_each_task_s_function_and_arguments():
+    wanted = [double, triple, double, *[triple] * envelope.PAGE_ROWS]
+    made, data = written(*wanted)
+    index = index_of(made, data)
+    assert (index.functions, index.entries, made.size) == (2, len(wanted), len(wanted))
+    for number, (function, arguments) in enumerate(tasks(*wanted)):
+        entry = entry_of(index, data, number)
+        assert part(data, entry) == joined(arguments)
+        assert part(data, index.function(entry.function)) == joined(function)
+
+
+def test_the_functions_lie_near_the_end_where_the_first_request_finds_them():
+    made, data = written(*[double] * 3000)
+    index = index_of(made, data)
+    where = index.function(0)
+    assert where.offset > len(data) - 16 * 1024
+    assert where.offset + where.length + envelope.root_size(data) == index.end == len(data)
+
+
+def test_equal_functions_are_stored_once():
+    one, many = (len(written(*[double] * n)[1]) for n in (1, 100))
+    function, arguments = tasks(double)[0]
+    row = 52
+    assert many - one == 99 * (row + arguments.size)
+    assert function.size > row
+
+
+def test_tasks_are_taken_one_by_one_as_the_bundle_is_written():
+    taken = []
+
+    def coming():
+        for number, task in enumerate(tasks(*[double] * 5)):
+            taken.append(number)
+            yield task
+
+    pieces = Bundle(Settings(), ROOT, "double", coming(), WORKFLOW, most=MOST).pieces()
+    assert taken == []
+    next(pieces)  # the start, which says who pickled
+    assert taken == [0]
+    next(pieces)
+    assert len(taken) < 5
+
+
+def test_a_full_bundle_leaves_the_rest_for_the_next(monkeypatch):
+    all_of_them = tasks(*[double] * 5)
+    monkeypatch.setattr("farcall.payload.bundle._FULL_BYTES", 2 * all_of_them[0][1].size)
+    left = iter(all_of_them)
+    sizes = []
+    for _ in range(3):
+        made = Bundle(Settings(), ROOT, "double", left, WORKFLOW, most=MOST)
+        assert index_of(made, b"".join(made.pieces())).entries == made.size
+        sizes.append(made.size)
+    assert (sizes, next(left, None)) == ([2, 2, 1], None)
+
+
+def test_arguments_that_no_upload_takes_are_refused(monkeypatch):
+    monkeypatch.setattr("farcall.payload.bundle._LARGEST_BYTES", 10)
+    with pytest.raises(TaskTooLargeError, match="store them where the task can read them"):
+        written(double)
+
+
+def test_large_arguments_are_neither_copied_nor_yielded_in_one_piece():
+    data = bytearray(20 * 1024 * 1024)
+    arguments = Packed([b"head", memoryview(data)], len(data) + 4)
+    made = Bundle(
+        Settings(), ROOT, "double", iter([(pack_function(double), arguments)]), WORKFLOW, most=MOST
+    )
+    steps = [piece for piece in made.pieces() if len(piece) > 1024 * 1024]
+    assert all(isinstance(step, memoryview) and step.obj is data for step in steps)
+    assert sum(map(len, steps)) == len(data)
+    assert max(map(len, steps)) <= 8 * 1024 * 1024
+
+
+def test_the_bundle_says_what_the_container_must_know():
+    made, data = written(double, retry_attempts=4, retry_on="infrastructure", time_limit=99)
+    assert index_of(made, data).meta == {
+        "python": platform.python_version(),
+        "cloudpickle": cloudpickle.__version__,
+        "attempts": 4,
+        "retry_on": "infrastructure",
+        "time_limit_s": 99,
+        "queue": Settings().batch_queue,
+    }
+
+
+def test_the_job_s_environment_is_read_by_the_runtime():
+    made, data = written(double, prefix="ignored")
+    environment = made.environment(endpoint="", region="eu-west-1")
+    found = Assignment.read({**environment, "AWS_BATCH_JOB_ARRAY_INDEX": "7"})
+    assert (found.where, found.key, found.array_index, found.attempt) == (
+        made.where,
+        made.key,
+        7,
+        1,
+    )
+    assert found.digest == hashlib.sha256(data[-envelope.root_size(data) :]).hexdigest()
+    assert set(environment) == {
+        "FARCALL_BUNDLE",
+        "FARCALL_DIGEST",
+        "FARCALL_OUTCOME_KEY",
+        "FARCALL_REGION",
+        "FARCALL_WORKFLOW",
+    }
+
+
+def test_an_endpoint_is_told_only_where_it_is_not_aws_s_own():
+    made = bundle(double).environment(endpoint="http://localhost:5000", region="eu-west-1")
+    assert made["FARCALL_ENDPOINT"] == "http://localhost:5000"
+
+
+def test_the_environment_stays_small():
+    made, _ = written(double, s3_bucket_name="b" * 63)
+    environment = made.environment(endpoint="http://localhost:5000", region="eu-west-1")
+    assert sum(len(k) + len(v) for k, v in environment.items()) < 2048
+
+
+def test_no_two_bundles_share_a_name_or_a_key():
+    made = [bundle(double) for _ in range(3)]
+    assert len({item.where.bundle for item in made}) == 3
+    assert len({item.key for item in made}) == 3
+    assert {len(item.key) for item in made} == {32}
+
+
+@pytest.mark.parametrize(
+    ("function", "plain"),
+    [
+        ("simulate", "simulate"),
+        ("<lambda>", "lambda"),
+        ("größe", "gr-e"),
+        ("__call__", "call"),
+        ("größe" * 50, None),
+        ("日本", "task"),
+        ("", "task"),
+    ],
+)
+def test_a_bundle_has_a_name_that_batch_accepts_for_its_job(function, plain):
+    made = Bundle(Settings(), ROOT, function, iter(tasks(double)), WORKFLOW, most=MOST)
+    assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", made.where.bundle)
+    named, _, digits = made.where.bundle.rpartition("-")
+    assert re.fullmatch("[0-9a-f]{16}", digits)
+    assert plain in (None, named)
+
+
+def test_the_index_tells_the_queue_so_that_the_job_can_be_found():
+    made, data = written(double, batch_queue="nightly")
+    assert index_of(made, data).meta["queue"] == "nightly"
+
+
+def test_secrets_are_in_no_repr():
+    made = bundle(double)
+    assert made.key.hex() not in repr(made)
+    assert repr(made.key) not in repr(made)
