@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from typing import Any
 
 from farcall.aws import clients, refusals
@@ -24,6 +25,7 @@ _AT_ONCE = 40
 _PATIENCE_S = 10.0
 _FIRST_WAIT_S = 0.3
 _SAY_S = 60.0
+_MINUTE_S = 60.0
 _SAY_FAILING_S = 15.0
 """Longer than most calls are tried again: who makes them has words of their own."""
 
@@ -102,16 +104,50 @@ class Limiter:
         self._next = max(self._next, now + pause)
 
 
+class Meter:
+    """Counts requests, for whoever shows how many there are.
+
+    Attributes:
+        throttled_at: When one was last refused for coming too fast, by `clock.now`; None where
+            none was.
+    """
+
+    def __init__(self) -> None:
+        self.throttled_at: float | None = None
+        self._times: deque[float] = deque()
+
+    @property
+    def last_minute(self) -> int:
+        """Number of requests sent within the last minute."""
+        self._forget()
+        return len(self._times)
+
+    def note_sent(self) -> None:
+        """Count a request."""
+        self._times.append(clock.now())
+        self._forget()
+
+    def note_throttled(self) -> None:
+        """Note that a request was refused for coming too fast."""
+        self.throttled_at = clock.now()
+
+    def _forget(self) -> None:
+        while self._times and self._times[0] < clock.now() - _MINUTE_S:
+            self._times.popleft()
+
+
 class Lane:
     """Calls that are made one behind the other, at a pace of their own.
 
     Args:
         client: A client that sends once.
         most: Calls a second at most; fewer while the service refuses some.
+        meter: Counts them.
     """
 
-    def __init__(self, client: Any, most: float) -> None:
+    def __init__(self, client: Any, most: float, meter: Meter | None = None) -> None:
         self._client = client
+        self._meter = meter or Meter()
         self._limiter = Limiter(most)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._refused_since: float | None = None
@@ -139,6 +175,7 @@ class Lane:
             async with self._room:
                 pace = await self._limiter.turn()
                 ticket.note_sent()
+                self._meter.note_sent()
                 try:
                     reply = await clients.call(self._client, operation, **parameters)
                 except ServiceError as error:
@@ -147,6 +184,7 @@ class Lane:
                         self._refused_since = None
                         raise
                     self._limiter.throttled(pace)
+                    self._meter.note_throttled()
                     ticket.note_refused()
                     self._note_refused(error)
                 else:
@@ -176,6 +214,7 @@ class Lane:
     def slow_down(self) -> None:
         """Note that something was refused for coming too fast, within an answer."""
         self._limiter.throttled(self._limiter.pace)
+        self._meter.note_throttled()
 
     def _note_refused(self, error: ServiceError) -> None:
         now = clock.now()

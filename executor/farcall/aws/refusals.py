@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,7 +14,7 @@ import botocore.exceptions
 import botocore.parsers
 from obstore.exceptions import UnauthenticatedError
 
-from farcall.model.errors import ServiceError, SettingsError, SubmissionError
+from farcall.model.errors import ServiceError, SettingsError
 from farcall_runtime import refusals
 
 #: What botocore's parsers raise of an answer that is none of AWS's.
@@ -213,46 +213,6 @@ def concerns_all(error: BaseException) -> bool:
 def is_expired(error: ServiceError) -> bool:
     """Tell whether the credentials had expired, which other ones need not have."""
     return error.code in refusals.EXPIRED
-
-
-def explain_submission(request: Mapping[str, Any], error: ServiceError) -> Exception:
-    """Say which option is to blame for a refused SubmitJob, or that it was the job itself."""
-    text = str(error).lower()
-    if error.code == "ClientException" and "queue" in text:
-        return SettingsError(
-            f"batch_queue is {request['jobQueue']!r}: {error}; set batch_queue to a queue that "
-            "exists in this region and is ENABLED",
-            option="batch_queue",
-        )
-    if error.code == "ClientException":
-        return SubmissionError(f"job {request['jobName']} was not accepted: {error}")
-    return error
-
-
-def explain_unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
-    """Say that a job may run.
-
-    Args:
-        name: The job's name.
-        error: Why there was no answer to it.
-        failure: Why the job was not found either.
-    """
-    return like(
-        failure,
-        f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
-        f"{failure}; it was if Batch lists a job of this name",
-    )
-
-
-def explain_registration(error: ServiceError) -> Exception:
-    """Say which options make the definition that was refused."""
-    if error.code != "ClientException":
-        return error
-    return SettingsError(
-        f"the job definition made of the options was refused: {error}; check "
-        "container_image_uri, the roles and job_definition_extra",
-        option="job_definition_extra",
-    )
 
 
 def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceError:

@@ -116,7 +116,7 @@ async def _find(
     """Return the jobs that are asked for, and dispatches that go on without one of them."""
     settings, session = await opened()
     where = list(dict.fromkeys(queues)) or [settings.batch_queue]
-    entries = [entry async for entry in Catalog(session.batch).find(where, query)]
+    entries = [entry async for entry in Catalog(session.backend).find(where, query)]
     if not entries:
         raise _unknown(query, where)
     idle = await cancel.idle(entries, covalent)

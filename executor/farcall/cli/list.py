@@ -10,7 +10,6 @@ from datetime import datetime, timedelta, timezone
 
 import click
 
-from farcall.backends.batch.endings import is_explained, unknown
 from farcall.cli import exit_codes, sheets, tables
 from farcall.cli.common import moment, opened, print_json
 from farcall.cli.printing import say
@@ -133,7 +132,7 @@ async def _find(
     queues: Sequence[str], query: Query, wanted: Collection[str], limit: int, *, children: bool
 ) -> list[Entry]:
     settings, session = await opened()
-    catalog = Catalog(session.batch)
+    catalog = Catalog(session.backend)
     found: list[Entry] = []
     for queue in dict.fromkeys(queues or [settings.batch_queue]):
         found += await _first(catalog.find([queue], query), wanted, limit)
@@ -165,7 +164,7 @@ async def _first(
 
 async def _children_of(arrays: Sequence[str], wanted: Collection[str], limit: int) -> list[Entry]:
     _, session = await opened()
-    known = await Catalog(session.batch).describe(arrays)
+    known = await Catalog(session.backend).describe(arrays)
     found: list[Entry] = []
     for job_id in arrays:
         parent = recognized(known, job_id, session)
@@ -184,7 +183,7 @@ async def _children(
     for status in JobStatus:
         asked = not wanted or not {status.value, _cancelled(status)}.isdisjoint(wanted)
         if asked and (counts.get(status.value) or not counts):
-            async for page in session.batch.listing.children(parent.detail.job_id, status):
+            async for page in session.backend.list_children(parent.detail.job_id, status):
                 for listed in page:
                     whole = parent.detail.with_status_of(listed)
                     child = replace(
@@ -204,7 +203,7 @@ async def _children(
 def _was_ended(listed: JobDetail) -> bool:
     """Tell whether a person ended a child: a listing only has that person's words."""
     return listed.status is JobStatus.FAILED and bool(
-        listed.status_reason and not is_explained(listed)
+        listed.status_reason and not listed.is_explained
     )
 
 
@@ -253,7 +252,7 @@ def show_status(job_ids: tuple[str, ...], *, as_json: bool) -> None:
 
 async def _describe(job_ids: list[str]) -> tuple[list[Entry], list[str]]:
     _, session = await opened()
-    known = await Catalog(session.batch).describe(job_ids)
+    known = await Catalog(session.backend).describe(job_ids)
     found, missing = [], []
     for job_id in job_ids:
         try:
@@ -270,7 +269,7 @@ def recognized(known: dict[str, Entry | None], job_id: str, session: Session) ->
         UnknownError: Batch does not know it, or farcall did not submit it.
     """
     if job_id not in known:
-        raise UnknownError(unknown(job_id, session.aws.region))
+        raise UnknownError(session.backend.unknown(job_id))
     entry = known[job_id]
     if entry is None:
         raise UnknownError(f"job {job_id} was not submitted by farcall")
@@ -295,6 +294,6 @@ def describe_job(job_id: str, *, as_json: bool) -> None:
 
 async def _overview(job_id: str) -> tuple[Entry, dict[str, object]]:
     _, session = await opened()
-    known = await Catalog(session.batch).describe([job_id])
+    known = await Catalog(session.backend).describe([job_id])
     entry = recognized(known, job_id, session)
     return entry, await describe.of(session, entry)

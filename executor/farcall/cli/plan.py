@@ -7,26 +7,27 @@ import inspect
 import itertools
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from farcall.aws.clients import Aws
-from farcall.backends.batch.client import Batch
-from farcall.backends.batch.documents import LARGEST_ARRAY
-from farcall.backends.batch.plan import Documents
-from farcall.backends.batch.preflight import Resources, role_arn
+from farcall.backends import open_backend
+from farcall.backends.base import Backend
 from farcall.cli.options import called, given, job_options
 from farcall.cli.printing import say
 from farcall.cli.run import prepare
 from farcall.client.console import Console
 from farcall.engine.session import session_for
+from farcall.engine.submitter import job_of
 from farcall.model.settings import Settings
+from farcall.model.workflows import Workflow
 from farcall.payload import pickling
+from farcall.payload.bundle import Bundle
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
 _SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its place
-_ACCOUNT = "ACCOUNT"
 _RUN = "RUN"
 
 
@@ -35,7 +36,7 @@ _RUN = "RUN"
 @click.option(
     "--array",
     "size",
-    type=click.IntRange(1, LARGEST_ARRAY),
+    type=click.IntRange(min=1),
     default=1,
     metavar="N",
     help="Plan an array of N such tasks.",
@@ -85,53 +86,33 @@ async def _plan(
     pickling.check_callable(function)
     call = bound.args, bound.kwargs
     task = pickling.pack_function(function), pickling.pack_call([call], settings.cache_dir)
-    if offline and not settings.container_image_uri:
-        image = f"(image of {settings.batch_job_definition_name})"
-        settings = settings.replace(container_image_uri=image)
-    batch, documents = await (_offline(settings) if offline else _online(settings))
-    definition = await documents.definition(settings)
-    found = None if offline else await batch.find_definition(definition.name)
-    arn = found["jobDefinitionArn"] if found else f"(ARN of {definition.name})"
-    name = getattr(function, "__name__", "task")
-    bundle = documents.bundle(settings, name, itertools.repeat(task, size))
-    size_bytes = sum(map(len, bundle.pieces()))
-    request = documents.request(settings, bundle, arn, size=bundle.size)
-    for variable in request["containerOverrides"]["environment"]:
-        if variable["name"] == ENV_OUTCOME_KEY:
-            variable["value"] = _SECRET
-    return {
-        "definition": {
-            "name": definition.name,
-            "registered": None if offline else found is not None,
-        },
-        "bundle": {"url": bundle.where.url, "size_bytes": size_bytes, "tasks": bundle.size},
-        "RegisterJobDefinition": {"jobDefinitionName": definition.name, **definition.document},
-        "SubmitJob": request,
-    }
+    access, backend = await (_offline(settings) if offline else _online(settings))
+    try:
+        most = backend.capabilities.largest_array
+        if size > most:
+            raise click.BadParameter(f"{size}: a job has up to {most} tasks", param_hint="--array")
+        name = getattr(function, "__name__", "task")
+        root = run_root(settings.prefix, _RUN)
+        workflow = Workflow.of(settings)
+        tasks = itertools.repeat(task, size)
+        bundle = Bundle(settings, root, name, tasks, workflow, None, most=most)
+        size_bytes = sum(map(len, bundle.pieces()))
+        job = job_of(bundle, settings, access, size=bundle.size)
+        shown = {**job.environment, ENV_OUTCOME_KEY: _SECRET}
+        planned = await backend.plan(replace(job, environment=shown), offline=offline)
+    finally:
+        if offline:
+            await access.close()
+    about = {"url": bundle.where.url, "size_bytes": size_bytes, "tasks": bundle.size}
+    return {"bundle": about, **planned}
 
 
-async def _online(settings: Settings) -> tuple[Batch, Documents]:
+async def _online(settings: Settings) -> tuple[Aws, Backend]:
     session = await session_for(settings)
-    return session.batch, (await session.submitter(settings)).documents
+    await session.submitter(settings)  # which looks whether everything is there
+    return session.aws, session.backend
 
 
-async def _offline(settings: Settings) -> tuple[Batch, Documents]:
+async def _offline(settings: Settings) -> tuple[Aws, Backend]:
     access = await Aws.configured(settings)
-
-    def arn(name: str) -> str:
-        is_name = name and not name.startswith("arn:")
-        return role_arn(access.region, _ACCOUNT, name) if is_name else name
-
-    resources = Resources(
-        arn(settings.batch_job_role_name), arn(settings.batch_execution_role_name)
-    )
-    batch, root = Batch(access), run_root(settings.prefix, _RUN)
-    documents = Documents(
-        batch,
-        root,
-        resources,
-        region=access.region,
-        bucket_region=access.region,
-        endpoint=access.s3_endpoint,
-    )
-    return batch, documents
+    return access, open_backend(settings.backend, access)

@@ -15,7 +15,6 @@ import click
 from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
-from farcall.backends.batch.endings import blocked
 from farcall.cli import attach
 from farcall.cli.options import called, given, job_options, value_file
 from farcall.cli.printing import say
@@ -160,7 +159,7 @@ async def _tell_states(job: Job[Any]) -> None:
 
 def _state(detail: JobDetail) -> str:
     reason = detail.status_reason
-    said = [detail.status.value, reason and f"({in_a_line(reason)})", blocked(reason)]
+    said = [detail.status.value, reason and f"({in_a_line(reason)})", detail.remedy]
     return " ".join(part for part in said if part)
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from rich.table import Table
 from rich.text import Text
 
-from farcall.backends.batch.endings import OWN_REASON, is_blocked, telling
 from farcall.client.console import Console
+from farcall.model.endings import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.terminal import in_a_line
 from farcall.operations import json_view
@@ -130,13 +130,12 @@ def note(detail: JobDetail) -> str:
         counts = detail.status_summary
         told = [f"{counts[s.value]} {s.value.lower()}" for s in JobStatus if counts.get(s.value)]
         return ", ".join(told)
-    if is_blocked(detail):
+    if detail.is_blocked:
         return in_a_line(detail.status_reason.partition(" - ")[0])
     if detail.status is JobStatus.SUCCEEDED:
         return ""
     said = [f"exit code {detail.exit_code}"] if detail.exit_code else []
-    said.append(telling(detail.status_reason).removeprefix(OWN_REASON))
-    said.append(detail.container_reason)
+    said.append(detail.told.removeprefix(OWN_REASON))
     return in_a_line("; ".join(filter(None, said)))
 
 

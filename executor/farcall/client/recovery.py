@@ -316,7 +316,7 @@ async def _find_jobs(
         missing = [where for where in places if where not in found]
         named = await _each(lambda where: _named(session, where, queues[where]), missing)
         unanswered = {where for where, ids in zip(missing, named, strict=True) if ids is None}
-        details = await session.batch.describe(job_id for ids in named for job_id in ids or ())
+        details = await session.backend.describe(job_id for ids in named for job_id in ids or ())
         for detail in details.values():
             try:
                 submission = Submission.whole(detail)
@@ -338,7 +338,7 @@ async def _named(session: Session, where: Location, queues: list[str]) -> list[s
     refused: dict[str, ServiceError] = {}
     for queue in queues:
         try:
-            found = await session.batch.find_named(queue, where.bundle)
+            found = await session.backend.find(where.bundle, queue)
         except ServiceError as error:
             if may_pass(error):
                 raise
@@ -360,7 +360,8 @@ async def _succeeded(session: Session, submission: Submission, detail: JobDetail
         return set(range(submission.size))
     if submission.size == 1:
         return set()
-    return set(await session.batch.list_children(submission.job_id, JobStatus.SUCCEEDED))
+    pages = session.backend.list_children(submission.job_id, JobStatus.SUCCEEDED)
+    return {child.index async for page in pages for child in page}
 
 
 async def _outcomes(store: Store, root: str) -> dict[str, dict[int, Arrived]]:

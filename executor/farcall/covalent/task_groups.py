@@ -170,7 +170,7 @@ class Desk:
             ServiceError: There are no credentials.
         """
         session = await session_for(settings)
-        session.batch.note_stopped([job_id], _REASON)
+        session.backend.note_ended([job_id], _REASON)
 
     async def find_job(self, settings: Settings, handle: str | None) -> str | None:
         """Return the ID of a job, given what was stored of it.

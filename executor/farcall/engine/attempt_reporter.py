@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from farcall.backends.batch.client import Batch
-from farcall.backends.batch.endings import telling, verdict
+from farcall.backends.base import Backend
 from farcall.engine.watch import Watch
 from farcall.model import clock, endings, errors, exit_codes
-from farcall.model.endings import About
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.endings import About, Verdict
+from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.storage import outcomes
 from farcall.storage.store import Store, number_in
@@ -44,12 +43,12 @@ class Attempts:
     """Warns of failed attempts while the task they belong to goes on.
 
     Args:
-        batch: Batch.
+        backend: Where the jobs run.
         store_of: Gives the store of a bucket.
     """
 
-    def __init__(self, batch: Batch, store_of: Callable[[str], Store]) -> None:
-        self._batch = batch
+    def __init__(self, backend: Backend, store_of: Callable[[str], Store]) -> None:
+        self._backend = backend
         self._store_of = store_of
         self._news: deque[tuple[Watch, int, JobDetail, int]] = deque()
         self._looks: dict[Watch, None] = {}
@@ -130,7 +129,7 @@ class Attempts:
         # Whether another attempt follows, Batch knows: a task that was cancelled leaves the same.
         id_of = watch.submission.id_of
         asked = list(new)[: max(1, self._lines_left)]
-        found = await self._batch.describe(map(id_of, asked))
+        found = await self._backend.describe(map(id_of, asked))
         follow = False
         for index in asked:
             number = new.pop(index)
@@ -207,7 +206,9 @@ async def explain(
     lines = []
     for number in numbers:
         tried = detail.tried if detail is not None else ()
-        said = tried[number - 1] if number <= len(tried) else None
+        said = None
+        if detail is not None and number <= len(tried):
+            said = detail.of_attempt(tried[number - 1])
         size = sizes.get((index, number))
         line = ""
         if size is not None and size <= _LARGEST_BYTES:
@@ -216,7 +217,7 @@ async def explain(
     return lines
 
 
-async def _read(store: Store, submission: Submission, key: str, said: Attempt | None) -> str:
+async def _read(store: Store, submission: Submission, key: str, said: JobDetail | None) -> str:
     """Say what an attempt stored of its end; nothing is unpickled for it."""
     try:
         found = await outcomes.fetch(store, submission, key)
@@ -250,15 +251,15 @@ def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
     """
     if meta["status"] == OutcomeStatus.TERMINATED:
         return False
-    return verdict(detail).kind not in (errors.JobCancelledError, errors.JobStuckError)
+    return detail.verdict().kind not in (errors.JobCancelledError, errors.JobStuckError)
 
 
-def of_attempt(meta: dict[str, Any], said: Attempt | None) -> str:
+def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
     """Return in a line how an attempt ended that Batch followed with another.
 
     Args:
         meta: The description of the outcome that it stored.
-        said: What Batch says of it, where that is known.
+        said: What the backend says of it, where that is known; see `JobDetail.of_attempt`.
     """
     status = meta["status"]
     if status == OutcomeStatus.DONE:
@@ -269,25 +270,20 @@ def of_attempt(meta: dict[str, Any], said: Attempt | None) -> str:
         first = record["chain"][0]
         return endings.in_a_line(first["type"], str(first["message"]))
     if status == OutcomeStatus.TERMINATED:
-        return of_tried(said or Attempt(exit_code=ExitCode.TERMINATED))
+        if said is None:
+            return _in_a_line(exit_codes.EXITS[ExitCode.TERMINATED])
+        return of_tried(said)
     is_refusal = status == OutcomeStatus.REFUSED
     found = exit_codes.refused(meta, About("", "")) if is_refusal else endings.of_process(meta)
-    return endings.in_a_line(found.kind.__name__, found.sentence)
+    return _in_a_line(found)
 
 
-def of_tried(said: Attempt | None) -> str:
-    """Return in a line how an attempt ended that left no outcome, by Batch's words on it."""
+def of_tried(said: JobDetail | None) -> str:
+    """Return in a line how an attempt ended that left no outcome, by the backend's words on it."""
     if said is None:
         return "no outcome"
-    detail = JobDetail(
-        *("", "", JobStatus.FAILED),
-        status_reason=said.status_reason,
-        exit_code=said.exit_code,
-        container_reason=said.container_reason,
-        log_stream=said.log_stream,
-    )
-    found = verdict(detail)
-    text = found.sentence
-    if reason := telling(detail.reason):
-        text += f", Batch says {reason!r}"
-    return endings.in_a_line(found.kind.__name__, text)
+    return _in_a_line(said.verdict(), f", Batch says {said.told!r}" if said.told else "")
+
+
+def _in_a_line(found: Verdict, more: str = "") -> str:
+    return endings.in_a_line(found.kind.__name__, found.sentence + more)

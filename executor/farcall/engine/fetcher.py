@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from farcall.aws.clients import Aws
-from farcall.backends.batch import cloudwatch, console_urls
-from farcall.backends.batch.endings import telling, verdict
+from farcall.backends.base import Backend
 from farcall.engine import attempt_reporter as attempts
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.watch import Arrival, Ended
@@ -35,6 +33,7 @@ from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 32
 _MANY = 100  # tasks of one job
+_LAST_LINES = 200
 
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
 """Turns an outcome's description and value into results, given what errors say of the job."""
@@ -85,18 +84,18 @@ class Courier:
     """Fetches outcomes.
 
     Args:
-        access: The open clients, for the CloudWatch log.
+        backend: Where the jobs run, for the platform's own log.
         describe: Asks Batch for a job.
         threads: Where outcomes are verified and unpickled.
     """
 
     def __init__(
         self,
-        access: Aws,
+        backend: Backend,
         describe: Callable[[str], Awaitable[JobDetail | None]],
         threads: Executor,
     ) -> None:
-        self._aws = access
+        self._backend = backend
         self._describe = describe
         self._threads = threads
         # Fetches share connections: one for each would cost a TLS handshake for each.
@@ -272,11 +271,10 @@ class Courier:
             await task.room(_bytes_written(written.said, task.output, failed=True))
         out, err = await _read_output(task, written, failed=True)
         if not out.data and not err.data:
-            last = await cloudwatch.last_lines(self._aws, detail)
-            out, written = Piece(last.encode()), None
+            out, written = Piece(await self._last_lines(detail)), None
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
-        why = verdict(detail)
+        why = detail.verdict()
         found = [Result(None, why.error(job), out.data, err.data)] * task.calls
         if kept is not None and "results" in kept.meta and task.calls > 1:
             value = await self._fetch_value(store, submission, index, kept, in_memory)
@@ -293,6 +291,14 @@ class Courier:
             meta=kept.meta if kept is not None else None,
         )
 
+    async def _last_lines(self, detail: JobDetail) -> bytes:
+        """Return the end of the platform's own log; empty where there is none to be read."""
+        try:
+            found = await self._backend.log(detail, detail.log_stream).last(_LAST_LINES)
+        except FarcallError:
+            return b""  # a missing log must not hide why the job failed
+        return "".join(f"{line.text}\n" for line in found).encode()
+
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
         """Return what the last attempt stored of itself when it was told to stop."""
         key = task.submission.where.attempt_key(task.index, max(1, detail.attempts))
@@ -305,13 +311,13 @@ class Courier:
     def _with(
         self, job: About, detail: JobDetail | None, out: Piece, err: Piece, attempts: int
     ) -> About:
-        reason, log_url = "", None
+        reason, told, log_url = "", "", None
         if detail is not None:
-            # Of one that goes on by Batch's account they are no words on its end.
-            reason = detail.reason if detail.status.is_final else ""
-            if self._aws.has_console:
-                log_url = console_urls.log_url(self._aws.region, detail) or None
-        about = About(job.job_id, job.name, reason, telling(reason), attempts, log_url=log_url)
+            # Of one that goes on by the backend's account they are no words on its end.
+            if detail.status.is_final:
+                reason, told = detail.reason, detail.told
+            log_url = self._backend.links(detail).get("log")
+        about = About(job.job_id, job.name, reason, told, attempts, log_url=log_url)
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:

@@ -19,15 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from farcall.aws import refusals
 from farcall.aws.paced_client import Ticket, Tries
-from farcall.backends.batch.client import LOOK_FOR_S, Batch
-from farcall.backends.batch.endings import WITHDRAWN
+from farcall.backends.base import Backend, JobSpec, raise_first
 from farcall.model import clock
+from farcall.model.endings import WITHDRAWN
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.payload.bundle import Bundle
 from farcall.storage.store import Store
@@ -40,14 +39,14 @@ LOOK_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 names no bound for how far lists lag behind; some seconds have been seen."""
 
 _SUBMIT_FOR_S = 60.0
+_CANCELLED = "cancelled while it was submitted"
 _BEGUN_S = 5.0
+_LISTED_WITHIN_S = 300.0
 _LATE_S = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0)
 """Waits before looking for a withdrawn job that has turned up, a quarter of an hour in sum."""
 
-_NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
-
-Write = Callable[[], Mapping[str, Any]]
-"""Writes the SubmitJob request for a bundle, by the name that it has now."""
+Write = Callable[[], JobSpec]
+"""Says what job is to carry a bundle, by the name that it has now."""
 
 T = TypeVar("T")
 
@@ -59,12 +58,12 @@ class Sender:
     """Sends SubmitJob requests for bundles of one bucket.
 
     Args:
-        batch: Batch.
+        backend: Where the jobs run.
         store: The bucket.
     """
 
-    def __init__(self, batch: Batch, store: Store) -> None:
-        self._batch = batch
+    def __init__(self, backend: Backend, store: Store) -> None:
+        self._backend = backend
         self._store = store
         self._ending: set[asyncio.Future[None]] = set()
         self._following: set[asyncio.Future[None]] = set()
@@ -113,11 +112,12 @@ class Sender:
     ) -> str:
         tries = Tries(_SUBMIT_FOR_S)
         while True:
-            request = write()
+            job = write()
             try:
-                return await self._batch.submit(request, ticket)
+                return await self._backend.submit(job, ticket)
             except ServiceError as error:
-                found = await self._follow_up(bundle, request, error, ticket, tries)
+                queue = job.settings.batch_queue
+                found = await self._follow_up(bundle, queue, error, ticket, tries)
                 if found:
                     return found
                 if error.sent and renamed is not None:
@@ -126,32 +126,30 @@ class Sender:
     async def _follow_up(
         self,
         bundle: Bundle,
-        request: Mapping[str, Any],
+        queue: str,
         error: ServiceError,
         ticket: Ticket,
         tries: Tries,
     ) -> str | None:
         """Find out what became of a request that failed; return its job, or None for a new try."""
-        queue = request["jobQueue"]
         found = await self._look(bundle.where, queue, error) if error.sent else None
         if found:
             return found
         if not error.sent:
             ticket.note_refused()
-        # Batch's own services learn of a new definition one after the other.
-        last = await _wait(tries, error, again=bool(_NEW_DEFINITION.search(str(error))))
+        last = await _wait(tries, error)
         if error.sent:
             found = await self._withdraw(bundle, queue, error)
             if found:
                 return found
             ticket.note_refused()  # only now: until here a job of it could run
         if last is not None:
-            raise refusals.explain_submission(request, last) from error
+            raise last from error
         return None
 
     async def _terminate_late(self, bundle: Bundle, sending: asyncio.Future[str]) -> None:
         try:
-            await self._batch.terminate([await sending], "cancelled while it was submitted")
+            raise_first(await self._backend.terminate([await sending], _CANCELLED))
         except FarcallError as error:
             _log.warning("%s, which was cancelled: %s", bundle.where.bundle, error)
 
@@ -163,13 +161,13 @@ class Sender:
         try:
             for wait_s in LOOK_AGAIN_S:
                 await asyncio.sleep(wait_s)
-                found = await self._batch.find_named(queue, where.bundle)
+                found = await self._backend.find(where.bundle, queue)
                 if found:
                     return found[0]
             if await has_begun(self._store, where):
                 return await self._await_listed(where, queue)
         except ServiceError as failure:
-            raise refusals.explain_unanswered(where.bundle, error, failure) from failure
+            raise _unanswered(where.bundle, error, failure) from failure
         return None
 
     async def _withdraw(self, bundle: Bundle, queue: str, error: ServiceError) -> str | None:
@@ -185,7 +183,7 @@ class Sender:
         new = bundle.rename()
 
         async def look() -> list[str] | None:
-            found = await self._batch.find_named(queue, old.bundle)
+            found = await self._backend.find(old.bundle, queue)
             return found if found or await has_begun(self._store, old) else None
 
         try:
@@ -195,7 +193,7 @@ class Sender:
                 return found[0] if found else await self._await_listed(old, queue)
         except ServiceError as failure:
             bundle.where = old
-            raise refusals.explain_unanswered(old.bundle, error, failure) from failure
+            raise _unanswered(old.bundle, error, failure) from failure
         _log.warning(
             "%s was withdrawn; if it is submitted again, it is job %s", old.bundle, new.bundle
         )
@@ -204,14 +202,14 @@ class Sender:
 
     async def _await_listed(self, where: Location, queue: str) -> str:
         """Return the ID of a job that has left something in the bucket, once Batch lists it."""
-        until = clock.now() + LOOK_FOR_S
+        until = clock.now() + _LISTED_WITHIN_S
         while clock.now() < until:
-            found = await self._batch.find_named(queue, where.bundle)
+            found = await self._backend.find(where.bundle, queue)
             if found:
                 return found[0]
             await asyncio.sleep(_BEGUN_S)
         raise ServiceError(
-            f"it has begun, and ListJobs has not told of it for {LOOK_FOR_S:.0f} s; try again",
+            f"it has begun, and no list has told of it for {_LISTED_WITHIN_S:.0f} s; try again",
             operation="ListJobs",
         )
 
@@ -223,8 +221,8 @@ class Sender:
             for wait_s in _LATE_S:
                 await asyncio.sleep(wait_s)
                 try:
-                    found = await self._batch.find_named(queue, old.bundle)
-                    await self._batch.terminate(found, reason)
+                    found = await self._backend.find(old.bundle, queue)
+                    raise_first(await self._backend.terminate(found, reason))
                 except FarcallError as error:
                     _log.debug("looking for %s, which was withdrawn: %s", old.bundle, error)
                     continue
@@ -238,10 +236,25 @@ class Sender:
         following.add_done_callback(self._following.discard)
 
 
-async def _wait(tries: Tries, error: ServiceError, *, again: bool) -> ServiceError | None:
+def _unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
+    """Say that a job may run.
+
+    Args:
+        name: The job's name.
+        error: Why there was no answer to it.
+        failure: Why the job was not found either.
+    """
+    return refusals.like(
+        failure,
+        f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
+        f"{failure}; it was if Batch lists a job of this name",
+    )
+
+
+async def _wait(tries: Tries, error: ServiceError) -> ServiceError | None:
     """Wait before the next try; return the error where there is to be none."""
     try:
-        await tries.wait_after(error, again=again)
+        await tries.wait_after(error)
     except ServiceError as last:
         return last
     return None

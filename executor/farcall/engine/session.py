@@ -17,10 +17,8 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from farcall.aws.clients import Aws
-from farcall.backends.batch import preflight
-from farcall.backends.batch.client import Batch
-from farcall.backends.batch.endings import unknown
-from farcall.backends.batch.plan import Documents
+from farcall.backends import open_backend
+from farcall.backends.base import Backend
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Courier, Output, Reader, Room, no_bound
 from farcall.engine.packer import Packer
@@ -56,7 +54,7 @@ _LAST_DELETIONS_S = 10.0
 _MOST_UNDELIVERED = 20_000
 """Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
 a result there may be more; the oldest are left to the bucket's lifecycle rule."""
-_CONNECTION_OPTIONS = ("profile", "region", "credentials", "endpoint_url")
+_CONNECTION_OPTIONS = ("backend", "profile", "region", "credentials", "endpoint_url")
 _PLACE_OPTIONS = (
     "s3_bucket_name",
     "batch_queue",
@@ -76,7 +74,7 @@ class Session:
 
     Attributes:
         aws: The open clients.
-        batch: Batch.
+        backend: Where the jobs run.
         tracker: Follows every task.
         terminations: Ends jobs.
         packer: Pickles what is submitted.
@@ -84,23 +82,23 @@ class Session:
         run: This process's name in the bucket.
     """
 
-    def __init__(self, access: Aws) -> None:
+    def __init__(self, access: Aws, backend: Backend) -> None:
         if access.overruled:
             _log.warning("%s", access.overruled)
         self.aws = access
-        self.batch = Batch(access)
-        self.tracker = Tracker(self.batch, self.store)
+        self.backend = backend
+        self.tracker = Tracker(backend, self.store)
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
         self.packer = Packer(self.in_thread)
-        self._courier = Courier(access, self.tracker.detail, self._threads)
+        self._courier = Courier(backend, self.tracker.detail, self._threads)
         self._stores: dict[str, Store] = {}
         self.calls = Calls(self.store)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._held = Held()
         self._undelivered: dict[str, tuple[int, bool]] = {}
-        self.terminations = Terminations(self.batch, self.tracker)
+        self.terminations = Terminations(backend, self.tracker)
         self._keeper = asyncio.ensure_future(self._keep())
         self._is_closing = self._is_closed = False
         self._at_work = 0
@@ -133,18 +131,8 @@ class Session:
     async def _open_submitter(self, settings: Settings) -> Submitter:
         store = self.store(settings.s3_bucket_name)
         root = run_root(settings.prefix, self.run)
-        _, resources = await asyncio.gather(
-            store.check(root), preflight.check(self.aws, self.batch, settings)
-        )
-        documents = Documents(
-            self.batch,
-            root,
-            resources,
-            region=self.aws.region,
-            bucket_region=self.aws.bucket_region(settings.s3_bucket_name),
-            endpoint=self.aws.s3_endpoint,
-        )
-        return Submitter(self.batch, self.terminations, store, documents)
+        await asyncio.gather(store.check(root), self.backend.check(settings))
+        return Submitter(self.aws, self.backend, self.terminations, store, root)
 
     async def deliver(
         self,
@@ -278,7 +266,7 @@ class Session:
         """
         detail = await self.detail(job_id)
         if detail is None:
-            raise JobLostError(unknown(job_id, self.aws.region), job_id=job_id)
+            raise JobLostError(self.backend.unknown(job_id), job_id=job_id)
         return detail
 
     def enter_block(self) -> None:
@@ -331,6 +319,7 @@ class Session:
             except asyncio.CancelledError:  # the event loop ends, and cancels all others too
                 await self._finish()
             finally:
+                await self.backend.close()
                 await self.aws.close()
                 self._is_closed = True
                 self._end_threads()
@@ -407,12 +396,19 @@ async def session_for(settings: Settings) -> Session:
     )
     found = here.get(key)
     if found is None or (found.done() and not _is_good(found)):
-        found = here[key] = asyncio.ensure_future(_open(settings))
+        found = here[key] = asyncio.ensure_future(open_session(settings))
     return found.result() if found.done() else await asyncio.shield(found)
 
 
-async def _open(settings: Settings) -> Session:
-    return Session(await Aws.open(settings))
+async def open_session(settings: Settings) -> Session:
+    """Return a session of one's own, for some settings.
+
+    Raises:
+        SettingsError: The profile or the credentials file does not exist.
+        ServiceError: There are no credentials.
+    """
+    access = await Aws.open(settings)
+    return Session(access, open_backend(settings.backend, access))
 
 
 def _forget(session: Session) -> None:

@@ -2,8 +2,8 @@
 
 Outcomes show in the bucket. Batch is asked about what died without one: of every plain job and
 array its status, of an array those children that failed where there are more than before, and of
-tasks whose outcome is missing how they ended. One call follows the other, at the pace of the lane
-that `farcall.backends.batch.client` keeps for such calls, however many jobs wait.
+tasks whose outcome is missing how they ended. One call follows the other, at the pace that
+the backend keeps for such calls, however many jobs wait.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
-from farcall.backends.batch.client import DESCRIBE_IDS, Batch
-from farcall.backends.batch.endings import STUCK, blocked, is_blocked
+from farcall.backends.base import Backend, raise_first
 from farcall.engine.attempt_reporter import Attempts
 from farcall.engine.watch import Ended, Patience, Trouble, Watch
 from farcall.model import clock
 from farcall.model.clock import within
+from farcall.model.endings import STUCK
 from farcall.model.jobs import JobDetail, JobStatus
 
 _log = logging.getLogger("farcall")
@@ -32,14 +32,13 @@ _LOST_AFTER_S = 60.0
 _LONGEST_S = 3600.0
 _TOGETHER_S = 0.1
 """What is due this much later is asked for with what is due now."""
-_LISTED_CHILDREN = 1000
 
 
 class Questions:
     """Asks Batch about watched jobs, again and again.
 
     Args:
-        batch: Batch.
+        backend: Where the jobs run.
         watches: By ID, the jobs.
         on_news: Is told of a job to which something happened.
         attempts: Is told of jobs of which attempts may have failed.
@@ -48,13 +47,14 @@ class Questions:
 
     def __init__(
         self,
-        batch: Batch,
+        backend: Backend,
         watches: dict[str, Watch],
         on_news: Callable[[Watch], None],
         attempts: Attempts,
         trouble: Trouble,
     ) -> None:
-        self._batch = batch
+        self._backend = backend
+        self._together = backend.capabilities.described_together
         self._watches = watches
         self._on_news = on_news
         self._attempts = attempts
@@ -124,11 +124,11 @@ class Questions:
         """
         soon = clock.now() + _TOGETHER_S
         due = [watch for watch in self._watches.values() if watch.ask_at <= soon]
-        if len(due) <= DESCRIBE_IDS:
+        if len(due) <= self._together:
             return due
         due.sort(key=lambda watch: watch.ask_at)
-        lively = heapq.nlargest(DESCRIBE_IDS // 2, due, key=lambda watch: watch.news)
-        return list(islice(dict.fromkeys([*lively, *due]), DESCRIBE_IDS))
+        lively = heapq.nlargest(self._together // 2, due, key=lambda watch: watch.news)
+        return list(islice(dict.fromkeys([*lively, *due]), self._together))
 
     async def _ask_jobs(self, watches: list[Watch]) -> int:
         """Ask for jobs; return for how many."""
@@ -136,7 +136,7 @@ class Questions:
             return 0
         heads = {watch: head for watch in watches if (head := _head(watch))}
         ids = [watch.submission.job_id for watch in watches]
-        found = await self._batch.describe([*ids, *heads.values()])
+        found = await self._backend.describe([*ids, *heads.values()])
         for watch in watches:
             detail = found.get(watch.submission.job_id)
             pages = 0
@@ -178,14 +178,18 @@ class Questions:
         counted = detail.status_summary.get(JobStatus.FAILED.value, 0)
         if detail.status.is_final or counted <= watch.failed:
             return 0
-        failed = await self._batch.list_children(detail.job_id, JobStatus.FAILED)
+        pages = 0
+        failed: list[int] = []
+        async for page in self._backend.list_children(detail.job_id, JobStatus.FAILED):
+            pages += 1
+            failed += [child.index for child in page]
         watch.failed = len(failed)
         new = [index for index in failed if index in watch.waiting and index not in watch.ended]
         if new:
             watch.ended.update(dict.fromkeys(new))
             watch.news = clock.now()
             self._on_news(watch)
-        return 1 + len(failed) // _LISTED_CHILDREN
+        return pages
 
     async def _look_after_blocked(self, details: dict[Watch, JobDetail | None]) -> None:
         """Tell at once of jobs that cannot be placed; end them only after ``stuck_timeout_s``.
@@ -194,23 +198,23 @@ class Questions:
             details: What Batch says of each plain job, and of an array's child that may be next.
         """
         now = clock.now()
-        new: dict[str, list[Watch]] = {}
+        new: dict[tuple[str, str], list[Watch]] = {}
         stuck: dict[str, list[Watch]] = {}
         for watch, detail in details.items():
-            if detail is None or not is_blocked(detail):
+            if detail is None or not detail.is_blocked:
                 watch.blocked_since = None
                 continue
             why, limit = detail.status_reason, watch.settings.stuck_timeout_s
             if watch.blocked_since is None:
                 watch.blocked_since = now
-                new.setdefault(why, []).append(watch)
+                new.setdefault((why, detail.remedy), []).append(watch)
             if limit is not None and now - watch.blocked_since >= limit and not watch.stuck:
                 # The reason becomes the job's status reason, so Batch's own words go into it.
                 stuck.setdefault(f"{STUCK}{limit:g} s: {why}", []).append(watch)
-        for why, found in new.items():
+        for (why, remedy), found in new.items():
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             text = "job %s%s waits, Batch says %r; to do: %s"
-            _log.warning(text, found[0].submission.job_id, rest, why, blocked(why))
+            _log.warning(text, found[0].submission.job_id, rest, why, remedy)
         for reason, found in stuck.items():
             await self._end(found, reason)
 
@@ -218,7 +222,8 @@ class Questions:
         for watch in watches:
             watch.stuck = True
         try:
-            await self._batch.terminate([w.submission.job_id for w in watches], reason)
+            ids = [watch.submission.job_id for watch in watches]
+            raise_first(await self._backend.terminate(ids, reason))
         except BaseException:
             for watch in watches:
                 watch.stuck = False
@@ -231,7 +236,7 @@ class Questions:
         if not self._missing or clock.now() + _TOGETHER_S < self._missing_at:
             return 0
         asked = self._take_missing()
-        found = await self._batch.describe([watch.submission.id_of(i) for watch, i in asked])
+        found = await self._backend.describe([watch.submission.id_of(i) for watch, i in asked])
         told = False
         for watch, index in asked:
             self._missing.get(watch, {}).pop(index, None)
@@ -244,8 +249,8 @@ class Questions:
 
     def _take_missing(self) -> list[tuple[Watch, int]]:
         """Return tasks to ask for in one call, an equal part for each job."""
-        watches = list(self._missing)[:DESCRIBE_IDS]
-        share = DESCRIBE_IDS // len(watches)
+        watches = list(self._missing)[: self._together]
+        share = self._together // len(watches)
         return [(w, index) for w in watches for index in islice(self._missing[w], share)]
 
     def _tell(self, watch: Watch, index: int, detail: JobDetail | None) -> bool:

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from farcall.aws.clients import Aws
 from farcall.aws.paced_client import Ticket
-from farcall.backends.batch.client import Batch
-from farcall.backends.batch.documents import LARGEST_ARRAY
-from farcall.backends.batch.plan import Documents
+from farcall.backends.base import Backend, JobSpec
 from farcall.engine.sender import Sender
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
+from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import Origin, Packed
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
@@ -80,27 +80,28 @@ class Submitter:
     """Submits the tasks of one event loop, account and bucket.
 
     Args:
-        batch: Batch.
+        access: The open clients.
+        backend: Where the jobs run.
         terminations: Ends jobs of tasks that were cancelled too late to be taken back.
         store: The bucket.
-        documents: Writes what it sends.
-
-    Attributes:
-        documents: The same.
+        root: Key prefix of the run.
     """
 
     def __init__(
         self,
-        batch: Batch,
+        access: Aws,
+        backend: Backend,
         terminations: Terminations,
         store: Store,
-        documents: Documents,
+        root: str,
     ) -> None:
-        self._batch = batch
+        self._access = access
+        self._backend = backend
         self._terminations = terminations
         self._store = store
-        self.documents = documents
-        self._sender = Sender(batch, store)
+        self._root = root
+        self._most = backend.capabilities.largest_array
+        self._sender = Sender(backend, store)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
 
@@ -149,7 +150,7 @@ class Submitter:
         gathering.tasks.append(_Pending(name, function, arguments, planned, node, place))
         gathering.size += function.size + arguments.size
         gathering.wanted += 1
-        if len(gathering.tasks) >= LARGEST_ARRAY or gathering.size >= _LARGEST_GATHERED_BYTES:
+        if len(gathering.tasks) >= self._most or gathering.size >= _LARGEST_GATHERED_BYTES:
             self._flush(key)
         try:
             return await place
@@ -234,7 +235,7 @@ class Submitter:
         workflow: Workflow | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Submission:
-        """Submit tasks as one job: a plain one, or an array of up to 10,000.
+        """Submit tasks as one job: a plain one, or an array of up to `largest_array`.
 
         Cancelling the wait ends the upload, or takes the request back; a job that is accepted all
         the same is terminated.
@@ -258,15 +259,16 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        bundle = self.documents.bundle(settings, name, tasks, workflow, facts)
-        definition = await self.documents.definition(settings)
-        arn = await self._batch.ensure_definition(definition)
-        # A job that Batch cannot take is refused here, before its bundle is uploaded.
-        self.documents.request(settings, bundle, arn, size=LARGEST_ARRAY)
+        belongs_to = workflow or Workflow.of(settings)
+        bundle = Bundle(
+            settings, self._root, name, iter(tasks), belongs_to, facts, most=self._most
+        )
+        # A job that cannot be taken is refused here, before its bundle is uploaded.
+        await self._backend.prepare(job_of(bundle, settings, self._access, size=self._most))
         ticket = Ticket()
 
-        def write() -> dict[str, Any]:
-            return self.documents.request(settings, bundle, arn, size=bundle.size)
+        def write() -> JobSpec:
+            return job_of(bundle, settings, self._access, size=bundle.size)
 
         try:
             await self._store.put(bundle.where.bundle_key, bundle.pieces(), quick=quick)
@@ -286,3 +288,17 @@ class Submitter:
             self._flush(key)
         await asyncio.gather(*self._flushing, return_exceptions=True)
         await self._sender.close()
+
+
+def job_of(bundle: Bundle, settings: Settings, access: Aws, *, size: int) -> JobSpec:
+    """Say what job carries a bundle.
+
+    Args:
+        bundle: The bundle; what is said of it is true once its pieces are through.
+        settings: The options.
+        access: Tells where the bucket is.
+        size: Number of tasks.
+    """
+    region = access.bucket_region(bundle.where.bucket)
+    environment = bundle.environment(endpoint=access.s3_endpoint, region=region)
+    return JobSpec(bundle.where.bundle, size, environment, settings)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from farcall.backends.batch.client import TERMINATE_IDS, Batch
+from farcall.backends.base import Backend, raise_first
 from farcall.engine.tracker import Tracker
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.interrupts import Interrupts
@@ -20,6 +20,7 @@ from farcall.model.wording import counted, named
 _log = logging.getLogger("farcall")
 
 _TOGETHER_S = 0.05
+_ANSWERED_TOGETHER = 500
 _LEAVING_S = 5.0
 """For so long after a second Ctrl-C no job is waited for."""
 
@@ -48,12 +49,12 @@ class Terminations:
     end cuts it off; `settle` sees to that.
 
     Args:
-        batch: Batch.
+        backend: Where the jobs run.
         tracker: Is told to look soon at what came of it.
     """
 
-    def __init__(self, batch: Batch, tracker: Tracker) -> None:
-        self._batch = batch
+    def __init__(self, backend: Backend, tracker: Tracker) -> None:
+        self._backend = backend
         self._tracker = tracker
         self._requests: set[asyncio.Future[None]] = set()
         self._unended: dict[str, set[int]] = {}  # of arrays, children whose end is not known
@@ -166,7 +167,7 @@ class Terminations:
         self._asked.clear()
         for reason, job_ids in cut_off.items():
             try:
-                await self._batch.terminate(job_ids, reason)
+                raise_first(await self._backend.terminate(job_ids, reason))
             except FarcallError as error:
                 _log.warning("%s may still run: %s", named(job_ids), error)
 
@@ -216,7 +217,7 @@ class Terminations:
     ) -> None:
         groups = iter(job_ids)
         requests = []
-        while group := list(islice(groups, TERMINATE_IDS)):
+        while group := list(islice(groups, _ANSWERED_TOGETHER)):
             requests.append(self._terminate_group(group, reason, refused))
         for error in await asyncio.gather(*requests, return_exceptions=True):
             if error is not None:
@@ -226,14 +227,15 @@ class Terminations:
         self, job_ids: list[str], reason: str, refused: dict[str, ServiceError] | None
     ) -> None:
         try:
-            if refused is None:
-                await self._batch.terminate(job_ids, reason)
-            else:
-                refused |= await self._batch.terminate_each(job_ids, reason)
+            found = await self._backend.terminate(job_ids, reason)
         except Exception:
             self._note_answered(job_ids)  # whoever waits is told
             raise
         self._note_answered(job_ids)
+        if refused is not None:
+            refused |= found
+        else:
+            raise_first(found)
         self._tracker.hurry(job_ids)
 
     def _note_answered(self, job_ids: Iterable[str]) -> None:

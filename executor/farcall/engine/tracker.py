@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from farcall.backends.batch.client import DESCRIBE_IDS, Batch
+from farcall.backends.base import Backend
 from farcall.engine.attempt_reporter import Attempts
 from farcall.engine.batcher import Batcher
 from farcall.engine.outcome_poller import Inbox
@@ -27,25 +27,27 @@ class Tracker:
     """Follows every task of one event loop and account.
 
     Args:
-        batch: Batch.
+        backend: Where the jobs run.
         store_of: Gives the store of a bucket.
 
     Attributes:
         trouble: What keeps it from looking at the moment, if anything does.
     """
 
-    def __init__(self, batch: Batch, store_of: Callable[[str], Store]) -> None:
-        self._batch = batch
+    def __init__(self, backend: Backend, store_of: Callable[[str], Store]) -> None:
+        self._backend = backend
         self._store_of = store_of
         self._watches: dict[str, Watch] = {}
         self._inboxes: dict[tuple[str, str], Inbox] = {}
-        self._attempts = Attempts(batch, store_of)
+        self._attempts = Attempts(backend, store_of)
         self.trouble = Trouble()
         self._questions = Questions(
-            batch, self._watches, self._look_soon, self._attempts, self.trouble
+            backend, self._watches, self._look_soon, self._attempts, self.trouble
         )
         self._on_empty = self._forget  # once, and not for each of 10,000
-        self._details = Batcher(self._describe, DESCRIBE_IDS, _COALESCE_S)
+        self._details = Batcher(
+            self._describe, backend.capabilities.described_together, _COALESCE_S
+        )
         self._is_closed = False
 
     def watch(
@@ -155,7 +157,7 @@ class Tracker:
         self._attempts.forget(watch)
 
     async def _describe(self, job_ids: list[str]) -> list[JobDetail | None]:
-        found = await self._batch.describe(job_ids)
+        found = await self._backend.describe(job_ids)
         return [found.get(job_id) for job_id in job_ids]
 
 

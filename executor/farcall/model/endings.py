@@ -25,6 +25,15 @@ MEMORY = "raise memory"
 SUBNET = "the subnets of batch_queue's compute environment need a way to"
 """What is to be done about more than one kind of ending."""
 
+OWN_REASON = "farcall: "
+"""How the reasons begin that farcall gives when it ends a job."""
+
+STUCK = "stuck for "
+"""How such a reason goes on where the job was ended because it could not be placed."""
+
+WITHDRAWN = "withdrawn: SubmitJob was not answered, and Batch did not list the job"
+"""How such a reason goes on where a job turned up after its place had been given to another."""
+
 
 class About(NamedTuple):
     """What every error says of its job; see `farcall.model.errors.JobError` for the attributes."""

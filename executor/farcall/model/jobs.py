@@ -11,6 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
+from farcall.model import errors
+from farcall.model.endings import Verdict
+from farcall.model.exit_codes import EXITS
+
 
 class JobStatus(str, enum.Enum):
     """Status of a job, in Batch's words.
@@ -68,7 +72,10 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class JobDetail:
-    """What Batch says of a job, or of one child of an array job.
+    """What a backend says of a job, or of one child of an array job.
+
+    Each backend has a class of its own below this one, which knows what its platform's texts
+    mean: whoever holds a job asks it, and reads no text.
 
     Attributes:
         job_id: The job's ID; an array child's is ``"<parent>:<index>"``.
@@ -166,5 +173,61 @@ class JobDetail:
 
     @property
     def reason(self) -> str:
-        """Batch's words on the end, status reason and container reason."""
+        """The platform's words on the end, status reason and container reason."""
         return "; ".join(text for text in (self.status_reason, self.container_reason) if text)
+
+    # --- what the texts mean, which a backend's own class knows better ------------------------
+
+    @property
+    def told(self) -> str:
+        """What of the reason says more than that the job has ended."""
+        return self.reason
+
+    @property
+    def remedy(self) -> str:
+        """What to do where the platform says that it cannot place the job; else empty."""
+        return ""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the platform says that it cannot place the job as things are."""
+        return False
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the status reason is the platform's or farcall's own, and no person's."""
+        return True
+
+    def verdict(self) -> Verdict:
+        """Say why the job ended: one that left no outcome, whose status is final."""
+        known = EXITS.get(self.exit_code) if self.exit_code is not None else None
+        if known is None and self.status is JobStatus.SUCCEEDED:
+            return Verdict(
+                errors.OutcomeMissingError,
+                "the job succeeded, and there is no outcome of it",
+                "find out who deletes outcomes",
+            )
+        found = known or Verdict(errors.JobError, "the job failed", "its log says more")
+        return replace(found, exit_code=self.exit_code)
+
+    def waiting(self) -> tuple[str, str]:
+        """Say of a job that has not ended what it does or waits for, and what to do."""
+        return f"the job is {self.status}", "wait"
+
+    def of_attempt(self, said: Attempt) -> JobDetail:
+        """Return the job as if it had been this attempt alone, and had failed.
+
+        Args:
+            said: What is known of the attempt.
+        """
+        return replace(
+            self,
+            status=JobStatus.FAILED,
+            status_reason=said.status_reason,
+            exit_code=said.exit_code,
+            container_reason=said.container_reason,
+            log_stream=said.log_stream,
+            is_cancelled=False,
+            is_terminated=False,
+            array_size=0,
+        )

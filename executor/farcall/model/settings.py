@@ -118,6 +118,7 @@ _HOME = Place("BatchExecutor", "farcall.toml")
 class Options(TypedDict, total=False):
     """The options as keyword arguments, for type checkers; see `Settings` for what they mean."""
 
+    backend: Literal["batch"]
     profile: str
     region: str
     credentials: str
@@ -153,6 +154,7 @@ class Settings(BaseModel):
     """Every option, checked when made.
 
     Attributes:
+        backend: Where jobs run: ``batch`` is AWS Batch.
         profile: AWS profile. ``default`` leaves the choice to ``AWS_PROFILE``.
         region: AWS region. Where it is not given anywhere, ``AWS_REGION``,
             ``AWS_DEFAULT_REGION`` and the profile's region come before ``us-east-1``.
@@ -206,6 +208,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+    backend: Annotated[Literal["batch"], _WHERE] = "batch"
     profile: _Where = "default"
     region: _Where = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
     credentials: _Where = "~/.aws/credentials"

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from farcall.backends.batch.endings import unknown
 from farcall.engine.session import Session
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail
@@ -157,7 +156,7 @@ async def _cancel(
     user: str | None = None,
 ) -> list[Cancelled]:
     job_ids = list(dict.fromkeys(job_ids))
-    found = await Catalog(session.batch).describe(job_ids)
+    found = await Catalog(session.backend).describe(job_ids)
     ours = {
         job_id: entry
         for job_id, entry in found.items()
@@ -170,7 +169,7 @@ async def _cancel(
         _tell(companion, session, left, whole),
     )
     try:
-        later = await session.batch.describe(left)
+        later = await session.backend.describe(left)
     except ServiceError:  # what was done is known all the same
         later = {}
 
@@ -205,7 +204,7 @@ async def _tell(
 def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:
     """Say why a job is not to be ended."""
     if job_id not in found:
-        return Cancelled(job_id, "unknown", unknown(job_id, session.aws.region))
+        return Cancelled(job_id, "unknown", session.backend.unknown(job_id))
     entry = found[job_id]
     if entry is None:
         text = (
@@ -231,7 +230,7 @@ async def _in_few(
         if entry.detail.is_child:
             children[job_id.partition(":")[0]].add(entry.detail.index)
     maybe = [parent for parent, of in children.items() if len(of) > 1 and max(of) < len(of)]
-    parents = await session.batch.describe(maybe)
+    parents = await session.backend.describe(maybe)
     complete = {p for p, parent in parents.items() if parent.array_size == len(children[p])}
     few = (p if (p := job_id.partition(":")[0]) in complete else job_id for job_id in left)
     return list(dict.fromkeys(few))

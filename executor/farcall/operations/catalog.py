@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from farcall.backends.batch.client import Batch
-from farcall.backends.batch.endings import is_explained
+from farcall.backends.base import Backend
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
 from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
@@ -96,11 +95,11 @@ class Catalog:
     """Lists jobs, and remembers what does not change.
 
     Args:
-        batch: Batch.
+        backend: Where they run.
     """
 
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._known: dict[str, Entry | None] = {}
 
     async def find(self, queues: Iterable[str], query: Query) -> AsyncIterator[Entry]:
@@ -117,7 +116,7 @@ class Catalog:
             ServiceError: Batch refused a call, or there is no such queue.
         """
         for queue in queues:
-            async for page in self._batch.listing.jobs(queue, query.since):
+            async for page in self._backend.list_jobs(queue, query.since):
                 for entry in await self.recognize(page):
                     if query.fits(entry):
                         yield entry
@@ -126,7 +125,7 @@ class Catalog:
         """Return those of some listed jobs that farcall submitted, with all that is known of them.
 
         Args:
-            listed: Jobs as `farcall.backends.batch.listing` gives them.
+            listed: Jobs as `Backend.list_jobs` gives them.
 
         Raises:
             ServiceError: Batch refused a call.
@@ -148,7 +147,7 @@ class Catalog:
         Raises:
             ServiceError: Batch refused a call.
         """
-        found = await self._batch.describe(job_ids)
+        found = await self._backend.describe(job_ids)
         return {job_id: Entry.of(detail) for job_id, detail in found.items()}
 
     def _is_news(self, job: JobDetail) -> bool:
@@ -160,7 +159,7 @@ class Catalog:
         if known is None:
             return job.job_id not in self._known
         has_failed = job.status is JobStatus.FAILED and not known.detail.status.is_final
-        return has_failed and bool(job.status_reason) and not is_explained(job)
+        return has_failed and bool(job.status_reason) and not job.is_explained
 
     async def _learn(self, job_ids: Iterable[str]) -> None:
         # One that Batch does not describe yet, though it lists it, is asked for again.

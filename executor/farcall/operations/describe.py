@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall.backends.batch import console_urls
+from farcall.aws import console_urls
 from farcall.engine.session import Session
-from farcall.model.errors import ServiceError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail
 from farcall.operations import json_view
 from farcall.operations.catalog import Entry
 from farcall.operations.explain import explain, record
@@ -41,30 +40,15 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
         "explanation": explanation,
         "usage": explanation["usage"],
         "attempts": [json_view.attempt(n, tried) for n, tried in enumerate(detail.tried, 1)],
-        "position": await _position(session, detail),
+        "position": await session.backend.position(detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
         "bundle": bundle,
         "links": _links(session, detail, bundle) if session.aws.has_console else {},
     }
 
 
-async def _position(session: Session, detail: JobDetail) -> int | None:
-    if detail.status is not JobStatus.RUNNABLE:
-        return None
-    try:
-        front = await session.batch.listing.front(detail.queue_arn or detail.queue)
-    except ServiceError:  # it needs a permission of its own, and is but a help
-        return None
-    return front.index(detail.job_id) + 1 if detail.job_id in front else None
-
-
 def _links(session: Session, detail: JobDetail, bundle: str) -> dict[str, str]:
-    region = session.aws.region
     bucket, _, key = bundle.removeprefix("s3://").partition("/")
-    links = {
-        "job": console_urls.job_url(region, detail),
-        "queue": console_urls.queue_url(region, detail),
-        "log": console_urls.log_url(region, detail),
-        "bucket": console_urls.bucket_url(region, bucket, f"{key.partition('/bundles/')[0]}/"),
-    }
-    return {name: url for name, url in links.items() if url}
+    folder = f"{key.partition('/bundles/')[0]}/"
+    url = console_urls.bucket_url(session.aws.region, bucket, folder)
+    return {**session.backend.links(detail), "bucket": url}

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from farcall.backends.batch import waiting
-from farcall.backends.batch.endings import is_blocked, verdict
 from farcall.engine import attempt_reporter
 from farcall.engine.delivered import Usage
 from farcall.engine.session import Session
@@ -202,7 +200,7 @@ def _of_ended(meta: dict[str, Any] | None, detail: JobDetail) -> Explanation:
 
 
 def _of_words(detail: JobDetail) -> Explanation:
-    found = verdict(detail)
+    found = detail.verdict()
     if found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED:
         sentence = "the job succeeded; its outcome is not in the bucket, or no longer"
         remedy = f"nothing, where its caller has taken the value; otherwise: {found.remedy}"
@@ -217,7 +215,7 @@ def _of(why: Verdict, detail: JobDetail) -> Explanation:
 
 def _of_waiting(detail: JobDetail) -> Explanation:
     kind = RUNNING if detail.status is JobStatus.RUNNING else WAITING
-    return Explanation(kind, *waiting.tell(detail))
+    return Explanation(kind, *detail.waiting())
 
 
 def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
@@ -251,7 +249,8 @@ async def _earlier(
     try:
         return tuple(await attempt_reporter.explain(store, submission, index, detail, numbers))
     except FarcallError:  # S3 refused: Batch has words for each, too
-        return tuple(map(attempt_reporter.of_tried, detail.tried[: last - 1]))
+        said = map(detail.of_attempt, detail.tried[: last - 1])
+        return tuple(map(attempt_reporter.of_tried, said))
 
 
 # --- arrays -----------------------------------------------------------------------------------
@@ -266,7 +265,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
         return Explanation(RETURNED, sentence, remedy)
     if detail.status is JobStatus.FAILED:
-        found = _of(verdict(detail), detail)
+        found = _of(detail.verdict(), detail)
         told = f"{failed} of its {detail.array_size} children failed"
         if found.kind == CANCELLED:
             found = replace(found, sentence=f"{found.sentence} ({told})")
@@ -290,7 +289,7 @@ async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedC
     """Explain the first of an array's failed children, of those that Batch lists first."""
     page = await _first_page(session, detail, JobStatus.FAILED)
     ids = [child.job_id for child in sorted(page, key=lambda child: child.index)[:_FEW]]
-    known = await session.batch.describe(ids)
+    known = await session.backend.describe(ids)
     found = [known[job_id] for job_id in ids if job_id in known]
     why = await asyncio.gather(*(explain(session, child) for child in found))
     return tuple(
@@ -302,9 +301,9 @@ async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedC
 async def _blocked_child(session: Session, detail: JobDetail) -> JobDetail | None:
     """Return a child that cannot be placed: of the array Batch only says that it is pending."""
     page = await _first_page(session, detail, JobStatus.RUNNABLE)
-    return next(filter(is_blocked, page), None)
+    return next((child for child in page if child.is_blocked), None)
 
 
 async def _first_page(session: Session, detail: JobDetail, status: JobStatus) -> list[JobDetail]:
-    pages = session.batch.listing.children(detail.job_id, status)
+    pages = session.backend.list_children(detail.job_id, status)
     return await anext((page async for page in pages if page), [])

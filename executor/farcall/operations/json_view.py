@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from farcall.backends.batch.endings import blocked, is_blocked, verdict
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.operations.catalog import Entry
@@ -18,7 +17,7 @@ STATES = (*(status.value for status in JobStatus), CANCELLED)
 
 def state(detail: JobDetail) -> str:
     """Return a job's status in Batch's words, or `CANCELLED`."""
-    if detail.status is JobStatus.FAILED and verdict(detail).kind is JobCancelledError:
+    if detail.status is JobStatus.FAILED and detail.verdict().kind is JobCancelledError:
         return CANCELLED
     return detail.status.value
 
@@ -42,7 +41,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "queue": detail.queue,
         "state": state(detail),
         "reason": detail.reason,
-        "remedy": blocked(detail.status_reason) if is_blocked(detail) else "",
+        "remedy": detail.remedy,
         "exit_code": detail.exit_code,
         "created_at": moment(detail.created_at),
         "started_at": moment(detail.started_at),

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Any
 
 from farcall.aws import refusals
-from farcall.aws.clients import Aws
-from farcall.aws.paced_client import is_throttling
-from farcall.engine.session import Session
+from farcall.engine.session import Session, open_session
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 
-_MINUTE_S = 60.0
 _REFUSED_FOR_S = 10.0
 
 
@@ -30,8 +25,6 @@ class Account:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._times: deque[float] = deque()
-        self._refused_at: float | None = None
         self._opening = asyncio.Lock()
         self._session: Session | None = None
 
@@ -44,10 +37,7 @@ class Account:
         """
         async with self._opening:
             if self._session is None:
-                self._session = Session(await Aws.open(self.settings))
-                events = self._session.aws.batch.meta.events
-                events.register("before-send.batch", self._note_sent)
-                events.register("response-received.batch", self._note_answered)
+                self._session = await open_session(self.settings)
             return self._session
 
     async def renew(self, error: FarcallError) -> None:
@@ -70,29 +60,16 @@ class Account:
     @property
     def last_minute(self) -> int:
         """Number of requests made of Batch within the last minute."""
-        self._forget()
-        return len(self._times)
+        return 0 if self._session is None else self._session.backend.meter.last_minute
 
     @property
     def trouble(self) -> str:
         """What to say while Batch answers that requests come too fast; else empty."""
-        if self._refused_at is None or clock.now() - self._refused_at > _REFUSED_FOR_S:
+        session = self._session
+        throttled_at = None if session is None else session.backend.meter.throttled_at
+        if throttled_at is None or clock.now() - throttled_at > _REFUSED_FOR_S:
             return ""
         return (
             "Batch refuses some requests, because the account makes too many; "
             "what is shown here may be some seconds late"
         )
-
-    def _note_sent(self, **_: Any) -> None:
-        self._times.append(clock.now())
-        self._forget()
-
-    def _forget(self) -> None:
-        while self._times and self._times[0] < clock.now() - _MINUTE_S:
-            self._times.popleft()
-
-    def _note_answered(self, parsed_response: dict[str, Any] | None = None, **_: Any) -> None:
-        said = parsed_response or {}
-        status = said.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if status == 429 or is_throttling(str(said.get("Error", {}).get("Code", ""))):
-            self._refused_at = clock.now()

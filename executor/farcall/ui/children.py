@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from farcall.backends.batch.client import Batch
+from farcall.backends.base import Backend
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import json_view
 from farcall.ui.account import Account
@@ -65,41 +65,41 @@ class Children(Watcher[int]):
         """Ask how many children have which status, and list those that are not known so."""
         if self._has_ended() and self._agrees():
             return
-        batch = (await self.account.session()).batch
-        found = await batch.describe([self.parent_id])
+        backend = (await self.account.session()).backend
+        found = await backend.describe([self.parent_id])
         if self.parent_id not in found:
             return  # Batch forgets jobs some days after their end
         before, self._parent = self._parent, found[self.parent_id]
         is_same = before is not None and counts(before) == counts(self._parent)
         if not self._agrees() and not (is_same and self.is_complete and not self._has_ended()):
-            await self._list(batch)
+            await self._list(backend)
         self.is_complete = True
 
     def _has_ended(self) -> bool:
         return self._parent is not None and self._parent.status.is_final
 
-    async def _list(self, batch: Batch) -> None:
+    async def _list(self, backend: Backend) -> None:
         moving = {index for index, child in self._known.items() if child.status in _ON_THE_MOVE}
         listed: set[int] = set()
         told = self._told()
         # Which ones run may change while how many stays the same.
         for status in _ON_THE_MOVE:
             if told[status.value]:
-                listed |= await self._list_status(batch, status)
+                listed |= await self._list_status(backend, status)
         gone = moving - listed
         if gone and len(gone) <= _MOST_DESCRIBED:
             ids = [f"{self.parent_id}:{index}" for index in sorted(gone)]
-            self._note((await batch.describe(ids)).values())
+            self._note((await backend.describe(ids)).values())
         others = [status for status in JobStatus if status not in _ON_THE_MOVE]
         for status in sorted(others, key=lambda status: told[status.value]):
             if self._agrees():
                 return
             if told[status.value] and told[status.value] != self._own()[status.value]:
-                await self._list_status(batch, status)
+                await self._list_status(backend, status)
 
-    async def _list_status(self, batch: Batch, status: JobStatus) -> set[int]:
+    async def _list_status(self, backend: Backend, status: JobStatus) -> set[int]:
         listed: set[int] = set()
-        async for page in batch.listing.children(self.parent_id, status):
+        async for page in backend.list_children(self.parent_id, status):
             self._note(page)
             listed.update(child.index for child in page)
         return listed

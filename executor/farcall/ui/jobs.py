@@ -119,10 +119,10 @@ class Jobs(Watcher[str]):
         return all(queue.has_read(since) for queue in self._queues)
 
     async def _look_at(self, queue: _Queue, session: Session, query: Query) -> None:
-        catalog = Catalog(session.batch)
+        catalog = Catalog(session.backend)
         met: set[str] = set()
         since = query.since or self.since
-        async with contextlib.aclosing(session.batch.listing.jobs(queue.name, since)) as pages:
+        async with contextlib.aclosing(session.backend.list_jobs(queue.name, since)) as pages:
             async for page in pages:
                 met.update(job.job_id for job in page)
                 is_settled = queue.has_read(since) and queue.has_settled(page)

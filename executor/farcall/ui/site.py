@@ -158,7 +158,7 @@ class Site:
             FarcallError: Batch refused the call.
         """
         session = await self._account.session()
-        return (await Catalog(session.batch).describe([job_id])).get(job_id)
+        return (await Catalog(session.backend).describe([job_id])).get(job_id)
 
     async def overview(self, entry: Entry) -> dict[str, Any]:
         """Return all that is known of a job.

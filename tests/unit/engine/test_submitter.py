@@ -4,9 +4,9 @@ import asyncio
 import re
 
 import pytest
+from farcall.backends.batch.plan import Documents
 
 from farcall import Settings
-from farcall.backends.batch.plan import Documents
 from farcall.backends.batch.preflight import Resources
 from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError

@@ -1,8 +1,4 @@
-"""Client of AWS Batch: definitions, submission, status, the end of a job.
-
-Batch's documents stop here: floors above see `JobDetail` and IDs. Another backend would stand in
-this module's place.
-"""
+"""Client of AWS Batch: definitions, submission, status, the end of a job."""
 
 from __future__ import annotations
 
@@ -16,13 +12,14 @@ from typing import Any, NamedTuple
 
 from farcall.aws import refusals
 from farcall.aws.clients import Aws
-from farcall.aws.paced_client import Lane, Ticket, Tries, is_throttling
+from farcall.aws.paced_client import Lane, Meter, Ticket, Tries, is_throttling
 from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.documents import Definition
-from farcall.backends.batch.endings import OWN_REASON, may_be_stopped
+from farcall.backends.batch.endings import may_be_stopped
 from farcall.backends.batch.listing import Listing
-from farcall.model.errors import ServiceError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.endings import OWN_REASON
+from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.jobs import JobDetail
 
 _log = logging.getLogger("farcall")
 
@@ -75,14 +72,16 @@ class Batch:
 
     Attributes:
         listing: What it lists, for whoever looks at jobs.
+        meter: Counts the requests.
     """
 
     def __init__(self, access: Aws) -> None:
         self._aws = access
         self._definitions: dict[str, asyncio.Task[str]] = {}
-        self._submitting = Lane(access.batch, _SUBMITS_PER_S)
-        self._polling = Lane(access.batch, _POLLS_PER_S)
-        self._control = Lane(access.batch, _CONTROLS_PER_S)
+        self.meter = Meter()
+        self._submitting = Lane(access.batch, _SUBMITS_PER_S, self.meter)
+        self._polling = Lane(access.batch, _POLLS_PER_S, self.meter)
+        self._control = Lane(access.batch, _CONTROLS_PER_S, self.meter)
         self._stops: dict[str, _Stop] = {}
         self._takes_many = True  # until it says that it does not know the call
         self.listing = Listing(self._polling, self.recall)
@@ -136,7 +135,7 @@ class Batch:
                 # Somebody registers the very same one.
                 busy = "Too many concurrent attempts" in str(error)
                 if error.code == "ClientException" and not busy:
-                    raise refusals.explain_registration(error) from error
+                    raise _refused_definition(error) from error
                 await tries.wait_after(error, again=busy)
             else:
                 return str(reply["jobDefinitionArn"])
@@ -225,30 +224,16 @@ class Batch:
                 found[job["jobId"]] = self.recall(from_describe(job))
         return found
 
-    async def list_children(self, parent_id: str, status: JobStatus) -> list[int]:
-        """Return the numbers of an array job's children that have a status.
-
-        Raises:
-            ServiceError: Batch refused the call.
-        """
-        pages = self.listing.children(parent_id, status)
-        return [child.index async for page in pages for child in page]
-
-    async def terminate(self, job_ids: Sequence[str], reason: str) -> None:
+    async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs, whatever their status; for those that have ended already it does nothing.
 
         Args:
             job_ids: Jobs, array jobs with all their children, or single children.
             reason: Batch keeps it as the status reason, up to 1024 characters.
 
-        Raises:
-            ServiceError: Batch refused to end one of them; the others are ended.
+        Returns:
+            Those that Batch refused to end, with why.
         """
-        for error in (await self.terminate_each(job_ids, reason)).values():
-            raise error
-
-    async def terminate_each(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs as `terminate` does; return those that Batch refused to end, with why."""
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
         new = self._note_stops(job_ids, reason)
         if self._takes_many and len(job_ids) > 1:
@@ -265,6 +250,12 @@ class Batch:
             if job_id in new and not error.sent:  # else Batch may have ended it all the same
                 self._stops.pop(job_id, None)
         return refused
+
+    async def close(self) -> None:
+        """End the registrations that nobody waits for any more."""
+        for each in self._definitions.values():
+            each.cancel()
+        await asyncio.gather(*self._definitions.values(), return_exceptions=True)
 
     def note_stopped(self, job_ids: Iterable[str], reason: str) -> None:
         """Note that jobs were ended by an earlier process that went on here, and why.
@@ -363,6 +354,15 @@ class Batch:
         for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):
             refused |= found
         return refused
+
+
+def _refused_definition(error: ServiceError) -> SettingsError:
+    """Say which options make the definition that was refused."""
+    return SettingsError(
+        f"the job definition made of the options was refused: {error}; check "
+        "container_image_uri, the roles and job_definition_extra",
+        option="job_definition_extra",
+    )
 
 
 def _groups(items: Iterable[Any], size: int) -> Iterable[list[Any]]:

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 
 from farcall.aws import clients
 from farcall.aws.clients import Aws
-from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.jobs import JobDetail
+from farcall.backends.base import LogLine
+from farcall.model.errors import ServiceError
 
 LARGEST_EVENT_BYTES = 256 * 1024 - 26
 """docker's driver cuts a longer line, https://docs.docker.com/engine/logging/drivers/awslogs/"""
 
 _MISSING = "ResourceNotFoundException"
 _PAGE = 10_000
-_LAST_LINES = 200
 
 
-class Event(NamedTuple):
-    """A line, or a piece of a very long one.
-
-    Attributes:
-        at: When it was written.
-        text: The line without its end.
-    """
-
-    at: datetime
-    text: str
-
-
-class Log:
+class CloudWatchLog:
     """The log of one attempt. What was read of it is not read again.
 
     Args:
@@ -52,7 +39,7 @@ class Log:
         self._token = ""
         self.exists: bool | None = None if stream else False
 
-    async def read(self) -> AsyncIterator[list[Event]]:
+    async def read(self) -> AsyncIterator[list[LogLine]]:
         """Yield what is new, the oldest first.
 
         Raises:
@@ -61,9 +48,9 @@ class Log:
         async for reply in self._pages("nextForwardToken", self._token, startFromHead=True):
             self._token = reply["nextForwardToken"]
             if reply.get("events"):
-                yield _events(reply)
+                yield _lines(reply)
 
-    async def last(self, number: int) -> list[Event]:
+    async def last(self, number: int) -> list[LogLine]:
         """Return the last lines, the oldest first.
 
         Args:
@@ -72,13 +59,13 @@ class Log:
         Raises:
             ServiceError: CloudWatch Logs refused, other than because there is no such log.
         """
-        found: list[list[Event]] = []
+        found: list[list[LogLine]] = []
         limit = max(1, min(number, _PAGE))
         async for reply in self._pages("nextBackwardToken", "", startFromHead=False, limit=limit):
-            found.insert(0, _events(reply))
+            found.insert(0, _lines(reply))
             if sum(map(len, found)) >= number:
                 break
-        return [event for page in found for event in page][-number:] if number else []
+        return [line for page in found for line in page][-number:] if number else []
 
     async def _pages(
         self, direction: str, token: str, **how: bool | int
@@ -103,18 +90,10 @@ class Log:
             token = reply[direction]
 
 
-async def last_lines(access: Aws, detail: JobDetail) -> str:
-    """Return the end of a job's log; empty where there is none to be read."""
-    log = Log(access, detail.log_group, detail.log_stream)
-    try:
-        found = await log.last(_LAST_LINES)
-    except FarcallError:
-        return ""  # a missing log must not hide why the job failed
-    return "".join(f"{event.text}\n" for event in found)
+def _lines(reply: dict[str, Any]) -> list[LogLine]:
+    events = reply.get("events", ())
+    return [LogLine(_moment(event["timestamp"]), event["message"]) for event in events]
 
 
-def _events(reply: dict[str, Any]) -> list[Event]:
-    return [
-        Event(datetime.fromtimestamp(event["timestamp"] / 1000, tz=timezone.utc), event["message"])
-        for event in reply.get("events", ())
-    ]
+def _moment(milliseconds: float) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)

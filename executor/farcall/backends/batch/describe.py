@@ -9,13 +9,47 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from farcall.backends.batch import endings, waiting
+from farcall.model.endings import Verdict
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 
 _UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
 """In these an attempt goes on, which Batch may list beside those that have ended, or not."""
 
 
-def from_describe(job: Mapping[str, Any]) -> JobDetail:
+class BatchJob(JobDetail):
+    """A job, or one child of an array, as Batch tells of it."""
+
+    @property
+    def told(self) -> str:
+        """What of Batch's words on the end says more than that the job has ended."""
+        return endings.telling(self.reason)
+
+    @property
+    def remedy(self) -> str:
+        """What to do where Batch says that it cannot place the job; else empty."""
+        return endings.blocked(self.status_reason) if self.is_blocked else ""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether Batch says that it cannot place the job as things are."""
+        return endings.is_blocked(self)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the status reason is Batch's or farcall's own, and no person's."""
+        return endings.is_explained(self)
+
+    def verdict(self) -> Verdict:
+        """Say why the job ended, by the tables of `farcall.backends.batch.endings`."""
+        return endings.verdict(self)
+
+    def waiting(self) -> tuple[str, str]:
+        """Say what the job does or waits for, by `farcall.backends.batch.waiting`."""
+        return waiting.tell(self)
+
+
+def from_describe(job: Mapping[str, Any]) -> BatchJob:
     """Read a member of DescribeJobs's ``jobs``, with containerProperties or ecsProperties.
 
     Source:
@@ -32,7 +66,7 @@ def from_describe(job: Mapping[str, Any]) -> JobDetail:
     log = (container.get("logConfiguration") or {}).get("options") or {}
     array = job.get("arrayProperties") or {}
     asked = {r["type"]: r["value"] for r in container.get("resourceRequirements") or ()}
-    return JobDetail(
+    return BatchJob(
         job_id=job["jobId"],
         name=job.get("jobName", ""),
         status=status,
@@ -65,7 +99,7 @@ def from_describe(job: Mapping[str, Any]) -> JobDetail:
     )
 
 
-def from_summary(job: Mapping[str, Any]) -> JobDetail:
+def from_summary(job: Mapping[str, Any]) -> BatchJob:
     """Read a member of ListJobs's ``jobSummaryList``, which tells less.
 
     Source:
@@ -73,7 +107,7 @@ def from_summary(job: Mapping[str, Any]) -> JobDetail:
     """
     container = job.get("container") or {}
     array = job.get("arrayProperties") or {}
-    return JobDetail(
+    return BatchJob(
         job_id=job["jobId"],
         name=job.get("jobName", ""),
         status=JobStatus(job["status"]),

@@ -7,7 +7,7 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from farcall.aws import clients
@@ -28,6 +28,41 @@ _ECR = re.compile(
     r"(?P<name>[^:@]+)(:(?P<tag>[^@]+))?(@(?P<digest>.+))?"
 )
 _DOCKER_S = 10
+
+
+def checks(
+    access: Aws, batch: Batch, settings: Settings, *, answers: bool
+) -> dict[str, Awaitable[Iterable[Finding]]]:
+    """Return all checks but `region`, by name.
+
+    Args:
+        access: The open clients.
+        batch: Batch.
+        settings: The options.
+        answers: Whether Batch does; if not, it is not asked for queue and image.
+    """
+    found: dict[str, Awaitable[Iterable[Finding]]] = {
+        "resources": resources(settings),
+        "job role": role(access, settings, "batch_job_role_name"),
+        "execution role": role(access, settings, "batch_execution_role_name"),
+        "log group": log_group(access, settings),
+    }
+    if answers:
+        found["queue"] = queue(access, batch, settings)
+        found["image"] = image(access, batch, settings)
+    return found
+
+
+async def region(access: Aws) -> list[Finding]:
+    """See that Batch answers in the region."""
+    reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
+    url = access.batch.meta.endpoint_url
+    found = f"{access.region}, by {url}"
+    if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
+        found += ", which is farcall's embedded AWS"
+    elif not access.has_console:
+        found += ", which is not AWS itself"
+    return [Finding("region", OK, found)]
 
 
 async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:

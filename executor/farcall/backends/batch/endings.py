@@ -20,19 +20,10 @@ from typing import NamedTuple
 from farcall.backends.batch.matching import Row, all_of, container, exit_code, status
 from farcall.backends.batch.start_failures import STARTS
 from farcall.model import errors
-from farcall.model.endings import LOST, MEMORY, Verdict
+from farcall.model.endings import LOST, MEMORY, OWN_REASON, STUCK, WITHDRAWN, Verdict
 from farcall.model.exit_codes import EXITS
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
-
-OWN_REASON = "farcall: "
-"""How the reasons begin that farcall gives when it terminates a job."""
-
-STUCK = "stuck for "
-"""How such a reason goes on where the job was ended because it could not be placed."""
-
-WITHDRAWN = "withdrawn: SubmitJob was not answered, and Batch did not list the job"
-"""How such a reason goes on where a job turned up after its place had been given to another."""
 
 _STOPPED = (None, ExitCode.TERMINATED, 137)
 """Exit codes of what was stopped: before it had a container, by SIGTERM, by SIGKILL after that."""
@@ -61,14 +52,6 @@ def verdict(detail: JobDetail) -> Verdict:
     if found.kind is errors.JobError and detail.exit_code is not None:
         sentence += f" (exit code {detail.exit_code})"
     return Verdict(found.kind, sentence, remedy, detail.exit_code)
-
-
-def unknown(job_id: str, region: str) -> str:
-    """Say that Batch does not know a job."""
-    return (
-        f"Batch does not know job {job_id} in {region}; is it the right region and account, and "
-        "less than some days old?"
-    )
 
 
 def is_explained(detail: JobDetail) -> bool:

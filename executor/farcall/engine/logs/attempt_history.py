@@ -6,9 +6,9 @@ import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta, timezone
 
-from farcall.backends.batch.cloudwatch import Log
+from farcall.backends.base import Log
 from farcall.engine.delivered import Delivered
-from farcall.engine.logs.transcript import Ending
+from farcall.engine.logs.transcript import Ending, Transcript
 from farcall.engine.session import Session
 from farcall.model import clock, endings
 from farcall.model.endings import About
@@ -57,7 +57,7 @@ class Course:
         self.detail = detail
         self.kept = kept
         self._find = find
-        self._aws = session.aws
+        self._backend = session.backend
         self.store = session.store(submission.where.bucket)
         self.submission = submission
         self.index = index
@@ -164,14 +164,18 @@ class Course:
         tried = self.detail.tried
         return tried[number - 1] if number <= len(tried) else Attempt()
 
+    def transcript(self, number: int) -> Transcript:
+        """Return the output of an attempt, of which nothing was read yet."""
+        return Transcript(self.chunks, number, self._backend.capabilities.longest_log_line_bytes)
+
     def log(self, number: int) -> Log:
-        """Return the CloudWatch log of an attempt; that of one that goes on is the job's."""
+        """Return the platform's own log of an attempt; that of one that goes on is the job's."""
         stream = self.tried(number).log_stream
         detail = self.detail
         if number == detail.attempts + 1 and detail.status is JobStatus.RUNNING:
             known = {tried.log_stream for tried in detail.tried}
             stream = "" if detail.log_stream in known else detail.log_stream
-        return Log(self._aws, detail.log_group, stream)
+        return self._backend.log(detail, stream)
 
     def has_just_ended(self) -> bool:
         """Tell whether the job has ended so lately that CloudWatch may not show it all."""

@@ -133,7 +133,7 @@ class Reading:
         try:
             while True:
                 async for batch in self._attempt(
-                    prepared.get(number) or Prepared(Transcript(self._chunks, number))
+                    prepared.get(number) or Prepared(course.transcript(number))
                 ):
                     yield batch
                 if attempt is not None or not course.goes_on(number, follow=self._follow):

@@ -76,7 +76,7 @@ async def prepare(course: Course, first: int, last: int, part: Part) -> dict[int
 async def _prepare(course: Course, number: int, part: Part) -> tuple[Prepared, int]:
     """Return an attempt, and how many lines of it are left."""
     chunks = course.chunks
-    transcript = Transcript(chunks, number)
+    transcript = course.transcript(number)
     is_over = await course.is_over(number)
     ending = await course.ending(number) if is_over else None
     places = await chunks.places(number)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, Event, Log
+from farcall.backends.base import Log, LogLine
 from farcall.model import output
 from farcall.model.output import Bytes, Lines
 from farcall.storage.chunks import Chunks, Place
@@ -74,6 +75,7 @@ class Transcript:
     Args:
         chunks: The task's chunks.
         number: Number of the attempt.
+        cut_bytes: The platform's own log cuts a longer line.
 
     Attributes:
         number: Number of the attempt.
@@ -81,11 +83,12 @@ class Transcript:
         given: How many lines were given.
     """
 
-    def __init__(self, chunks: Chunks, number: int) -> None:
+    def __init__(self, chunks: Chunks, number: int, cut_bytes: int = sys.maxsize) -> None:
         self.number = number
         self.next = dict.fromkeys(STREAMS, 0)
         self.given = 0
         self._chunks = chunks
+        self._cut_bytes = cut_bytes
         self._lines = Lines()
         self._remembered = array("q")
         self._left_out_until: datetime | None = None
@@ -252,10 +255,10 @@ class Transcript:
     def _note(self, text: str) -> Line:
         return Line(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)
 
-    def _line(self, event: Event) -> Line:
+    def _line(self, event: LogLine) -> Line:
         return Line(event.text, LOG, self.number, event.at)
 
-    def _is_new(self, event: Event, left: Counter[int]) -> bool:
+    def _is_new(self, event: LogLine, left: Counter[int]) -> bool:
         if self._left_out_until is not None and event.at <= self._left_out_until:
             return False
         number = _recognize(event.text)
@@ -268,20 +271,20 @@ class Transcript:
         self.given += len(texts)
         if self.given <= _MOST_REMEMBERED:
             for text in texts:
-                self._remembered.extend(map(_recognize, _events(text)))
+                self._remembered.extend(map(_recognize, _pieces(text, self._cut_bytes)))
         return [Line(text, stream, self.number, at) for text in texts]
 
 
-def _events(text: str) -> list[str]:
-    """Return a line as the events that docker's driver makes of it: of an empty one none."""
+def _pieces(text: str, most_bytes: int) -> list[str]:
+    """Return a line as the platform's own log has it: cut where it is long, and no empty one."""
     if not text:
         return []
-    if len(text) <= LARGEST_EVENT_BYTES // 4:
+    if len(text) <= most_bytes // 4:
         return [text]
     data = text.encode()
     return [
-        data[at : at + LARGEST_EVENT_BYTES].decode(errors="replace")
-        for at in range(0, len(data), LARGEST_EVENT_BYTES)
+        data[at : at + most_bytes].decode(errors="replace")
+        for at in range(0, len(data), most_bytes)
     ]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
-from farcall.backends.batch import doctor as jobs
-from farcall.backends.batch.client import Batch
+from farcall.backends import open_backend
+from farcall.backends.base import Backend
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.settings_help import origins
@@ -44,11 +44,13 @@ async def examine(
         access = await Aws.open(settings)
     except FarcallError as error:
         return [*findings, told("credentials", error)]
+    backend = open_backend(settings.backend, access)
     telling = asyncio.ensure_future(_tell(tell, every_s))
     try:
-        return findings + await _examine(access, settings, time_limit_s)
+        return findings + await _examine(access, backend, settings, time_limit_s)
     finally:
         telling.cancel()
+        await backend.close()
         await access.close()
 
 
@@ -58,26 +60,19 @@ async def _tell(tell: Callable[[list[str]], object], every_s: float) -> None:
         tell([str(each) for each in waiting])
 
 
-async def _examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:
+async def _examine(
+    access: Aws, backend: Backend, settings: Settings, time_limit_s: float
+) -> list[Finding]:
     identity, region = await asyncio.gather(
         account.identify(access, time_limit_s),
-        guarded("region", account.reach(access), time_limit_s),
+        guarded("region", backend.reach(), time_limit_s),
     )
     if identity.is_refused:
         return [
             *identity.findings,
             Finding("everything else", NOT_CHECKED, "AWS does not take the credentials"),
         ]
-    batch = Batch(access)
-    checks: dict[str, Awaitable[Iterable[Finding]]] = {
-        "resources": jobs.resources(settings),
-        "job role": jobs.role(access, settings, "batch_job_role_name"),
-        "execution role": jobs.role(access, settings, "batch_execution_role_name"),
-        "log group": jobs.log_group(access, settings),
-    }
-    if region[0].verdict != FAILED:
-        checks["queue"] = jobs.queue(access, batch, settings)
-        checks["image"] = jobs.image(access, batch, settings)
+    checks = backend.examine(settings, answers=region[0].verdict != FAILED)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
     of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own
     found = await asyncio.gather(guarded("bucket", of_bucket, 3 * time_limit_s), *limited)

@@ -1,4 +1,4 @@
-"""Health checks of the account: whose credentials are in use, and where calls go."""
+"""Health checks of the account: whose credentials are in use, and whether clocks agree."""
 
 from __future__ import annotations
 
@@ -78,15 +78,3 @@ def _clock(reply: dict[str, Any]) -> list[Finding]:
         return []
     found = f"this machine's is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
     return [Finding("clock", WARNING, found, "set it; AWS refuses calls from five minutes on")]
-
-
-async def reach(access: Aws) -> list[Finding]:
-    """See that Batch answers in the region."""
-    reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
-    url = access.batch.meta.endpoint_url
-    found = f"{access.region}, by {url}"
-    if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
-        found += ", which is farcall's embedded AWS"
-    elif not access.has_console:
-        found += ", which is not AWS itself"
-    return [Finding("region", OK, found)]
