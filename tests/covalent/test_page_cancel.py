@@ -103,7 +103,7 @@ def as_client(act):
 
 async def found_of(session, run):
     """Return the jobs of a run."""
-    return [entry async for entry in Catalog(session.batch).find([QUEUE], Query(run=run))]
+    return [entry async for entry in Catalog(session.backend).find([QUEUE], Query(run=run))]
 
 
 def nodes(covalent, dispatch_id, name="wait"):
@@ -252,7 +252,7 @@ def test_a_task_is_ended_though_covalents_server_is_gone(
     assert {started: False} == covalent.unfinished([started])
 
     async def find_workflow(session):
-        found = Catalog(session.batch).find([QUEUE], Query(workflow="nightly"))
+        found = Catalog(session.backend).find([QUEUE], Query(workflow="nightly"))
         return [(entry.run, entry.detail.job_id) async for entry in found]
 
     assert [(started, job_id)] == as_client(find_workflow)

@@ -111,7 +111,7 @@ async def test_a_workflow_is_found_and_ended(make_executor, session, batch):
         task = executor.task(square)
         array = await asyncio.gather(*(task.submit(n) for n in range(3)))
         kept = await executor.with_options(workflow="to be kept").submit(pow, 2, 3)
-        catalog = Catalog(session.batch)
+        catalog = Catalog(session.backend)
         query = Query(workflow="to be ended")
         entries = [entry async for entry in catalog.find([QUEUE], query)]
         assert entries == unfinished(entries)

@@ -15,7 +15,7 @@ from farcall.operations.catalog import Catalog, Query
 
 
 async def found_by(session, query=None, catalog=None):
-    catalog = catalog or Catalog(session.batch)
+    catalog = catalog or Catalog(session.backend)
     queue = BatchExecutor().settings.batch_queue
     return [entry async for entry in catalog.find([queue], query or Query())]
 
@@ -106,7 +106,7 @@ async def test_a_job_that_a_person_ended_is_known_by_a_description_of_its_end(aw
     async with BatchExecutor(vcpu=1, memory=0.25, workflow="ended") as executor:
         session = await session_for(executor.settings)
         job = await executor.task(time.sleep).submit(600)
-        catalog, query = Catalog(session.batch), Query(workflow="ended")
+        catalog, query = Catalog(session.backend), Query(workflow="ended")
         (before,) = await found_by(session, query, catalog)
         assert not before.detail.status.is_final
         await session.aws.batch.terminate_job(jobId=job.id, reason="the lab needs the queue")

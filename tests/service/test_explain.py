@@ -53,7 +53,7 @@ async def described(session, job_id, *statuses):
     wanted = statuses or (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
     async def look():
-        detail = (await session.batch.describe([job_id])).get(job_id)
+        detail = (await session.backend.describe([job_id])).get(job_id)
         return detail if detail is not None and detail.status in wanted else None
 
     return await until_async(look)
@@ -117,7 +117,7 @@ async def test_a_task_of_several_calls(make_executor):
     async with make_executor(workflow="calls") as executor:
         session = await session_for(executor.settings)
         await executor.task(fails).map([2, 3, 4], chunksize=3, return_exceptions=True)
-        catalog = Catalog(session.batch)
+        catalog = Catalog(session.backend)
         (entry,) = [
             e async for e in catalog.find([executor.settings.batch_queue], Query(workflow="calls"))
         ]
@@ -238,7 +238,7 @@ async def test_jobs_that_wait_with_their_place_in_the_queue(make_executor, tmp_p
         jobs = [first] + [await executor.submit(fails, 2) for _ in range(2)]
         for job in jobs[1:]:
             await described(session, job.id, JobStatus.RUNNABLE)
-        known = await Catalog(session.batch).describe([job.id for job in jobs])
+        known = await Catalog(session.backend).describe([job.id for job in jobs])
         running, *said = [await describe.of(session, known[job.id]) for job in jobs]
         for job in reversed(jobs):
             await job.cancel()
@@ -268,7 +268,7 @@ async def test_a_job_that_cannot_be_placed(make_executor, aws, size):
                 for job in jobs:
                     await described(session, job.id, JobStatus.RUNNABLE)
                 parent = jobs[0].id.partition(":")[0]
-                why = await explain(session, (await session.batch.describe([parent]))[parent])
+                why = await explain(session, (await session.backend.describe([parent]))[parent])
                 for job in jobs:
                     await job.cancel()
     finally:

@@ -118,7 +118,7 @@ async def test_a_job_is_asked_for_and_ended_in_the_midst_of_ten_thousand(
 ) -> None:
     job = await executor.submit(sleep)
     session = await session_for(executor.settings)
-    asking = asyncio.ensure_future(session.batch.describe(f"unknown-{n}" for n in range(10_000)))
+    asking = asyncio.ensure_future(session.backend.describe(f"unknown-{n}" for n in range(10_000)))
     await until_async(lambda: batch.counts["batch describejobs"] >= 5)
 
     assert isinstance(await asyncio.wait_for(job.status(), PATIENCE_S), JobStatus)

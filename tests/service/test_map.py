@@ -215,13 +215,13 @@ async def test_cancelling_the_wait_ends_the_jobs(
         sweep = executor.task(sleep_longer_and_longer).map([1, 1])
         session = await session_for(executor.settings)
         asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        submit = session.batch.submit
+        submit = session.backend.submit
 
         async def noted(request: Any, ticket: Any) -> str:
             asked.set_result(request["jobName"])
             return await submit(request, ticket)
 
-        session.batch.submit = noted  # type: ignore[method-assign]
+        session.backend.submit = noted  # type: ignore[method-assign]
         waiting = asyncio.ensure_future(_wait_for(sweep))
         name = await asked
         if moment == "sent":

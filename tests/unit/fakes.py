@@ -18,6 +18,8 @@ from obstore.store import MemoryStore
 
 import farcall_runtime
 from farcall.aws.s3 import Listed, Page
+from farcall.backends.batch.backend import BatchBackend
+from farcall.backends.batch.preflight import Resources
 from farcall.model.endings import About
 from farcall.payload import pickling, results, unpickling
 from farcall.storage.store import Store
@@ -147,6 +149,23 @@ class Client:
             return reply
 
         return call
+
+
+class ScriptedBatch(BatchBackend):
+    """The Batch backend on a scripted client; queue, roles and log group are taken to be there.
+
+    Args:
+        client: The client.
+        batch: What makes calls of the client, in place of the real one.
+    """
+
+    def __init__(self, client, batch=None):
+        super().__init__(SimpleNamespace(batch=client, region="us-east-1", has_console=False))
+        self._batch = batch or self._batch
+
+    async def check(self, settings):
+        roles = settings.batch_job_role_name, settings.batch_execution_role_name
+        self._resources[roles] = Resources("arn:job-role", "arn:exec-role")
 
 
 def refusal(code, status, message="No."):

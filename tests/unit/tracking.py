@@ -7,16 +7,14 @@ import bisect
 import collections
 import functools
 import itertools
-from types import SimpleNamespace
 
 from farcall import Settings
-from farcall.backends.batch.client import Batch
 from farcall.backends.batch.describe import from_describe
 from farcall.engine.tracker import Tracker
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived, number_in
 from farcall_runtime.contract import Location
-from tests.unit.fakes import Client
+from tests.unit.fakes import Client, ScriptedBatch
 
 ROOT = "farcall/v1/run"
 HOST_LOST = "Host EC2 (instance i-1) terminated."
@@ -101,7 +99,7 @@ class Jobs:
         client = Client(
             describe_jobs=self._describe, list_jobs=self._list, terminate_job=self._terminate
         )
-        self.batch = Batch(SimpleNamespace(batch=client))
+        self.backend = ScriptedBatch(client)
 
     def set(self, job_id, status, reason="", summary=None, **more):
         job = {"jobId": job_id, "jobName": "n", "status": status, "statusReason": reason, **more}
@@ -162,7 +160,7 @@ class World:
         self.jobs = Jobs()
         self.inbox = Inbox()
         self.told = []
-        self.tracker = Tracker(self.jobs.batch, lambda bucket: self.inbox)
+        self.tracker = Tracker(self.jobs.backend, lambda bucket: self.inbox)
 
     def watch(self, job_id, size=1, indexes=None, tell=None, is_full=None, root=ROOT, **options):
         where = Location("bucket", root, f"bundle-of-{job_id}")

@@ -25,7 +25,7 @@ def access(replies):
         assert service == "logs"
         return client
 
-    return SimpleNamespace(client=lend), client
+    return SimpleNamespace(client=lend, batch=None), client
 
 
 def page(*lines, token, at=NOW):

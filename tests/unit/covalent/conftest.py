@@ -10,11 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.backends.batch import preflight
-from farcall.backends.batch.preflight import Resources
 from farcall.covalent import group_job, task_groups
 from farcall.engine import session
 from farcall.engine.session import Session
+from tests.unit.fakes import ScriptedBatch
 from tests.unit.covalent.account import SETTINGS, Account, Bucket
 
 
@@ -31,7 +30,6 @@ async def opened(account, monkeypatch):
         """Nothing is open."""
 
     access = SimpleNamespace(
-        batch=account.client,
         region="us-east-1",
         s3_endpoint="",
         has_console=False,
@@ -40,11 +38,7 @@ async def opened(account, monkeypatch):
         close=close,
     )
 
-    async def check(*_):
-        return Resources("arn:job-role", "arn:exec-role")
-
-    monkeypatch.setattr(preflight, "check", check)
-    made = Session(access)
+    made = Session(access, ScriptedBatch(account.client))
     monkeypatch.setattr(made, "_stores", {SETTINGS.s3_bucket_name: Bucket()})
 
     async def find(settings):

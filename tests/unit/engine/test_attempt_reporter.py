@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from farcall.backends.batch.describe import BatchJob
 from farcall.engine import attempt_reporter
 from farcall.model import errors
 from farcall.model.endings import About
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.jobs import Attempt, JobStatus
 from farcall.model.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStatus
@@ -206,7 +207,7 @@ def submission():
 async def test_earlier_attempts_are_explained_by_what_they_stored_or_by_batch(clock):
     bucket = Inbox()
     bucket.objects = dict([stored("j", 0, 1), stored("j", 0, 3, key=b"another")])
-    detail = JobDetail("j", "n", JobStatus.FAILED, tried=(Attempt(), Attempt(HOST_LOST)))
+    detail = BatchJob("j", "n", JobStatus.FAILED, tried=(Attempt(), Attempt(HOST_LOST)))
     first, second, third, fourth = await attempt_reporter.explain(
         bucket, submission(), 0, detail, [1, 2, 3, 4]
     )
@@ -220,7 +221,7 @@ async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(
     bucket = Inbox()
     name, data = stored("j", 0, 1)
     bucket.objects = {name: data.ljust(1024 * 1024 + 1)}
-    detail = JobDetail("j", "n", JobStatus.FAILED, tried=(Attempt(EXITED, exit_code=71),))
+    detail = BatchJob("j", "n", JobStatus.FAILED, tried=(Attempt(EXITED, exit_code=71),))
     (line,) = await attempt_reporter.explain(bucket, submission(), 0, detail, [1])
     assert line.startswith("ChildKilledError: ")
 
@@ -259,7 +260,7 @@ async def test_an_attempt_too_large_to_be_read_for_a_line_is_explained_by_batch(
 )
 def test_an_attempt_is_told_in_a_line(expected, meta):
     meta = {"status": OutcomeStatus.DONE, "child_status": 0, "usage": {}, "results": [], **meta}
-    line = attempt_reporter.of_attempt(meta, Attempt(HOST_LOST))
+    line = attempt_reporter.of_attempt(meta, BatchJob("j", "n", JobStatus.FAILED, HOST_LOST))
     assert line.startswith(expected)
     assert len(line.splitlines()) == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import obstore
 import pytest
@@ -11,7 +10,7 @@ from obstore.store import MemoryStore
 
 from farcall import Settings
 from farcall.aws.paced_client import Ticket
-from farcall.backends.batch.client import Batch
+from farcall.backends.base import JobSpec
 from farcall.engine import sender as sending
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
@@ -19,13 +18,22 @@ from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Store
-from tests.unit.fakes import Client, MemoryOperations, broken, no_answer, not_sent, refusal
+from tests.unit.fakes import (
+    Client,
+    MemoryOperations,
+    ScriptedBatch,
+    broken,
+    no_answer,
+    not_sent,
+    refusal,
+)
 
 ACCEPTED = {"jobId": "job-1"}
 NOTHING = {"jobSummaryList": []}
 THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 FUNCTION = pack_function(abs)
 (ARGUMENTS,) = pack_calls([[((1,), {})]])
+SETTINGS = Settings(s3_bucket_name="bucket", batch_queue="queue", container_image_uri="image")
 LOOKS = len(sending.LOOK_AGAIN_S)
 
 
@@ -38,13 +46,14 @@ class World:
     """A bundle in the bucket that is to be submitted; Batch answers by script."""
 
     def __init__(self, **operations):
-        self.client = Client(**operations)
-        self.batch = Batch(SimpleNamespace(batch=self.client))
+        known = {"jobDefinitions": [{"jobDefinitionArn": "arn:1"}]}
+        self.client = Client(describe_job_definitions=lambda **_: known, **operations)
+        self.backend = ScriptedBatch(self.client)
         memory = MemoryStore()
         self.store = Store("bucket", memory, MemoryOperations(memory))
-        self.sender = Sender(self.batch, self.store)
+        self.sender = Sender(self.backend, self.store)
         self.bundle = Bundle(
-            Settings(s3_bucket_name="bucket"),
+            SETTINGS,
             "v1/run",
             "simulate",
             iter([(FUNCTION, ARGUMENTS)]),
@@ -62,7 +71,7 @@ class World:
         return await self.sender.send(self.bundle, self.write, self.ticket, self.tell)
 
     def write(self):
-        return {"jobName": self.bundle.where.bundle, "jobQueue": "queue"}
+        return JobSpec(self.bundle.where.bundle, 1, {}, SETTINGS)
 
     async def tell(self, where):
         self.told.append(where)
@@ -111,7 +120,8 @@ async def test_a_refusal_is_final(expected, failure, made):
     world = made(submit_job=[failure])
     with pytest.raises(expected):
         await world.send()
-    assert len(world.client.calls) == 1
+    assert len(world.submitted()) == 1
+    assert world.client.asked("list_jobs") == []
 
 
 async def test_a_refused_queue_is_named(made):
@@ -139,7 +149,8 @@ async def test_credentials_that_are_renewed_meanwhile_cost_nothing(made):
     world = made(submit_job=lambda **_: expired)
     with pytest.raises(ServiceError, match="renew the credentials"):
         await world.send()
-    assert len(world.client.calls) == 4  # and ListJobs was not among them
+    assert len(world.submitted()) == 4
+    assert world.client.asked("list_jobs") == []
     assert len(world.submitted()) == 4
 
 
@@ -211,7 +222,7 @@ async def test_a_job_that_has_left_something_is_waited_for_and_not_sent_again(ma
 async def test_a_job_that_has_begun_and_is_never_listed_is_told_of(made):
     world = made(submit_job=[no_answer()], list_jobs=lambda **_: NOTHING)
     await world.store.put(f"v1/run/streams/{world.name}/0/1/stdout/00000000", [b"x"])
-    with pytest.raises(ServiceError, match=r"whether job simulate-.* it has begun, and ListJobs"):
+    with pytest.raises(ServiceError, match=r"whether job simulate-.* it has begun, and no list"):
         await world.send()
     assert world.submitted() == [world.name]
     assert not world.ticket.withdraw()
@@ -332,7 +343,7 @@ async def test_a_payload_that_cannot_be_moved_is_told(made):
     assert world.bundle.where == world.first
 
 
-@pytest.mark.parametrize("operation", ["delete", "is_there", "find_named"])
+@pytest.mark.parametrize("operation", ["delete", "is_there", "find"])
 async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_payload(
     made, monkeypatch, operation
 ):
@@ -340,7 +351,7 @@ async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_
 
     def look(**_):
         is_last = len(world.client.asked("list_jobs")) > LOOKS
-        return denied if operation == "find_named" and is_last else NOTHING
+        return denied if operation == "find" and is_last else NOTHING
 
     world = made(submit_job=[no_answer()], list_jobs=look)
 
@@ -349,7 +360,7 @@ async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_
             raise ServiceError("no")
         return False
 
-    if operation != "find_named":
+    if operation != "find":
         monkeypatch.setattr(world.store, operation, refused)
     with pytest.raises(ServiceError, match="SubmitJob.*whether job simulate-"):
         await world.send()
@@ -443,8 +454,9 @@ async def cancelled(world, *, after_s):
 
 async def test_a_request_that_waits_for_its_turn_is_taken_back(made):
     world = made(submit_job=lambda **_: ACCEPTED)
-    request = {"jobName": "another"}
-    others = [asyncio.ensure_future(world.batch.submit(request, Ticket())) for _ in range(100)]
+    another = JobSpec("another", 1, {}, SETTINGS)
+    await world.backend.prepare(another)
+    others = [asyncio.ensure_future(world.backend.submit(another, Ticket())) for _ in range(100)]
     waiting = await cancelled(world, after_s=0.5)
     await asyncio.sleep(0)
     assert waiting.cancelled()

@@ -14,7 +14,7 @@ from farcall.engine.session import Session
 from farcall.model.submission import Submission
 from farcall_runtime.contract import Location
 from tests.support.patience import PATIENCE_S
-from tests.unit.fakes import MemoryOperations
+from tests.unit.fakes import MemoryOperations, ScriptedBatch
 
 ROOT = "farcall/v1/run"
 
@@ -25,7 +25,6 @@ async def session():
 
     memory = MemoryStore()
     access = SimpleNamespace(
-        batch=None,
         close=close,
         store=lambda bucket: memory,
         operations=lambda bucket: MemoryOperations(memory),
@@ -33,7 +32,7 @@ async def session():
         overruled="",
         locate=lambda bucket: False,
     )
-    made = Session(access)
+    made = Session(access, ScriptedBatch(None))
     yield made
     await made.close()
 
@@ -69,14 +68,13 @@ async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch
 
     monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
     access = SimpleNamespace(
-        batch=None,
         close=close,
         store=lambda bucket: MemoryStore(),
         operations=lambda bucket: None,
         overruled="",
         locate=lambda bucket: False,
     )
-    made = Session(access)
+    made = Session(access, ScriptedBatch(None))
     monkeypatch.setattr(made.store("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short
     await asyncio.sleep(0)  # its keeper begins
     await made.close()

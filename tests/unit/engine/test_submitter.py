@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from types import SimpleNamespace
 
 import pytest
-from farcall.backends.batch.plan import Documents
 
 from farcall import Settings
-from farcall.backends.batch.preflight import Resources
 from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract
+from unit.fakes import ScriptedBatch
 
 OPTIONS = {"container_image_uri": "repo/image:1"}
 
@@ -75,16 +75,9 @@ async def account():
 
 @pytest.fixture
 async def submitter(account):
-    resources = Resources("arn:job-role", "arn:exec-role")
-    documents = Documents(
-        account,
-        "farcall/v1/run",
-        resources,
-        region="us-east-1",
-        bucket_region="us-east-1",
-        endpoint="",
-    )
-    return Submitter(account, account, account, documents)
+    access = SimpleNamespace(bucket_region=lambda bucket: "us-east-1", s3_endpoint="")
+    backend = ScriptedBatch(None, account)
+    return Submitter(access, backend, account, account, "farcall/v1/run")
 
 
 def work(x):

@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from types import SimpleNamespace
 
 import pytest
 
-from farcall.backends.batch.client import Batch
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import ServiceError
 from farcall.model.submission import Submission
 from farcall_runtime.contract import Location
 from tests.support.patience import PATIENCE_S
-from tests.unit.fakes import Client, refusal
+from tests.unit.fakes import Client, ScriptedBatch, refusal
 
 WHERE = Location("bucket", "farcall/v1/run", "0" * 16)
 ARRAY = Submission("a", "name", WHERE, bytes(32), 4)
@@ -41,7 +39,7 @@ async def tracker():
 
 @pytest.fixture
 async def terminations(client, tracker):
-    return Terminations(Batch(SimpleNamespace(batch=client)), tracker)
+    return Terminations(ScriptedBatch(client), tracker)
 
 
 def ended(client):

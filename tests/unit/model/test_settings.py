@@ -31,6 +31,7 @@ DOCUMENTED = {
     "cache_dir": "/tmp/covalent",
 }
 OWN = {
+    "backend": "batch",
     "container_image_uri": "",
     "prefix": "farcall",
     "linger_s": 0.1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.backends.batch import console_urls
+from farcall.aws import console_urls
 from farcall.model.jobs import JobDetail, JobStatus
 
 QUEUE = "arn:aws:batch:eu-west-1:123456789012:job-queue/q"

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from farcall.backends.batch.describe import from_describe
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.backends.batch.describe import BatchJob, from_describe
+from farcall.model.jobs import Attempt, JobStatus
 
 EXITED = "Essential container in task exited"
 NOT_STARTED = "Task failed to start"
@@ -60,7 +60,7 @@ def described(**changes):
 
 
 def test_a_job_with_container_properties_is_read():
-    assert described() == JobDetail(
+    assert described() == BatchJob(
         job_id="8f1",
         name="simulate-1",
         status=JobStatus.FAILED,

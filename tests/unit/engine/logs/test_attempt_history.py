@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
+from farcall.backends.batch import cloudwatch
+from farcall.backends.batch.backend import BatchBackend
 from farcall.engine.logs import attempt_history as course_module
 from farcall.engine.logs import reader
 from farcall.engine.logs.attempt_history import Course
@@ -34,7 +37,7 @@ class Session:
     """Batch, which gives one description after the other, the last one for ever."""
 
     def __init__(self, *details, aws=None):
-        self.aws = aws
+        self.backend = BatchBackend(aws or SimpleNamespace(batch=None))
         self.asked = 0
         self._details = list(details)
         self._store = store_in_memory()
@@ -65,9 +68,7 @@ async def follow(detail, session):
 
 async def test_each_attempt_has_a_log_of_its_own_in_the_jobs_group(monkeypatch):
     made = []
-    monkeypatch.setattr(
-        "farcall.engine.logs.attempt_history.Log", lambda _aws, *place: made.append(place)
-    )
+    monkeypatch.setattr(cloudwatch, "CloudWatchLog", lambda _access, *place: made.append(place))
     running = course(job("RUNNING", TRIED, log_stream="third"))
     between = course(job("RUNNABLE", TRIED, log_stream="second"))
     starting = course(job("RUNNING", TRIED, log_stream="second"))  # Batch tells of the last one

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, Log
+from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
 from farcall.engine.logs import transcript
 from farcall.engine.logs.tail import Part, prepare
 from farcall.engine.logs.transcript import Ending, Transcript
@@ -23,13 +23,13 @@ def store():
 
 @pytest.fixture
 def attempt(store):
-    return Transcript(Chunks(store, SUBMISSION, 0), 1)
+    return Transcript(Chunks(store, SUBMISSION, 0), 1, LARGEST_EVENT_BYTES)
 
 
 def log(*lines, at=NOW):
     """A log with these lines and no more."""
     opened, _ = access([page(*lines, token="1", at=at), page(token="1")])
-    return Log(opened, "g", "s")
+    return CloudWatchLog(opened, "g", "s")
 
 
 def ended(out=(0, 0, b""), err=(0, 0, b""), **more):
@@ -101,7 +101,10 @@ async def test_lines_may_come_to_cloudwatch_a_moment_later(attempt, monkeypatch)
     replies = [page("a", token="1"), page(token="1"), page("b", token="2"), page(token="2")]
     opened, client = access([*replies, page(token="2")])
 
-    assert await every(attempt.from_log(Log(opened, "g", "s"), settle=True)) == ["a", "b"]
+    assert await every(attempt.from_log(CloudWatchLog(opened, "g", "s"), settle=True)) == [
+        "a",
+        "b",
+    ]
     assert len(client.calls) == 5  # the third look brought nothing
 
 
@@ -137,6 +140,9 @@ class Course:
 
     async def ending(self, number):
         return self._endings.get(number)
+
+    def transcript(self, number):
+        return Transcript(self.chunks, number, LARGEST_EVENT_BYTES)
 
     def tried(self, _number):
         return _Tried
@@ -189,7 +195,7 @@ async def test_what_was_left_out_is_not_given_by_cloudwatch_either(store):
 async def test_the_end_of_an_attempt_that_s3_lacks_is_cloudwatchs(store):
     await put(store, "stdout", 0, b"a\n")
     opened, _ = access([{**page("a", "b", token="1"), "nextBackwardToken": "1"}])
-    course = Course(store, {1: None}, {1: Log(opened, "g", "s")})
+    course = Course(store, {1: None}, {1: CloudWatchLog(opened, "g", "s")})
 
     prepared = await prepare(course, 1, 1, Part(tail=1))
     assert [line[:2] for line in prepared[1].lines] == [("b", "log")]
