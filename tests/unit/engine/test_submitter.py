@@ -11,7 +11,7 @@ from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract
-from unit.fakes import ScriptedBatch
+from tests.unit.fakes import ScriptedBatch
 
 OPTIONS = {"container_image_uri": "repo/image:1"}
 
