@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timedelta, timezone
 
 from farcall import BatchExecutor
-from farcall.backends.batch.client import Batch
+from farcall.backends.batch.backend import BatchBackend
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
 from farcall.operations import json_view
@@ -82,7 +82,7 @@ async def test_a_job_is_described_once_and_its_status_is_ever_new(aws, tmp_path)
         job = await wait.submit()
         described = []
 
-        class Counting(Batch):
+        class Counting(BatchBackend):
             async def describe(self, job_ids):
                 described.append(list(job_ids))
                 return await super().describe(described[-1])

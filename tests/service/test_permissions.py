@@ -16,6 +16,7 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, JobCancelledError, JobError, ServiceError, SettingsError
 from farcall.aws.clients import Aws
+from farcall.backends.batch.client import Batch
 from farcall.engine.session import session_for
 from farcall.model.settings import Settings
 from farcall.storage.store import Store
@@ -303,7 +304,7 @@ async def test_without_get_log_events_last_words_are_lost(enforced):
 
 async def test_without_get_job_queue_snapshot_no_place_in_the_queue_is_known(enforced):
     async with executor() as opened:
-        listing = (await session_for(opened.settings)).batch.listing
+        listing = Batch((await session_for(opened.settings)).aws).listing
         assert await listing.front(VALUES["QUEUE"]) == []
         enforced.take_away("client", "batch:GetJobQueueSnapshot")
         with pytest.raises(ServiceError, match="GetJobQueueSnapshot was refused"):
