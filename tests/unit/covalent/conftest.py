@@ -13,8 +13,8 @@ import pytest
 from farcall.covalent import group_job, task_groups
 from farcall.engine import session
 from farcall.engine.session import Session
-from tests.unit.fakes import ScriptedBatch
 from tests.unit.covalent.account import SETTINGS, Account, Bucket
+from tests.unit.fakes import ScriptedBatch
 
 
 @pytest.fixture
