@@ -399,6 +399,21 @@ def test_terminate_a_running_job(batch):
     assert len(job["attempts"]) == 1
 
 
+def test_terminate_between_two_attempts(batch, knobs):
+    """A terminated job is not tried again, even if its attempt has failed by itself just before.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+    """
+    knobs.configure(delays={"RUNNING": 1})
+    job_id = batch.submit(
+        batch.definition("sh", "-c", "echo ready; exit 1"), retryStrategy={"attempts": 3}
+    )
+    batch.wait_for(lambda: batch.output(batch.describe(job_id)) == ["ready"])
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    job = batch.wait(job_id)
+    assert (job["statusReason"], len(job["attempts"])) == ("enough", 1)
+
+
 def test_terminate_signals_the_main_process_alone(batch, knobs):
     """docker sends SIGTERM to PID 1 only; what PID 1 leaves behind dies with the container.
 
