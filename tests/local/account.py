@@ -61,12 +61,12 @@ class Account:
         properties = {**self._container(command, vcpu), **(container or {})}
         return self._register(type="container", containerProperties=properties, **document)
 
-    def nodes(self, scripts, count, main=0, group=None, **document):
+    def nodes(self, scripts, count, main=0, container=None, group=None, **document):
         """Register a multi-node parallel definition: shell scripts by their target nodes."""
         groups = [
             {
                 "targetNodes": targets,
-                "container": self._container(("sh", "-c", script)),
+                "container": {**self._container(("sh", "-c", script)), **(container or {})},
                 **(group or {}),
             }
             for targets, script in scripts.items()

@@ -1187,7 +1187,12 @@ def test_nodes_reach_the_main_node(batch, knobs, tmp_path):
         "0": f'python3 -c "{serve}"',
         "1:": f'until [ -e {port} ]; do sleep 0.03; done; python3 -c "{greet}"',
     }
-    job_id = batch.submit(batch.nodes(scripts, 2))
+    # A container sees the folder this way.
+    container = {
+        "volumes": [{"name": "shared", "host": {"sourcePath": str(tmp_path)}}],
+        "mountPoints": [{"sourceVolume": "shared", "containerPath": str(tmp_path)}],
+    }
+    job_id = batch.submit(batch.nodes(scripts, 2, container=container))
     assert batch.wait(job_id)["status"] == "SUCCEEDED"
     main, child = nodes(batch, job_id, 0, 1)
     assert batch.output(main) == ["hello"]
