@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
-import click
 import pytest
 
-from farcall import FarcallError, Settings
-from farcall.cli.options import given
 from farcall.cli.run import _in_json
-from farcall.cli.targets import find
 from tests.cli.conftest import FARCALL
 from tests.support.patience import PATIENCE_S
 from tests.support.proxy import Proxy
@@ -46,15 +39,12 @@ def sleep(seconds: float):
 @executor.task
 def task(x: int):
     return x
-
-broken = 3
 '''
 
 
 @pytest.fixture(autouse=True)
 def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work.py").write_text(WORK)
-    (tmp_path / "faulty.py").write_text("import nothing_of_this_name\n")
     for name, value in {"VCPU": 1, "MEMORY": 1, "RETRY_ATTEMPTS": 1, "LINGER_S": 0.02}.items():
         monkeypatch.setenv(f"FARCALL_{name}", str(value))
 
@@ -154,63 +144,6 @@ async def test_what_does_not_fit_is_told_before_anything_is_sent(farcall_command
     assert "'X': 'x' is not int" in done.stderr
     assert (2, "") == (done.returncode, done.stdout)
     assert not proxy.counts
-
-
-@pytest.fixture
-def _modules_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    before = set(sys.modules)
-    yield
-    for name in {"work", "faulty"} - before:
-        sys.modules.pop(name, None)
-
-
-@pytest.mark.usefixtures("_modules_of_its_own")
-@pytest.mark.parametrize(
-    ("name", "error", "said"),
-    [
-        ("work:ad", click.UsageError, "work has no function 'ad'; did you mean add?"),
-        ("wrok:add", click.UsageError, "there is no module 'wrok' in"),
-        ("json.decode:add", click.UsageError, "in json; did you mean json.decoder?"),
-        ("wrok.py:add", click.UsageError, "did you mean work.py?"),
-        ("work.py:zzz", click.UsageError, "there is add, sleep, task"),
-        ("work:broken", click.UsageError, "work:broken is a int, not a function"),
-        ("work", click.UsageError, "MODULE:FUNCTION"),
-        ("faulty:add", FarcallError, "No module named 'nothing_of_this_name'"),
-        ("faulty.py:add", FarcallError, "line 1, in <module>"),
-    ],
-)
-def test_what_is_not_there_is_named_with_what_is_near(
-    name: str, error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error) as caught:
-        find(name)
-
-    assert said in str(getattr(caught.value, "message", caught.value))
-
-
-@pytest.mark.parametrize(
-    ("assignment", "said"),
-    [
-        ("vpcu=3", "did you mean vcpu?"),
-        ("vcpu=true", "a truth value is not a number"),
-        ("tags=x", "tags is 'x'"),
-        ("vcpu", "NAME=VALUE"),
-    ],
-)
-def test_an_option_is_refused_as_a_usage_error(assignment: str, said: str) -> None:
-    with pytest.raises(click.UsageError, match=re.escape(said)):
-        given([assignment], {})
-
-
-def test_options_are_read_as_their_types_say() -> None:
-    words = ['tags={"a": "b"}', "stuck_timeout_s=null", "keep-artifacts=yes", "batch_queue=123"]
-
-    options = given(words, {"vcpu": "4", "memory": None})
-
-    expected = {"tags": {"a": "b"}, "stuck_timeout_s": None, "vcpu": 4, "batch_queue": "123"}
-    assert {**expected, "keep_artifacts": "yes"} == options
-    assert Settings(**options).keep_artifacts is True
 
 
 async def test_the_help_of_a_function_has_its_docstring_parameters_and_types(

@@ -112,7 +112,7 @@ async def test_attach_shows_an_error_and_where_it_was_raised(executor):
     assert (code, out) == (1, "before\n")
     assert "LookupError: on purpose" in err
     assert 'raise LookupError("on purpose")' in err  # the remote traceback, with its source
-    assert "attach.py" not in err  # and nothing of farcall's own
+    assert "/attach.py" not in err  # and nothing of farcall's own
 
 
 async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):

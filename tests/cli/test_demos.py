@@ -1,0 +1,25 @@
+"""``farcall demo``."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FARCALL = Path(sys.executable).with_name("farcall")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([FARCALL, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_demo_trains_scores_sweeps_and_says_what_is_next() -> None:
+    done = run("demo", "--tasks", "4")
+
+    assert 0 == done.returncode, done.stderr
+    score = re.search(r"its score is ([\d.]+)", done.stdout)
+    assert score is not None
+    assert 0.5 < float(score[1]) <= 1
+    for expected in ("stdout | process", "4/4", "train_svm", "SUCCEEDED", "What to type next"):
+        assert expected in done.stdout

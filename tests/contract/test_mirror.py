@@ -1,0 +1,95 @@
+"""The tests of a module are found by its name: of engine/watch.py in unit/engine/test_watch.py."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+CLIENT = TESTS.parent / "executor" / "farcall"
+RUNTIME = TESTS.parent / "runtime_image" / "farcall_runtime"
+
+DOORS = ("cli", "covalent", "ui")
+"""Rooms whose modules may also be tested where users meet them: tests/cli/test_run.py."""
+
+ELSEWHERE = {
+    "local/*": "local/test_batch_conformance.py",  # as one service, which a real AWS passes, too
+    "awsbatch": "covalent/test_options.py",  # names, which Covalent finds
+    "covalent/plugin/*": "covalent/test_server.py",  # needs Covalent, and its server
+    "cli/demos/*": "cli/test_demos.py",
+    "cli/covalent": "covalent/test_restart.py",
+    "cli/sheets": "cli/test_list.py",
+    "cli/ui": "ui/test_demo.py",
+    "ui/*": "ui/server/test_requests.py",  # one server, asked as a browser asks
+    "aws/findings": "cli/test_doctor.py",
+    "storage/doctor": "cli/test_doctor.py",
+    "operations/doctor/account": "cli/test_doctor.py",
+    "backends/base": "unit/engine/test_tracker.py",  # a protocol: who uses it tests it
+    "backends/batch/backend": "unit/engine/test_submitter.py",
+    "backends/batch/doctor": "cli/test_doctor.py",
+    "backends/batch/preflight": "service/test_preflight.py",
+    "backends/batch/listing": "service/test_catalog.py",
+    "backends/batch/matching": "unit/backends/batch/test_endings.py",
+    "backends/batch/start_failures": "unit/backends/batch/test_endings.py",
+    "operations/json_view": "cli/test_list.py",
+    "client/job": "service/test_executor.py",
+    "client/sweep": "service/test_map.py",
+    "client/recovery": "service/test_recover.py",
+    "engine/delivered": "unit/engine/test_fetcher.py",
+    "engine/watch": "unit/engine/test_tracker.py",
+    "engine/logs/tail": "unit/engine/logs/test_transcript.py",
+    "operations/cancel": "service/test_cancelling.py",
+    "operations/describe": "service/test_explain.py",
+    "operations/explain": "service/test_explain.py",
+    "runtime/contract": "contract/test_keys.py",
+    "runtime/envelope": "contract/test_golden.py",
+    "runtime/bundle": "contract/test_hostile.py",
+    # What a container does is seen where one runs.
+    "runtime/child": "service/test_attempt.py",
+    "runtime/failures": "service/test_failures.py",
+    "runtime/pickles": "unit/payload/test_pickling.py",
+    "runtime/refusals": "unit/runtime/test_storage.py",
+    "runtime/runner": "service/test_attempt.py",
+    "runtime/task": "unit/runtime/test_electron.py",
+}
+"""Modules that have their tests under another name, and where."""
+
+
+def modules():
+    """Return each module by its room and name; those of the container are of the room runtime."""
+    found = {path.relative_to(CLIENT): path for path in CLIENT.rglob("[a-z]*.py")}
+    found |= {Path("runtime", path.name): path for path in RUNTIME.glob("[a-z]*.py")}
+    return {str(name.with_suffix("")) for name in found}
+
+
+def named_after(module):
+    room, _, name = module.rpartition("/")
+    places = [TESTS / "unit" / room]
+    if room.partition("/")[0] in DOORS:
+        places.append(TESTS / room)
+    return [place for place in places if (place / f"test_{name}.py").exists()]
+
+
+def listed(module):
+    return [name for name in ELSEWHERE if fnmatch(module, name)]
+
+
+def test_each_module_has_tests_of_its_name_or_stands_on_the_list():
+    assert [m for m in sorted(modules()) if not named_after(m) and not listed(m)] == []
+
+
+def test_the_list_is_of_modules_there_are_whose_tests_are_there():
+    needed = {name for m in modules() if not named_after(m) for name in listed(m)}
+    assert [name for name in ELSEWHERE if name not in needed] == []
+    assert [where for where in ELSEWHERE.values() if not (TESTS / where).exists()] == []
+
+
+def test_no_unit_tests_are_named_after_a_module_that_is_not_there():
+    """Beside test_results.py there may be test_results_chunks.py."""
+    left = []
+    for path in (TESTS / "unit").rglob("test_*.py"):
+        room, name = path.parent.relative_to(TESTS / "unit"), path.stem.removeprefix("test_")
+        of_room = {Path(m).name for m in modules() if Path(m).parent == room}
+        if not any(name == each or name.startswith(f"{each}_") for each in of_room):
+            left.append(str(path.relative_to(TESTS)))
+    assert left == []

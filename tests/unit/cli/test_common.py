@@ -1,0 +1,40 @@
+"""Moments, as they are written on a command line."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import click
+import pytest
+
+from farcall.cli.common import moment
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("30m", timedelta(minutes=30)),
+        ("1.5h", timedelta(hours=1.5)),
+        ("2d", timedelta(days=2)),
+        ("1w", timedelta(weeks=1)),
+    ],
+)
+def test_so_long_ago_is_counted_from_now(text, ago):
+    before = datetime.now(timezone.utc)
+    assert before <= moment(text) + ago <= datetime.now(timezone.utc)
+
+
+def test_a_date_is_of_its_zone_or_of_this_machine_s():
+    noon = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+    assert moment("2026-11-20T14:00+02:00") == noon
+    assert moment("2026-11-20T12:00") == datetime(2026, 11, 20, 12).astimezone()
+    assert moment("2026-11-20T14:00+02:00").tzinfo is timezone.utc
+
+
+@pytest.mark.parametrize(
+    "text", ["", "h", "3", "3y", "-3h", "yesterday", "2026-13-01", f"{9**20}w"]
+)
+def test_what_is_neither_is_refused_with_what_is_allowed(text):
+    with pytest.raises(click.BadParameter, match="is neither so long ago, such as 90s"):
+        moment(text)

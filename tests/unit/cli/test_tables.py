@@ -1,0 +1,115 @@
+"""What the cells of a table of jobs say."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from farcall.cli import tables
+from farcall.model.endings import OWN_REASON
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.operations.catalog import Entry
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
+
+
+class Blocked(JobDetail):
+    """What a backend cannot place."""
+
+    is_blocked = True
+
+
+def detail(status=JobStatus.RUNNING, **said):
+    return JobDetail("6f1c", "sample-0123456789abcdef", status, **said)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-1, "0.0s"),
+        (0.34, "0.3s"),
+        (12, "12s"),
+        (119, "119s"),
+        (120, "2m"),
+        (7_199, "120m"),
+        (7_200, "2h"),
+        (86_400, "24h"),
+        (172_800, "2d"),
+    ],
+)
+def test_a_span_has_a_unit_of_which_there_are_two(seconds, said):
+    assert tables.span(seconds) == said
+
+
+def test_what_a_job_ran_is_that_of_its_last_attempt():
+    assert tables.ran(detail()) == ""
+    ended = detail(started_at=NOON, stopped_at=NOON + timedelta(seconds=90))
+    assert tables.ran(ended) == "90s"
+
+
+@pytest.mark.parametrize(
+    ("status", "since"),
+    [
+        (JobStatus.RUNNABLE, NOON),
+        (JobStatus.RUNNING, NOON + timedelta(minutes=1)),
+        (JobStatus.FAILED, NOON + timedelta(minutes=2)),
+    ],
+)
+def test_a_state_began_with_what_led_to_it(status, since):
+    said = {"created_at": NOON, "started_at": NOON + timedelta(minutes=1)}
+    if status.is_final:
+        said["stopped_at"] = NOON + timedelta(minutes=2)
+    assert tables.since(detail(status, **said)) == since
+
+
+def test_of_a_job_that_never_ran_its_submission_is_all_there_is():
+    assert tables.since(detail(JobStatus.FAILED, created_at=NOON)) == NOON
+    assert tables.clock(tables.since(detail(JobStatus.RUNNING))) == "?"
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (detail(JobStatus.SUCCEEDED, status_reason="anything"), ""),
+        (
+            detail(
+                JobStatus.FAILED,
+                exit_code=3,
+                status_reason="Host lost",
+                container_reason="OutOfMemoryError: x",
+            ),
+            "exit code 3; Host lost; OutOfMemoryError: x",
+        ),
+        (detail(JobStatus.FAILED, status_reason=f"{OWN_REASON}enough"), "enough"),
+        (
+            Blocked("6f1c", "sample", JobStatus.RUNNABLE, "NO_ROOM - a long text"),
+            "NO_ROOM",
+        ),
+        (
+            detail(
+                JobStatus.PENDING,
+                array_size=9,
+                status_summary={"SUCCEEDED": 2, "FAILED": 1, "RUNNING": 0, "RUNNABLE": 6},
+            ),
+            "6 runnable, 2 succeeded, 1 failed",
+        ),
+        (detail(JobStatus.FAILED, status_reason="a\nb\x1b[2J"), "a b^[[2J"),
+    ],
+)
+def test_a_note_says_why_a_job_is_as_it_is(job, said):
+    assert tables.note(job) == said
+
+
+def test_plain_columns_are_as_wide_as_the_longest_cell(capsys):
+    found = detail(
+        array_size=3,
+        created_at=NOON,
+        environment={"FARCALL_BUNDLE": BUNDLE, "FARCALL_WORKFLOW": "nightly"},
+    )
+    tables.show([Entry.of(found)])
+    heads, row = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE"]
+    assert row.split() == ["6f1c", "RUNNING", "2026-11-20T12:00:00Z", "sample[3]", "nightly"]
+    assert heads.index("WORKFLOW") == row.index("nightly")

@@ -1,0 +1,63 @@
+"""What an executor is, before it has opened anything."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from farcall import BatchExecutor, Settings
+from farcall.client.task import Task
+from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
+
+
+def double(x):
+    return 2 * x
+
+
+def test_options_given_by_name_are_above_those_of_settings():
+    settings = Settings(vcpu=4, memory=8)
+    executor = BatchExecutor(settings, memory=16)
+    assert (executor.settings.vcpu, executor.settings.memory) == (4, 16)
+    assert settings.memory == 8
+
+
+@pytest.mark.parametrize("settings", [{"vcpu": 2}, 2, "vcpu=2"])
+def test_settings_are_no_other_object(settings):
+    with pytest.raises(SettingsError, match=r"settings is a \w+; a farcall.Settings is allowed"):
+        BatchExecutor(settings)
+
+
+def test_its_repr_has_what_was_given_and_no_secrets():
+    executor = BatchExecutor(vcpu=2, job_definition_extra={"containerProperties": {"user": "me"}})
+    assert repr(executor) == "BatchExecutor(job_definition_extra=..., vcpu=2.0)"
+
+
+def test_it_cannot_travel_and_says_what_can():
+    with pytest.raises(TaskNotPicklableError, match="a task may call another task"):
+        pickle.dumps(BatchExecutor())
+
+
+def test_a_task_is_made_with_and_without_options():
+    executor = BatchExecutor(vcpu=1)
+    plain, larger = executor.task(double), executor.task(vcpu=8)(double)
+    assert type(plain) is type(larger) is Task
+    assert plain.executor is executor
+    assert (larger.executor.settings.vcpu, executor.settings.vcpu) == (8, 1)
+
+
+def test_an_executor_with_other_options_shares_the_jobs():
+    executor = BatchExecutor()
+    other = executor.with_options(vcpu=8)
+    assert other._unfinished is executor._unfinished
+
+
+async def test_a_block_that_was_never_entered_is_not_left():
+    with pytest.raises(FarcallError, match="was not entered on this event loop"):
+        await BatchExecutor().__aexit__(None, None, None)
+
+
+def test_attaching_asks_nobody():
+    job = BatchExecutor().attach("6f1c:3")
+    assert (job.id, job.name, job.done()) == ("6f1c:3", "", False)
+    assert repr(job) == "<Job 6f1c:3>"

@@ -1,0 +1,126 @@
+"""What a decorated function is, before anything is submitted."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+
+import cloudpickle
+import pytest
+
+from farcall import BatchExecutor
+from farcall.client.sweep import Sweep
+from farcall.client.task import Task
+from farcall.model.errors import SettingsError, TaskNotPicklableError
+
+
+def simulate(x, *, steps=10):
+    """Simulate something."""
+    return x * steps
+
+
+@pytest.fixture
+def task():
+    return BatchExecutor(vcpu=1).task(simulate)
+
+
+def test_it_has_the_name_the_words_and_the_signature_of_its_function(task):
+    assert (task.__name__, task.__doc__, task.__module__) == (
+        "simulate",
+        "Simulate something.",
+        __name__,
+    )
+    assert inspect.signature(task) == inspect.signature(simulate)
+    assert repr(task) == "<Task simulate>"
+
+
+def test_attributes_of_the_function_stay_its_own():
+    @BatchExecutor().task
+    @functools.wraps(simulate)
+    def wrapped(x): ...
+
+    wrapped.function.submit = "the function's own"
+    assert Task(wrapped.function, wrapped.executor).submit.__func__ is Task.submit
+
+
+def test_here_it_is_the_plain_function(task):
+    assert task.local(2, steps=3) == 6
+
+
+def test_a_task_travels_as_the_plain_function(task):
+    assert pickle.loads(cloudpickle.dumps(task)) is simulate
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1, 2), {}), ((1,), {"step": 3}), ((1,), {"x": 2})]
+)
+async def test_a_wrong_call_fails_where_it_is_made(task, args, kwargs):
+    with pytest.raises(TypeError):
+        task(*args, **kwargs)  # and not when it is awaited
+    with pytest.raises(TypeError):
+        await task.submit(*args, **kwargs)
+
+
+def test_the_first_call_of_a_map_is_looked_at():
+    with pytest.raises(TypeError, match="too many positional"):
+        BatchExecutor().task(simulate).map([1], [2])
+
+
+def test_a_function_that_does_not_tell_its_signature_takes_anything():
+    assert isinstance(BatchExecutor().task(max).map([1], [2]), Sweep)
+
+
+@pytest.mark.parametrize("chunksize", [0, -1, 1.0, True, "2", None])
+def test_a_chunksize_is_a_whole_number(task, chunksize):
+    with pytest.raises(SettingsError, match="chunksize is .*; a whole number of at least 1") as at:
+        task.map([1], chunksize=chunksize)
+    assert at.value.option == "chunksize"
+
+
+@pytest.mark.parametrize("flag", ["return_exceptions", "progress"])
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_a_flag_is_true_or_false(task, flag, value):
+    with pytest.raises(SettingsError, match=f"{flag} is .*; True or False is allowed"):
+        task.map([1], **{flag: value})
+
+
+def test_a_map_needs_arguments(task):
+    with pytest.raises(TypeError, match="at least one iterable"):
+        task.map()
+
+
+def test_a_method_is_bound_to_its_instance():
+    class Model:
+        executor = BatchExecutor()
+
+        def __init__(self, factor):
+            self.factor = factor
+
+        @executor.task
+        def scale(self, x):
+            return self.factor * x
+
+    assert isinstance(Model.scale, Task)
+    bound = Model(3).scale
+    assert bound.local(2) == 6
+    assert bound.executor is Model.executor
+    with pytest.raises(TypeError):
+        bound(1, 2)
+
+
+def test_other_options_are_those_of_another_task(task):
+    other = task.with_options(vcpu=8, memory=16)
+    assert other.function is simulate
+    assert (other.executor.settings.vcpu, other.executor.settings.memory) == (8, 16)
+    assert task.executor.settings.vcpu == 1
+    with pytest.raises(SettingsError, match="did you mean vcpu"):
+        task.with_options(vpcu=8)
+
+
+def test_what_cannot_run_as_a_job_is_refused_where_it_is_decorated():
+    def generate():
+        yield 1
+
+    with pytest.raises(TaskNotPicklableError):
+        BatchExecutor().task(generate)

@@ -1,0 +1,169 @@
+"""What was submitted, read back from obstore's store in memory, which stands in for S3."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import pytest
+
+from farcall import Settings
+from farcall.model.errors import (
+    FarcallError,
+    IntegrityError,
+    TaskNotPicklableError,
+    VersionMismatchError,
+)
+from farcall.model.submission import Submission
+from farcall.model.workflows import Workflow
+from farcall.payload.bundle import Bundle
+from farcall.payload.pickling import pack_calls, pack_function
+from farcall.storage.bundles import Calls, facts_of, queue_of
+from farcall_runtime import contract, envelope
+from tests.contract import make_golden as golden
+from tests.unit.fakes import store_in_memory
+
+ROOT = "farcall/v1/run"
+
+
+def double(x, **_):
+    return 2 * x
+
+
+class Gone:
+    """Cannot be unpickled."""
+
+    def __reduce__(self):
+        return double, ("not", "so")
+
+
+@pytest.fixture
+def store():
+    return store_in_memory()
+
+
+@pytest.fixture
+def submitted(store):
+    """Store a bundle of tasks of some calls each; return its job."""
+
+    async def submit(*tasks, **options):
+        function = pack_function(double)
+        made = Bundle(
+            Settings(**options),
+            ROOT,
+            "double",
+            ((function, packed) for packed in pack_calls(tasks)),
+            Workflow("w"),
+            most=10_000,
+        )
+        await store.put(made.where.bundle_key, made.pieces())
+        digest = made.environment(endpoint="", region="")[contract.ENV_DIGEST]
+        return Submission("6f1c", made.where.bundle, made.where, made.key, made.size, digest)
+
+    return submit
+
+
+@pytest.fixture
+def requests(store, monkeypatch):
+    """Which keys were asked for."""
+    found = []
+    for name in ("get_end", "get_part"):
+        ask = getattr(store, name)
+
+        def note(key, *args, _ask=ask, **options):
+            found.append(key)
+            return _ask(key, *args, **options)
+
+        monkeypatch.setattr(store, name, note)
+    return found
+
+
+async def test_each_task_tells_the_calls_it_makes(store, submitted, requests):
+    submission = await submitted(
+        [((1,), {}), ((2,), {})], [((3,), {"note": "x"})], *[[((n,), {})] for n in range(200)]
+    )
+    calls = Calls(lambda _: store)
+    assert await calls.read(submission, 0) == [((1,), {}), ((2,), {})]
+    assert await calls.read(submission, 1) == [((3,), {"note": "x"})]
+    assert await calls.read(submission, 201) == [((199,), {})]
+    assert len(requests) == 1  # a small bundle comes as a whole, and once
+
+
+async def test_a_large_bundle_is_read_by_parts(store, submitted, requests):
+    large = bytes(300 * 1024)
+    submission = await submitted(*[[((n, large), {})] for n in range(3)])
+    calls = Calls(lambda _: store)
+    for number in (2, 0):
+        ((args, _),) = await calls.read(submission, number)
+        assert args == (number, large)
+    assert len(requests) == 3  # its end, and the arguments of two
+
+
+async def test_a_bundle_is_let_go_of_with_its_job(store, submitted, requests):
+    submission = await submitted([((1,), {})])
+    calls = Calls(lambda _: store)
+    await calls.read(submission, 0)
+    again = dataclasses.replace(submission)
+    del submission
+    gc.collect()
+    await calls.read(again, 0)
+    assert len(requests) == 2
+
+
+async def test_what_was_deleted_is_told(store, submitted):
+    submission = await submitted([((1,), {})])
+    await store.delete([submission.where.bundle_key])
+    with pytest.raises(FarcallError, match="no longer there: a bundle is deleted when every task"):
+        await Calls(lambda _: store).read(submission, 0)
+    assert await facts_of(store, submission) is None
+
+
+async def test_what_is_not_what_batch_knows_is_not_unpickled(store, submitted):
+    submission = await submitted([((1,), {})])
+    forged = await submitted([((Gone(),), {})])
+    data = await store.get(forged.where.bundle_key)
+    await store.put(submission.where.bundle_key, [data])
+    with pytest.raises(IntegrityError, match="is not what was submitted") as caught:
+        await Calls(lambda _: store).read(submission, 0)
+    assert caught.value.job_id == "6f1c"
+    with pytest.raises(envelope.IntegrityError):
+        await facts_of(store, submission)
+
+
+async def test_arguments_that_cannot_be_unpickled_here_are_told(store, submitted):
+    submission = await submitted([((Gone(),), {})])
+    with pytest.raises(
+        TaskNotPicklableError, match="cannot be unpickled here .TypeError: .*job 6f1c"
+    ):
+        await Calls(lambda _: store).read(submission, 0)
+
+
+async def test_another_python_s_arguments_are_not_read(store):
+    """Of a golden bundle, which Python 3.99 has written."""
+    where = golden.WHERE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(golden, "PYTHON", (3, 99))
+        files = golden.files()
+    await store.put(where.bundle_key, [files["bundle"]])
+    digest = files["bundle.digest"].decode().strip()
+    submission = Submission("6f1c", "work", where, golden.KEY, len(golden.ENTRIES), digest)
+    with pytest.raises(VersionMismatchError, match=r"pickled by Python 3\.99, and this is"):
+        await Calls(lambda _: store).read(submission, 0)
+
+
+async def test_facts_are_believed_by_the_digest(store, submitted):
+    submission = await submitted([((1,), {})], time_limit=99, batch_queue="nightly")
+    facts = await facts_of(store, submission)
+    assert (facts["time_limit_s"], facts["queue"]) == (99, "nightly")
+
+
+async def test_the_queue_is_a_hint_that_nobody_has_verified(store, submitted):
+    submission = await submitted([((1,), {})], batch_queue="nightly")
+    assert await queue_of(store, submission.where) == "nightly"
+
+
+@pytest.mark.parametrize("data", [None, b"", b"x", b"x" * 1000, bytes(100_000)])
+async def test_what_is_no_bundle_gives_no_hint(store, data):
+    if data is not None:
+        await store.put(golden.WHERE.bundle_key, [data])
+    assert await queue_of(store, golden.WHERE) == ""
