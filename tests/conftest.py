@@ -13,6 +13,8 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor
+from farcall.testing import Timing, use_timing
+from tests.support.timing import marked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +35,18 @@ def _clean_environment(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # it keeps the keys it has found once
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def timing(request: pytest.FixtureRequest) -> Timing:
+    """Waits and limits of a test: short ones, but for those that it names by a mark."""
+    return marked(Timing.fast(), request)
+
+
+@pytest.fixture(autouse=True)
+def _timing_in_force(timing: Timing) -> Iterator[None]:
+    with use_timing(timing):
+        yield
 
 
 @pytest.fixture

@@ -152,15 +152,14 @@ async def test_a_sweep_becomes_one_job(
     assert ledger.runs() == [*range(20)]
 
 
+@pytest.mark.timing(read_timeout_s=2.0)
 async def test_a_request_that_arrives_late_runs_nothing(
     proxy: Proxy,
     ledger: Ledger,
     make_executor: Callable[..., BatchExecutor],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     """It is carried out only when its job was looked for in vain and another has begun."""
-    monkeypatch.setattr(farcall.aws.clients, "_READ_TIMEOUT_S", 2)
     proxy.faults[SUBMIT] += ["held"]
     retried = {"retry_attempts": 3, "retry_on": "failure"}
     async with make_executor(endpoint_url=proxy.url, **retried) as executor:

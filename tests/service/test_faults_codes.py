@@ -15,8 +15,6 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, ServiceError
-from farcall.client import sweep_state
-from farcall.storage import bucket
 from farcall_runtime.contract import ExitCode
 from tests.service.attempt import Attempt, value_of
 from tests.support.patience import until_async
@@ -201,17 +199,11 @@ async def test_a_key_that_could_not_be_deleted_is_deleted_again(
     assert [found["Key"] for found in left.get("Contents", [])] == []
 
 
+@pytest.mark.timing(store_retry_s=0.5, fetch_retry_s=0.5, fetch_again_s=0.1)
 @pytest.mark.parametrize("fault", [(400, "InvalidRequest"), (400, "RequestTimeout")], ids=str)
 async def test_an_outcome_that_cannot_be_had_leaves_its_siblings_alone(
-    fault: Fault,
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault, proxy: Proxy, make_executor: Callable[..., BatchExecutor]
 ) -> None:
-    monkeypatch.setattr(bucket, "_TRY_FOR_S", 0.5)
-    monkeypatch.setattr(sweep_state, "_GIVE_UP_S", 0.5)
-    monkeypatch.setattr(sweep_state, "_POSTPONED_S", 0.1)
-
     def spoil(request: Request) -> Fault:
         return fault if request.operation == "s3 GET outcomes" and broken(request) else ""
 
@@ -228,14 +220,11 @@ async def test_an_outcome_that_cannot_be_had_leaves_its_siblings_alone(
     assert proxy.counts["batch terminatejob"] == proxy.counts["batch terminatejobs"] == 0
 
 
+@pytest.mark.timing(store_retry_s=0.1, fetch_again_s=0.1)
 async def test_an_outcome_that_cannot_be_had_for_a_while_is_fetched_later(
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
 ) -> None:
     """Longer than one request is repeated."""
-    monkeypatch.setattr(bucket, "_TRY_FOR_S", 0.1)
-    monkeypatch.setattr(sweep_state, "_POSTPONED_S", 0.1)
     left = 20
 
     def spoil(request: Request) -> Fault:

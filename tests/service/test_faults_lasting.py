@@ -6,18 +6,18 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import farcall.aws.clients
 import farcall.local
 from farcall import BatchExecutor, FarcallError, ServiceError
 from farcall.aws import paced_client
 from farcall.backends.batch import client
 from farcall.engine import sender, watch
-from farcall.storage import bucket
+from farcall.testing import Timing, use_timing
 from tests.service.operations import Meeting, Way, ask, call, each_operation, outcome_of
 from tests.support.proxy import FAULTS, Fault, Proxy
 from tests.support.signing import session
@@ -26,15 +26,15 @@ KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
 REMEDY = re.compile("check |try again|renew |need permission|log in|find out|can be set to")
 
 
+IMPATIENT = pytest.mark.timing(attempts=2, store_retry_s=1.0, sending_retry_s=1.0)
+
+
 @pytest.fixture
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is borne for a minute, or for an hour, is here for a second or two.
 
     It counts from a first failure on. An answer that takes long is none.
     """
-    monkeypatch.setattr(farcall.aws.clients, "_RETRY_S", 1)
-    monkeypatch.setattr(farcall.aws.clients, "_ATTEMPTS", 2)
-    monkeypatch.setattr(bucket, "_TRY_FOR_S", 1.0)
     monkeypatch.setattr(sender, "_SUBMIT_FOR_S", 1.0)
     monkeypatch.setattr(client, "_REGISTER_FOR_S", 1.0)
     monkeypatch.setattr(client, "_TERMINATE_FOR_S", 1.0)
@@ -52,12 +52,12 @@ def meeting(
     return Meeting(aws, make_executor, tmp_path)
 
 
-def answers_within(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
-    monkeypatch.setattr(farcall.aws.clients, "_READ_TIMEOUT_S", seconds)
-    monkeypatch.setattr(farcall.aws.clients, "_LONGEST_REQUEST_S", 2 * seconds)
+def answering_within(timing: Timing, seconds: float) -> Timing:
+    return replace(timing, read_timeout_s=seconds, request_timeout_s=2 * seconds)
 
 
 @each_operation
+@IMPATIENT
 @pytest.mark.usefixtures("_impatience")
 async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
     meeting: Meeting, pattern: str, operation: str, way: Way
@@ -71,17 +71,18 @@ async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
 
 
 @each_operation
+@IMPATIENT
 @pytest.mark.usefixtures("_impatience")
 async def test_an_answer_that_never_comes_ends_in_a_value_or_in_words(
     meeting: Meeting,
     pattern: str,
     operation: str,
     way: Way,
-    monkeypatch: pytest.MonkeyPatch,
+    timing: Timing,
 ) -> None:
     for seconds in (3, 10, 30):
-        answers_within(monkeypatch, seconds)
-        proxy, came = await meeting.of(way, pattern, operation, "hang", None)
+        with use_timing(answering_within(timing, seconds)):
+            proxy, came = await meeting.of(way, pattern, operation, "hang", None)
         if sum(proxy.injected.values()) and is_about(came, operation):
             break  # else it was another answer that a busy machine did not give in time
     assert sum(proxy.injected.values()), came
@@ -101,6 +102,7 @@ def check(came: Any, operation: str, kind: str) -> None:
         assert isinstance(came, FarcallError), (kind, repr(came))
 
 
+@IMPATIENT
 @pytest.mark.usefixtures("_impatience")
 @pytest.mark.parametrize("kind", ["error", "lost", "denied", "page", "hang"])
 @pytest.mark.parametrize("way", [call, ask])
@@ -111,6 +113,7 @@ async def test_credentials_that_cannot_be_had_are_told(
     tmp_path: Path,
     kind: Fault,
     way: Way,
+    timing: Timing,
 ) -> None:
     """They are fetched when the session opens, and, so soon will they expire, for each call."""
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
@@ -121,13 +124,12 @@ async def test_credentials_that_cannot_be_had_are_told(
     with Proxy(aws.endpoint_url) as proxy:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{proxy.url}/credentials")
         proxy.lasting["credentials *"] = (200, keys)
-        if kind == "hang":
-            answers_within(monkeypatch, 3)
 
         def spoil() -> None:
             proxy.lasting["credentials *"] = kind
 
         executor = make_executor(endpoint_url=proxy.url)
-        came = await outcome_of(way(executor, spoil, tmp_path / "go"))
+        with use_timing(answering_within(timing, 3) if kind == "hang" else timing):
+            came = await outcome_of(way(executor, spoil, tmp_path / "go"))
         assert proxy.injected[f"credentials GET {kind}"]
     check(came, "", str(kind))

@@ -54,16 +54,17 @@ async def all_stored(executor: BatchExecutor, sweep: farcall.Sweep[Any]) -> None
     await asyncio.sleep(1)  # in which the client would fetch, if it did
 
 
+@pytest.mark.timing(window_bytes=7 * MEGABYTE // 2)
 @pytest.mark.parametrize(
-    ("size", "most", "expected"),
-    [(MEGABYTE, 100, 3), (100, 4, 4)],
-    ids=["bytes", "number"],
+    ("size", "expected"),
+    [
+        pytest.param(MEGABYTE, 3, id="bytes"),
+        pytest.param(100, 4, id="number", marks=pytest.mark.timing(window_tasks=4)),
+    ],
 )
 async def test_what_a_slow_loop_has_not_taken_stays_on_s3(
-    executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch, size: int, most: int, expected: int
+    executor: BatchExecutor, size: int, expected: int
 ) -> None:
-    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_BYTES", 3.5 * MEGABYTE)
-    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_TASKS", most)
     fetches = await fetches_of(executor)
     sweep = executor.task(bytes).map([size] * 10)
 
@@ -102,11 +103,10 @@ async def test_a_loop_that_was_left_holds_nothing(executor: BatchExecutor) -> No
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.timing(window_tasks=1, most_unfetched=2)
 async def test_of_many_outcomes_no_more_are_looked_for_than_can_be_fetched(
-    executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch
+    executor: BatchExecutor,
 ) -> None:
-    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_TASKS", 1)
-    monkeypatch.setattr("farcall.client.sweep_state._MOST_UNFETCHED", 2)
     sweep = executor.task(lambda x: x).map(range(40))
 
     values = []
@@ -117,10 +117,10 @@ async def test_of_many_outcomes_no_more_are_looked_for_than_can_be_fetched(
     assert sorted(values) == list(range(40))
 
 
+@pytest.mark.timing(window_bytes=100 * MEGABYTE)
 async def test_a_value_of_its_own_waits_for_room_before_it_is_fetched(
-    executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch
+    executor: BatchExecutor,
 ) -> None:
-    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_BYTES", 100 * MEGABYTE)
     fetches = await fetches_of(executor)
     sweep = executor.task(bytes).map([66 * MEGABYTE] * 3)  # 64 are the most within an outcome
 
@@ -135,11 +135,9 @@ async def test_a_value_of_its_own_waits_for_room_before_it_is_fetched(
     assert taken == 3
 
 
-async def test_output_waits_for_room_too(
-    make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.timing(window_bytes=10 * MEGABYTE)
+async def test_output_waits_for_room_too(make_executor: Callable[..., BatchExecutor]) -> None:
     """What a task has written lies in objects of its own, and may be more than its value."""
-    monkeypatch.setattr("farcall.client.sweep_state._WINDOW_BYTES", 10 * MEGABYTE)
 
     def work(x: int) -> int:
         print("x" * (9 << 20))

@@ -155,11 +155,9 @@ async def test_what_a_store_does_not_know_is_not_checked(proxy: Proxy) -> None:
     assert "does not know GetBucketVersioning (NotImplemented)" in found["versions"].found
 
 
+@pytest.mark.timing(quick_retry_s=0.2, store_retry_s=60.0)
 @pytest.mark.usefixtures("examined")
-async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(farcall.aws.clients, "_QUICK_RETRY_S", 0.2)
+async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(proxy: Proxy) -> None:
     proxy.lasting["s3 PUT *"] = (503, "SlowDown")
     told: list[str] = []
     findings = await doctor.examine(15.0, told.extend, every_s=0.5)

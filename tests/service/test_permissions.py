@@ -134,7 +134,7 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
 async def test_a_container_sees_that_its_output_is_followed(enforced, monkeypatch):
     key = "farcall/v1/run/streams/bundle/0/followed"
     access = await Aws.open(Settings())
-    client = Store(BUCKET, access.store(BUCKET), access.operations(BUCKET))
+    client = Store(BUCKET, access.store(BUCKET), access.operations(BUCKET), access.timing)
     await client.put(key, [b"followed"])
     for name, value in assumed(enforced).items():
         monkeypatch.setenv(name, value)
@@ -344,7 +344,7 @@ async def test_the_client_aborts_a_broken_upload_where_it_may(enforced, may_abor
     happening = losing(enforced, "client", "UploadBundles", may_abort=may_abort)
     pieces = Interrupted([bytes(8 * 1024 * 1024)] * 6, happening)
     access = await Aws.open(Settings())
-    store = Store(BUCKET, access.store(BUCKET), access.operations(BUCKET))
+    store = Store(BUCKET, access.store(BUCKET), access.operations(BUCKET), access.timing)
     with pytest.raises(ServiceError, match="s3:PutObject on resource"):
         await store.put("farcall/v1/run/bundles/broken", pieces)
     await access.close()

@@ -7,7 +7,6 @@ import builtins
 import os
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import boto3
@@ -17,7 +16,6 @@ from farcall import FarcallError, IntegrityError, TaskNotPicklableError
 from farcall.client import recovery
 from farcall.engine.session import session_for
 from farcall.model.submission import Submission
-from farcall.storage import store
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from tests.support.proxy import Proxy
@@ -178,17 +176,19 @@ async def test_a_job_of_another_run_is_not_taken_for_one_of_this(keeping, bucket
         assert "1 forgotten" in repr(recovered)
 
 
+@pytest.mark.parametrize(
+    "called",
+    ["unsubmitted", pytest.param("forgotten", marks=pytest.mark.timing(remembered_s=0.0))],
+)
 async def test_what_is_as_old_as_what_batch_forgets_is_not_called_unsubmitted(
-    keeping, bucket, monkeypatch
+    keeping, bucket, called
 ):
     async with keeping as executor:
         run = await executor.run_name()
         bucket.Object(f"farcall/v1/{run}/bundles/work-0011223344556677").put(Body=b"anything")
-        assert (await executor.recover(run)).unsubmitted == ["work-0011223344556677"]
-
-        monkeypatch.setattr(recovery, "_KEPT", timedelta(0))
-
-        assert (await executor.recover(run)).forgotten == ["work-0011223344556677"]
+        recovered = await executor.recover(run)
+        assert getattr(recovered, called) == ["work-0011223344556677"]
+        assert len(recovered.unsubmitted + recovered.forgotten) == 1
 
 
 async def test_a_bundle_of_a_queue_that_is_gone_is_not_called_unsubmitted(keeping, bucket, caplog):
@@ -245,10 +245,10 @@ async def test_a_task_that_was_delivered_is_none_to_be_waited_for(aws, make_exec
     assert [job.id for job in recovered.jobs] == [second.id]
 
 
+@pytest.mark.timing(largest_outcome_bytes=1 << 20)
 async def test_what_strangers_put_in_a_receipt_s_place_is_passed_by(
-    aws, make_executor, bucket, monkeypatch, caplog
+    aws, make_executor, bucket, caplog
 ):
-    monkeypatch.setattr(store, "_MOST_BYTES", 1 << 20)  # it is over a GB
 
     def rule(request):
         is_cold = request.method == "GET" and request.path.endswith(".delivered/2")
@@ -299,12 +299,10 @@ async def test_a_job_that_shows_at_the_last_look_has_its_bundle(
     assert [key for key in there if end in key] == ([] if end == "gone" else [where.bundle_key])
 
 
+@pytest.mark.timing(recover_looks_s=(0.0,))
 @pytest.mark.parametrize("trace", ["", "streams", "outcomes"])
-async def test_who_is_told_that_there_is_no_job_submits_again_safely(
-    executor, bucket, monkeypatch, trace
-):
+async def test_who_is_told_that_there_is_no_job_submits_again_safely(executor, bucket, trace):
     """Covalent's server was killed between the note of a job's name and Batch's answer."""
-    monkeypatch.setattr(recovery, "_LOOK_AGAIN_S", (0.0,))
     where = Location(bucket.name, "farcall/v1/killed", f"work-{trace or 'none'}")
     bucket.put_object(Key=where.bundle_key, Body=b"bundle")
     session = await session_for(executor.settings)

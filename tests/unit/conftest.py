@@ -7,9 +7,17 @@ import importlib
 
 import pytest
 
+from farcall.testing import Timing
+from tests.support.timing import marked
 from tests.unit.fakes import Clock, Container
 from tests.unit.project import imported
 from tests.unit.tracking import World
+
+
+@pytest.fixture
+def timing(request):
+    """The real waits and limits, but for those that a test names by a mark."""
+    return marked(Timing(), request)
 
 
 @pytest.fixture

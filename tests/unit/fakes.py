@@ -21,6 +21,7 @@ from farcall.aws.s3 import Listed, Page
 from farcall.backends.batch.backend import BatchBackend
 from farcall.backends.batch.preflight import Resources
 from farcall.model.endings import About
+from farcall.model.timing import Timing
 from farcall.payload import pickling, results, unpickling
 from farcall.storage.store import Store
 from farcall_runtime import envelope
@@ -80,10 +81,14 @@ class MemoryOperations:
         return found
 
 
-def store_in_memory():
-    """Return a store on obstore's store in memory, which stands in for S3."""
+def store_in_memory(**timing):
+    """Return a store on obstore's store in memory, which stands in for S3.
+
+    Args:
+        **timing: Waits and limits that differ.
+    """
     memory = MemoryStore()
-    return Store("bucket", memory, MemoryOperations(memory))
+    return Store("bucket", memory, MemoryOperations(memory), Timing(**timing))
 
 
 class Clock:

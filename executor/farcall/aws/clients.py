@@ -37,6 +37,7 @@ from farcall.aws import refusals
 from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings import Settings
+from farcall.model.timing import Timing, in_force
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -44,14 +45,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("farcall")
 
 _SERVICES = ("batch", "iam", "logs", "sts")
-_CONNECT_TIMEOUT_S = 5
-_READ_TIMEOUT_S = 30
-_LONGEST_REQUEST_S = 600
-_RETRY_S = 60
-_QUICK_RETRY_S = 5
-"""For how long obstore itself tries again; after that `farcall.storage.bucket` does, and tells."""
-
-_ATTEMPTS = 4
 _CONNECTIONS = 128
 _LAST_CONNECTIONS_S = 1.0
 _TURN_S = 0.001
@@ -155,10 +148,10 @@ class _SendingSession(_HttpSession):
     the last of it: only the whole request has its time.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, timing: Timing, **options: Any) -> None:
+        super().__init__(**options)
         self._timeout = aiohttp.ClientTimeout(
-            total=_LONGEST_REQUEST_S, sock_connect=_CONNECT_TIMEOUT_S
+            total=timing.request_timeout_s, sock_connect=timing.connect_timeout_s
         )
 
 
@@ -195,6 +188,7 @@ class Aws:
     Made by `Aws.open`; closed by `close`.
 
     Attributes:
+        timing: How long it waits and tries, and so all that is opened with it.
         region: The region in force.
         s3_endpoint: URL of S3 where it is not AWS's own, else empty.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
@@ -204,6 +198,7 @@ class Aws:
     """
 
     def __init__(self, session: Any, settings: Settings) -> None:
+        self.timing = in_force()
         core = session._session  # aioboto3 keeps the botocore session to itself
         self.region: str = session.region_name or settings.region
         self._settings = settings
@@ -294,7 +289,7 @@ class Aws:
             if self._is_closed:
                 raise _closed()
             if service not in self._clients:
-                self._clients[service] = await self._enter(service, attempts=_ATTEMPTS)
+                self._clients[service] = await self._enter(service, attempts=self.timing.attempts)
         return self._clients[service]
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
@@ -315,12 +310,13 @@ class Aws:
             config["endpoint"] = self.s3_endpoint
         options: dict[str, Any] = {
             "allow_http": self.s3_endpoint.startswith("http://"),
-            "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
-            "timeout": f"{_LONGEST_REQUEST_S}s",
+            "connect_timeout": f"{self.timing.connect_timeout_s}s",
+            "timeout": f"{self.timing.request_timeout_s}s",
         }
         if not sending:
             # Of the answer; it begins to count with the request.
-            options["read_timeout"] = f"{_READ_TIMEOUT_S}s"
+            options["read_timeout"] = f"{self.timing.read_timeout_s}s"
+        retry_s = self.timing.sending_retry_s if sending else self.timing.quick_retry_s
         return S3Store(
             bucket,
             config=config,  # type: ignore[arg-type]
@@ -328,7 +324,7 @@ class Aws:
             client_options=options,  # type: ignore[arg-type]
             retry_config={
                 "max_retries": 10,
-                "retry_timeout": timedelta(seconds=_RETRY_S if sending else _QUICK_RETRY_S),
+                "retry_timeout": timedelta(seconds=retry_s),
             },
         )
 
@@ -355,12 +351,13 @@ class Aws:
         if self._is_closed:
             raise _closed()
         if sending not in self._http:
-            http = (_SendingSession if sending else _HttpSession)(
-                verify=self._verify,
-                proxies=get_environ_proxies(request.url),
-                timeout=(_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S),
-                max_pool_connections=_CONNECTIONS,
-            )
+            options = {
+                "verify": self._verify,
+                "proxies": get_environ_proxies(request.url),
+                "timeout": (self.timing.connect_timeout_s, self.timing.read_timeout_s),
+                "max_pool_connections": _CONNECTIONS,
+            }
+            http = _SendingSession(self.timing, **options) if sending else _HttpSession(**options)
             self._http[sending] = await self._stack.enter_async_context(http)
         return await self._http[sending].send(request)
 
@@ -424,8 +421,8 @@ class Aws:
 
     async def _enter(self, service: str, *, attempts: int) -> Any:
         config = AioConfig(
-            connect_timeout=_CONNECT_TIMEOUT_S,
-            read_timeout=_READ_TIMEOUT_S,
+            connect_timeout=self.timing.connect_timeout_s,
+            read_timeout=self.timing.read_timeout_s,
             max_pool_connections=_CONNECTIONS,
             retries={"mode": "standard", "total_max_attempts": attempts},
         )

@@ -14,13 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from farcall.model import terminal
+from farcall.model.timing import Timing
 
 if TYPE_CHECKING:
     from farcall.client.bars import Bar
 
 _log = logging.getLogger("farcall")
 
-_STEP_S = 0.25
 _LINE_S = 30.0
 _LINES = 10
 _PACE_S = 30.0
@@ -57,6 +57,7 @@ class Progress:
         name: What they are calls of.
         total: Their number.
         count: Tells how far they are.
+        timing: How often it is looked.
         trouble: Tells what keeps that from being known, and what to do; empty where nothing does.
     """
 
@@ -65,11 +66,13 @@ class Progress:
         name: str,
         total: int,
         count: Callable[[], Counts],
+        timing: Timing,
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self._report = Report(name, total)
         self._count = count
         self._trouble = trouble
+        self._step_s = timing.progress_s
         self._view: Bar | Lines | None = None
         self._showing: asyncio.Task[None] | None = None
 
@@ -93,7 +96,7 @@ class Progress:
                 self._report.take(self._count())
                 self._report.trouble = self._trouble()
                 view.show()
-                await asyncio.sleep(_STEP_S)
+                await asyncio.sleep(self._step_s)
 
 
 @contextlib.contextmanager

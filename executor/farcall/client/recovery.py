@@ -33,14 +33,8 @@ from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key,
 
 _log = logging.getLogger("farcall")
 
-_KEPT = timedelta(days=7)
-"""For how long Batch knows a job after its end at least: https://docs.aws.amazon.com/batch/latest/userguide/job_states.html"""
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 """What runs and bundles are called. A bundle's name is its job's: https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html"""
-
-_LOOK_AGAIN_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Waits before looking for the jobs that are missing: Batch's lists lag behind."""
 
 _PARALLEL = 32
 _MOST_NAMED = 10
@@ -167,7 +161,8 @@ async def recover(
         raise await _unknown(session, settings, run)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
     queues = await _queues(settings, store, places)
-    found, unanswered = await _find_jobs(session, queues, _LOOK_AGAIN_S)
+    timing = session.aws.timing
+    found, unanswered = await _find_jobs(session, queues, timing.recover_looks_s)
     succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
     # Listed last: what Batch calls a success by now was stored before, unless it was deleted.
     arrived = await _outcomes(store, root)
@@ -184,7 +179,7 @@ async def recover(
             job = recovered._add(settings, submission, index)
             if outcome is not None:
                 job.note_outcome(outcome)
-    oldest = datetime.now(timezone.utc) - _KEPT
+    oldest = datetime.now(timezone.utc) - timedelta(seconds=timing.remembered_s)
     for where in places:
         if where not in found:
             may_have_run = (
@@ -245,7 +240,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     store = session.store(where.bucket)
     queues = await _queues(settings, store, [where])
     look = functools.partial(_look, session, store, queues, where)
-    found = await look(_LOOK_AGAIN_S)
+    found = await look(session.aws.timing.recover_looks_s)
     if found is not None:
         return found
     new = renamed(where)

@@ -134,12 +134,14 @@ class Sweep(Generic[R]):
             raise FarcallError(
                 "this sweep is being waited for already; call map again for another"
             )
-        wait = self._wait = Wait(len(self._calls), self._chunksize, with_output=with_output)
+        timing = session.aws.timing
+        wait = Wait(len(self._calls), self._chunksize, timing, with_output=with_output)
+        self._wait = wait
         progress: AbstractContextManager[object] = nullcontext()
         if self._progress:
             count = functools.partial(wait.count, session.tracker.latest)
             trouble = session.tracker.trouble
-            progress = Progress(self._name, len(self._calls), count, lambda: trouble.text)
+            progress = Progress(self._name, len(self._calls), count, timing, lambda: trouble.text)
         cause: BaseException | None = None
         helpers = [asyncio.ensure_future(self._submit(session, wait))]
         helpers += [asyncio.ensure_future(self._fetch(session, wait)) for _ in range(_FETCHERS)]

@@ -14,22 +14,11 @@ from farcall.engine.watch import Arrival, OnArrival
 from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall.payload.results import Result
-
-_WINDOW_BYTES = 256 * 1024 * 1024
-_WINDOW_TASKS = 256
-"""Tasks that are being fetched or wait for the caller at most, however small their values are."""
-
-_MOST_UNFETCHED = 4000
-"""Outcomes that are known of and wait on S3; while there are so many, no others are looked for."""
 
 _ENDED = (JobStatus.SUCCEEDED.value, JobStatus.FAILED.value)
 _RUNNING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
-
-
-_POSTPONED_S = 5.0
-_GIVE_UP_S = 600.0
-"""For how long one outcome may fail to be had in ways that pass, as the looking for them may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +87,7 @@ class Wait:
     Args:
         calls: Number of calls.
         chunksize: Calls in one task.
+        timing: How much is fetched ahead, and how long what fails.
         with_output: Whether the caller gets what the tasks wrote, too.
 
     Attributes:
@@ -109,14 +99,17 @@ class Wait:
         with_output: As the argument.
     """
 
-    def __init__(self, calls: int, chunksize: int, *, with_output: bool = False) -> None:
+    def __init__(
+        self, calls: int, chunksize: int, timing: Timing, *, with_output: bool = False
+    ) -> None:
         self.with_output = with_output
+        self._timing = timing
         self._calls = calls
         self._chunksize = chunksize
         self.arrays: dict[str, Array] = {}
         self.arrivals: asyncio.Queue[Ready] = asyncio.Queue()
         self.fetched: asyncio.Queue[Fetched | BaseException] = asyncio.Queue()
-        self.window = Window(_WINDOW_BYTES, _WINDOW_TASKS)
+        self.window = Window(timing.window_bytes, timing.window_tasks)
         self.is_over = False
         self._failed = 0
         self._now: Fetched | None = None
@@ -126,10 +119,11 @@ class Wait:
         """Have a task fetched again a little later; tell whether that still makes sense."""
         now = clock.now()
         since = now if ready.failing_since is None else ready.failing_since
-        if now - since > _GIVE_UP_S:
+        if now - since > self._timing.fetch_retry_s:
             return False
         again = replace(ready, failing_since=since)
-        asyncio.get_running_loop().call_later(_POSTPONED_S, self._resume, again)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._timing.fetch_again_s, self._resume, again)
         return True
 
     def _resume(self, ready: Ready) -> None:
@@ -178,7 +172,7 @@ class Wait:
 
     def is_full(self) -> bool:
         """Tell whether enough tasks are known that wait to be fetched."""
-        return self.arrivals.qsize() >= _MOST_UNFETCHED
+        return self.arrivals.qsize() >= self._timing.most_unfetched
 
     def calls_of(self, array: Array, index: int, tasks: int = 1) -> range:
         """Return the numbers of the calls in a task of a job, or in several from this one on."""

@@ -112,7 +112,8 @@ class Session:
             reopen = functools.partial(self.aws.store, bucket)
             operations = self.aws.operations(bucket)
             locate = functools.partial(self.aws.locate, bucket)
-            self._stores[bucket] = Store(bucket, reopen(), operations, reopen, locate)
+            timing = self.aws.timing
+            self._stores[bucket] = Store(bucket, reopen(), operations, timing, reopen, locate)
         return self._stores[bucket]
 
     async def submitter(self, settings: Settings) -> Submitter:

@@ -24,11 +24,11 @@ from obstore.store import S3Store
 from farcall.aws import refusals
 from farcall.model import clock
 from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.timing import Timing
 from farcall_runtime.refusals import may_pass
 
 _log = logging.getLogger("farcall")
 
-_TRY_FOR_S = 60.0
 _FIRST_WAIT_S = 0.2
 
 _WHOLE = "Received non-partial response when range requested"
@@ -56,6 +56,7 @@ class Bucket:
     Args:
         name: Its name.
         store: Its obstore store.
+        timing: How long requests are tried again.
         reopen: Opens it anew, with fresh credentials; with ``sending=True`` for objects that may
             take long to be sent. Without it ``store`` does everything.
         locate: Asks which region it is in, and tells whether that is another one than was
@@ -70,11 +71,13 @@ class Bucket:
         self,
         name: str,
         store: S3Store,
+        timing: Timing,
         reopen: Callable[..., S3Store] | None = None,
         locate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.name = name
         self.given_up_at = -math.inf
+        self._timing = timing
         self._open = reopen or (lambda **_: store)
         self._locate = locate
         self._stores = {False: store}
@@ -139,7 +142,7 @@ class Bucket:
         if refusals.is_expired(told):
             # They may have been renewed since, while this machine slept for example.
             return met[told.code] > refusals.RENEWALS
-        return not _may_pass(told) or spent_s > _TRY_FOR_S
+        return not _may_pass(told) or spent_s > self._timing.store_retry_s
 
     async def _move(self) -> bool:
         """Open the bucket for the region that it is in; tell whether that is another one."""

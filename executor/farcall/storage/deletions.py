@@ -25,6 +25,7 @@ from obstore.store import S3Store
 
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall.storage.bucket import Bucket, reason
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
@@ -34,7 +35,6 @@ _log = logging.getLogger("farcall")
 _MOST = 1000
 """Keys in one request, https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html"""
 
-_WAIT_S = 1.0
 _PARALLEL = 32
 
 
@@ -77,10 +77,12 @@ class Deletions:
 
     Args:
         bucket: The bucket.
+        timing: How long what is deleted waits for more.
     """
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, timing: Timing) -> None:
         self._bucket = bucket
+        self._timing = timing
         self._doomed: list[str] = []
         self._first: list[str] = []  # bundles of which nothing was delivered here
         self._bundles: dict[Location, _Bundle] = {}
@@ -155,7 +157,7 @@ class Deletions:
 
     def _start(self) -> None:
         if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.ensure_future(self._sweep(_WAIT_S))
+            self._sweeping = asyncio.ensure_future(self._sweep(self._timing.delete_after_s))
 
     async def _sweep(self, wait_s: float) -> None:
         async with self._alone:  # two at a time would take each other's keys off the list

@@ -75,7 +75,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
     root = run_root(settings.prefix, f"doctor-{secrets.token_hex(6)}")
     key = Location(name, root, "doctor").bundle_key
     reopen = functools.partial(access.store, name)
-    bucket = Bucket(name, reopen(), reopen, functools.partial(access.locate, name))
+    bucket = Bucket(name, reopen(), access.timing, reopen, functools.partial(access.locate, name))
     data = secrets.token_bytes(16)
 
     async def get(store: Any) -> bytes:

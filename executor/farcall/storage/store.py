@@ -18,6 +18,7 @@ from obstore.store import S3Store
 from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page, moment_of
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall.payload.spill import NoRoomError, open_file
 from farcall.storage.bucket import RANGE_IGNORED, Bucket
 from farcall.storage.deletions import Deletions
@@ -42,9 +43,6 @@ _STREAM_BYTES = 4 * 1024 * 1024
 _SHORT_BYTES = 1024 * 1024
 """What is sent within half a minute on any network."""
 
-_MOST_BYTES = 1024**3
-"""An outcome has values of up to 64 MiB in it, and what is said of each call; what others put in
-its place must not fill the memory."""
 _MOST_DIGITS = 12
 _CHUNK = re.compile(r"\d{8}|[1-9]\d{8,11}", re.ASCII)
 _BEHIND_END = "InvalidRange"
@@ -96,6 +94,7 @@ class Store:
         bucket: Its name.
         store: Its obstore store.
         operations: What is asked of it without obstore.
+        timing: How long requests are tried again, and what is too large.
         reopen: Opens it anew; see `Bucket`.
         locate: Asks for its region; see `Bucket`.
     """
@@ -105,13 +104,15 @@ class Store:
         bucket: str,
         store: S3Store,
         operations: Operations,
+        timing: Timing,
         reopen: Callable[..., S3Store] | None = None,
         locate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.bucket = bucket
         self._operations = operations
-        self._requests = Bucket(bucket, store, reopen, locate)
-        self._deletions = Deletions(self._requests)
+        self._timing = timing
+        self._requests = Bucket(bucket, store, timing, reopen, locate)
+        self._deletions = Deletions(self._requests, timing)
 
     @property
     def given_up_at(self) -> float:
@@ -245,7 +246,7 @@ class Store:
         async def fetch(store: S3Store) -> tuple[bytearray, datetime]:
             reply = await obstore.get_async(store, key)
             total, at = reply.meta["size"], reply.meta["last_modified"]
-            if total > (most or _MOST_BYTES) or size not in (None, total):
+            if total > (most or self._timing.largest_outcome_bytes) or size not in (None, total):
                 raise envelope.IntegrityError(f"it has {total} bytes")
             if total <= _STREAM_BYTES:
                 return bytearray(await reply.bytes_async()), at

@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from farcall.client import progress
 from farcall.client.progress import Counts, Lines, Progress, Report
+from farcall.model.timing import Timing
 from tests.support.patience import PATIENCE_S
 from tests.unit.terminals import HIDE, SHOW
+
+AT_ONCE = Timing(progress_s=0.0)
 
 # --- how fast ---------------------------------------------------------------------------------
 
@@ -113,7 +115,7 @@ async def test_what_stderr_is_decides(screen, monkeypatch, kind):
     if kind == "file":
         monkeypatch.setenv("FORCE_COLOR", "1")  # as some CI systems do
     counts = iter([Counts(running=2)] + [Counts(done=2)] * 1000)
-    with Progress("work", 2, lambda: next(counts)):
+    with Progress("work", 2, lambda: next(counts), Timing()):
         await asyncio.sleep(0)
 
     assert "2 of 2 done" in screen.getvalue()
@@ -125,19 +127,18 @@ async def test_what_stderr_is_decides(screen, monkeypatch, kind):
 
 async def test_an_error_leaves_the_terminal_as_it_was(screen):
     screen = screen()
-    with pytest.raises(LookupError), Progress("work", 2, Counts):
+    with pytest.raises(LookupError), Progress("work", 2, Counts, Timing()):
         raise LookupError
     assert screen.getvalue().endswith(SHOW)
 
 
-def test_sweeps_on_several_event_loops_share_the_screen(screen, monkeypatch):
+def test_sweeps_on_several_event_loops_share_the_screen(screen):
     screen = screen()
-    monkeypatch.setattr(progress, "_STEP_S", 0)
     both_are_shown = threading.Barrier(2, timeout=PATIENCE_S)
 
     async def sweep(name):
         counts = Counts()
-        with Progress(name, 9, lambda: counts):
+        with Progress(name, 9, lambda: counts, AT_ONCE):
             both_are_shown.wait()
             for done in range(10):
                 counts = Counts(done=done)
@@ -165,13 +166,12 @@ async def test_what_cannot_be_shown_breaks_nothing(screen, monkeypatch, stderr):
     if stderr == "closed":
         stderr = io.StringIO()
         stderr.close()
-    monkeypatch.setattr(progress, "_STEP_S", 0)
     if stderr is None:
         monkeypatch.setattr(sys, "stderr", None)
     else:
         screen(stderr)
-    with Progress("work", 2, lambda: Counts(done=1)):
+    with Progress("work", 2, lambda: Counts(done=1), AT_ONCE):
         for _ in range(10):
             await asyncio.sleep(0.001)
-    with Progress("work", 2, lambda: 1 // 0):
+    with Progress("work", 2, lambda: 1 // 0, AT_ONCE):
         await asyncio.sleep(0.001)

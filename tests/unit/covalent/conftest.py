@@ -13,6 +13,7 @@ import pytest
 from farcall.covalent import group_job, task_groups
 from farcall.engine import session
 from farcall.engine.session import Session
+from farcall.model.timing import Timing
 from tests.unit.covalent.account import SETTINGS, Account, Bucket
 from tests.unit.fakes import ScriptedBatch
 
@@ -30,6 +31,7 @@ async def opened(account, monkeypatch):
         """Nothing is open."""
 
     access = SimpleNamespace(
+        timing=Timing(),
         region="us-east-1",
         s3_endpoint="",
         has_console=False,

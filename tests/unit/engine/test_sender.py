@@ -14,6 +14,7 @@ from farcall.backends.base import JobSpec
 from farcall.engine import sender as sending
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
+from farcall.model.timing import Timing
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
@@ -50,7 +51,7 @@ class World:
         self.client = Client(describe_job_definitions=lambda **_: known, **operations)
         self.backend = ScriptedBatch(self.client)
         memory = MemoryStore()
-        self.store = Store("bucket", memory, MemoryOperations(memory))
+        self.store = Store("bucket", memory, MemoryOperations(memory), Timing())
         self.sender = Sender(self.backend, self.store)
         self.bundle = Bundle(
             SETTINGS,

@@ -12,6 +12,7 @@ from farcall import Settings
 from farcall.engine import session as module
 from farcall.engine.session import Session
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall_runtime.contract import Location
 from tests.support.patience import PATIENCE_S
 from tests.unit.fakes import MemoryOperations, ScriptedBatch
@@ -25,6 +26,7 @@ async def session():
 
     memory = MemoryStore()
     access = SimpleNamespace(
+        timing=Timing(),
         close=close,
         store=lambda bucket: memory,
         operations=lambda bucket: MemoryOperations(memory),
@@ -68,6 +70,7 @@ async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch
 
     monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
     access = SimpleNamespace(
+        timing=Timing(),
         close=close,
         store=lambda bucket: MemoryStore(),
         operations=lambda bucket: None,

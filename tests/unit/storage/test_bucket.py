@@ -9,6 +9,7 @@ from obstore.exceptions import GenericError, PermissionDeniedError, Unauthentica
 
 from farcall.aws import refusals
 from farcall.model.errors import ServiceError
+from farcall.model.timing import Timing
 from farcall.storage.bucket import Bucket
 
 
@@ -28,7 +29,7 @@ class World:
         self.asked = []
         self._answers = list(answers)
         self._opened = 0
-        self.bucket = Bucket("b", 0, self._open)
+        self.bucket = Bucket("b", 0, Timing(), self._open)
 
     def _open(self, *, sending=False):
         self._opened += 1

@@ -17,14 +17,15 @@ from tests.unit.fakes import MemoryOperations
 KEY = b"k" * 32
 WHERE = Location("bucket", "v1/run", "work-1")
 TASKS = 9
+AT_ONCE = pytest.mark.timing(delete_after_s=0.0)
 
 
 class World:
     """A bucket with a bundle and its outcomes."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, timing):
         self.memory = MemoryStore()
-        self.store = Store("bucket", self.memory, MemoryOperations(self.memory))
+        self.store = Store("bucket", self.memory, MemoryOperations(self.memory), timing)
         self.submission = Submission("job", WHERE.bundle, WHERE, KEY, TASKS)
         self.asked = []
         self.refused = None
@@ -67,8 +68,8 @@ class World:
 
 
 @pytest.fixture
-async def world(monkeypatch):
-    made = World(monkeypatch)
+async def world(monkeypatch, timing):
+    made = World(monkeypatch, timing)
     await made.fill()
     return made
 
@@ -179,6 +180,7 @@ async def test_a_sweep_that_is_cut_off_is_made_again(world, monkeypatch):
     assert await world.receipted() == {0}
 
 
+@AT_ONCE
 async def test_what_comes_while_a_sweep_is_cut_off_is_deleted_by_the_next_one(world, monkeypatch):
     begun, delete = asyncio.Event(), world.delete_async
     at_once = most = 0
@@ -198,7 +200,6 @@ async def test_what_comes_while_a_sweep_is_cut_off_is_deleted_by_the_next_one(wo
         await delete(*arguments, **options)
         at_once -= 1
 
-    monkeypatch.setattr(module, "_WAIT_S", 0)
     monkeypatch.setattr(world, "delete_async", hang)
     world.deliver(0)
     await begun.wait()
@@ -218,6 +219,7 @@ async def test_a_bundle_of_which_nothing_was_delivered_here_goes_first_too(world
     assert world.asked == [("delete", [WHERE.bundle_key]), ("delete", [WHERE.receipt_key(0)])]
 
 
+@AT_ONCE
 async def test_what_comes_while_all_is_being_deleted_is_deleted_too(world, monkeypatch):
     begun, go_on, delete = asyncio.Event(), asyncio.Event(), world.delete_async
 
@@ -226,7 +228,6 @@ async def test_what_comes_while_all_is_being_deleted_is_deleted_too(world, monke
         await go_on.wait()
         await delete(*args, **options)
 
-    monkeypatch.setattr(module, "_WAIT_S", 0.0)
     monkeypatch.setattr(world, "delete_async", wait)
     world.deliver(0)
     flushing = asyncio.ensure_future(world.store.flush())

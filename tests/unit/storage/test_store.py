@@ -53,8 +53,8 @@ async def test_an_object_of_another_size_is_refused(stored, store):
         await store.get("large", PART_BYTES)
 
 
-async def test_an_object_larger_than_any_outcome_is_not_fetched(store, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_BYTES", 10)
+async def test_an_object_larger_than_any_outcome_is_not_fetched():
+    store = store_in_memory(largest_outcome_bytes=10)
     await store.put("large", [bytes(11)])
     with pytest.raises(envelope.IntegrityError, match="it has 11 bytes"):
         await store.get("large", 11)

@@ -1,0 +1,91 @@
+"""Timing: how long the client waits and tries, and how much it takes at once, in one value.
+
+Whoever opens a session hands it down, and each object keeps its own. What AWS's API sets, such as
+the keys in a page, is no part of it; nor is what options say, such as ``linger_s``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Waits and limits of one session; `dataclasses.replace` makes another value of it.
+
+    Seconds unless the name says something else. What is tried again is so from its first failure
+    on, and fails for good when the time is over.
+
+    Attributes:
+        connect_timeout_s: For a connection to be made.
+        read_timeout_s: For an answer to begin, or to go on.
+        request_timeout_s: For a request that sends much, as a whole.
+        attempts: How often IAM, CloudWatch Logs and STS are asked at most.
+        store_retry_s: A request to the bucket is tried again.
+        quick_retry_s: obstore itself tries it again; after that it is told, and is tried again as
+            `store_retry_s` says.
+        sending_retry_s: obstore itself tries one again that sends much.
+        delete_after_s: Objects that nobody needs any more wait for others, to be deleted together.
+        largest_outcome_bytes: An outcome is not taken that is larger. It has values of up to
+            64 MiB in it, and what is said of each call; others may have put anything there.
+        fetch_retry_s: One outcome of a map may fail to be had in ways that pass.
+        fetch_again_s: Between two tries of that.
+        window_bytes: What of a map is fetched ahead of its caller.
+        window_tasks: Likewise, how many tasks, however small their values are.
+        most_unfetched: Outcomes of a map that are known of and wait in the bucket; while there
+            are so many, no others are looked for.
+        recover_looks_s: Waits before each look for the jobs of a run: Batch's lists lag behind.
+        remembered_s: Batch knows a job after its end for at least so long:
+            https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
+        progress_s: Between two pictures of a bar.
+    """
+
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 30.0
+    request_timeout_s: float = 600.0
+    attempts: int = 4
+    store_retry_s: float = 60.0
+    quick_retry_s: float = 5.0
+    sending_retry_s: float = 60.0
+    delete_after_s: float = 1.0
+    largest_outcome_bytes: int = 1024 * _MIB
+    fetch_retry_s: float = 600.0
+    fetch_again_s: float = 5.0
+    window_bytes: int = 256 * _MIB
+    window_tasks: int = 256
+    most_unfetched: int = 4000
+    recover_looks_s: tuple[float, ...] = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+    remembered_s: float = 7 * 24 * 3600.0
+    progress_s: float = 0.25
+
+    @classmethod
+    def fast(cls) -> Timing:
+        """Return one for tests against an AWS on this machine, such as the embedded one.
+
+        Nothing there lags behind, so what would pass by itself has passed soon, or does not.
+        """
+        return cls(
+            store_retry_s=10.0,
+            sending_retry_s=10.0,
+            delete_after_s=0.1,
+            fetch_retry_s=20.0,
+            fetch_again_s=0.2,
+            recover_looks_s=(0.0, 0.2, 0.5),
+            progress_s=0.1,
+        )
+
+
+_in_force = Timing()
+
+
+def in_force() -> Timing:
+    """Return what sessions are opened with that this process opens."""
+    return _in_force
+
+
+def put_in_force(timing: Timing) -> None:
+    """Have sessions opened with another one from now on."""
+    global _in_force
+    _in_force = timing
