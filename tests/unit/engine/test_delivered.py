@@ -1,0 +1,58 @@
+"""What came of a task, and what of it is of no more use."""
+
+from __future__ import annotations
+
+from farcall.engine.delivered import Delivered
+from farcall.payload.results import Result
+from farcall_runtime.contract import OutcomeStatus
+from tests.unit.transcripts import written
+
+OUTPUT, ERRORS = b"first\nsecond\n", b"1\n2\n"
+
+
+def outcome(*ends):
+    """Describe an outcome of calls that ended at these bytes of each stream, and of one more."""
+    records = [{"ended": list(end)} for end in ends]
+    return {"status": OutcomeStatus.DONE, "stdout": {}, "stderr": {}, "results": [*records, {}]}
+
+
+def test_the_keys_of_output_are_spent_once_nobody_can_ask_for_it():
+    assert Delivered([], spent=["outcome"], output=["chunk"]).all_spent == ["outcome", "chunk"]
+    assert Delivered([], spent=["outcome"]).all_spent == ["outcome"]
+    assert Delivered([]).all_spent == []
+
+
+def test_each_call_gets_its_own_part_of_the_whole_output():
+    delivered = Delivered([Result(1), Result(2)], is_whole=False, meta=outcome((6, 2)))
+    found = delivered.with_output(OUTPUT, ERRORS)
+    assert (found.stdout, found.stderr, found.is_whole) == (OUTPUT, ERRORS, True)
+    assert [(each.value, each.stdout, each.stderr) for each in found.results] == [
+        (1, b"first\n", b"1\n"),
+        (2, b"second\n", b"2\n"),
+    ]
+    assert not delivered.is_whole
+
+
+def test_a_call_that_was_not_begun_wrote_nothing():
+    meta = outcome((6, 2)) | {"status": OutcomeStatus.KILLED}
+    meta["results"].pop()  # the second call's: the process died in it
+    found = Delivered([Result(1), Result(2), Result(3)], meta=meta)
+    assert [each.stdout for each in found.with_output(OUTPUT, ERRORS).results] == [
+        b"first\n",
+        b"second\n",
+        b"",
+    ]
+
+
+def test_without_an_outcome_all_of_it_is_each_call_s():
+    found = Delivered([Result(1), Result(2)]).with_output(OUTPUT, ERRORS)
+    assert [each.stdout for each in found.results] == [OUTPUT] * 2
+
+
+def test_an_ending_is_of_output_that_is_not_all_here():
+    what = written(3, 12, b"rest")
+    meta = outcome()
+    assert Delivered([], written=what, meta=meta).ending() is None
+    assert Delivered([], written=what, is_whole=False).ending() is None
+    found = Delivered([], attempt=2, written=what, meta=meta, is_whole=False).ending()
+    assert (found.attempt, found.tails["stdout"], found.at) == (2, b"rest", None)

@@ -1,0 +1,115 @@
+"""What ``--json`` prints of a job: names and values that scripts rely on."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from farcall.model import errors
+from farcall.model.endings import Verdict
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.operations import json_view
+from farcall.operations.catalog import Entry
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
+
+
+class Cancelled(JobDetail):
+    """A job that a backend says somebody ended."""
+
+    def verdict(self):
+        return Verdict(errors.JobCancelledError, "it was cancelled", "submit it again")
+
+
+def entry(job_id="6f1c", status=JobStatus.RUNNING, kind=JobDetail, **said):
+    environment = {"FARCALL_BUNDLE": BUNDLE, "FARCALL_WORKFLOW": "nightly"}
+    name = "sample-0123456789abcdef"
+    return Entry.of(kind(job_id, name, status, environment=environment, **said))
+
+
+def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
+    found = json_view.job(entry(created_at=NOON, tags={"team": "physics"}, vcpu=2))
+    assert json.loads(json.dumps(found)) == {
+        "id": "6f1c",
+        "name": "sample-0123456789abcdef",
+        "function": "sample",
+        "workflow": "nightly",
+        "dispatch": "",
+        "run": "mary-20261122-101500-0a1b2c",
+        "client": "mary-20261122-101500-0a1b2c",
+        "user": "mary",
+        "queue": "",
+        "state": "RUNNING",
+        "reason": "",
+        "remedy": "",
+        "exit_code": None,
+        "created_at": "2026-11-20T12:00:00.000+00:00",
+        "started_at": None,
+        "stopped_at": None,
+        "attempts": 0,
+        "attempts_allowed": 1,
+        "vcpu": 2,
+        "memory_mib": 0,
+        "gpus": 0,
+        "time_limit_s": None,
+        "image": "",
+        "definition": "",
+        "array_size": 0,
+        "counts": {},
+        "parent": "",
+        "index": None,
+        "tags": {"team": "physics"},
+    }
+
+
+def test_the_key_that_outcomes_are_signed_with_is_not_told():
+    detail = JobDetail(
+        "6f1c",
+        "sample-0123456789abcdef",
+        JobStatus.RUNNING,
+        environment={"FARCALL_BUNDLE": BUNDLE, "FARCALL_OUTCOME_KEY": "secret"},
+    )
+    assert "secret" not in json.dumps(json_view.job(Entry.of(detail)))
+
+
+def test_a_child_names_its_array_and_its_number():
+    found = json_view.job(entry("6f1c:0"))
+    assert (found["parent"], found["index"]) == ("6f1c", 0)
+
+
+def test_an_array_counts_the_statuses_that_there_are():
+    found = json_view.job(entry(array_size=3, status_summary={"FAILED": 0, "RUNNING": 3}))
+    assert (found["array_size"], found["counts"]) == (3, {"RUNNING": 3})
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "state"),
+    [
+        (JobStatus.FAILED, JobDetail, "FAILED"),
+        (JobStatus.FAILED, Cancelled, "CANCELLED"),
+        (JobStatus.RUNNING, Cancelled, "RUNNING"),
+        (JobStatus.SUCCEEDED, Cancelled, "SUCCEEDED"),
+    ],
+)
+def test_a_job_that_somebody_ended_has_a_state_of_its_own(status, kind, state):
+    assert json_view.job(entry(status=status, kind=kind))["state"] == state
+    assert state in json_view.STATES
+
+
+def test_an_attempt_has_both_reasons():
+    said = Attempt("Host lost", "OutOfMemoryError: x", 137, "stream", NOON)
+    assert json_view.attempt(2, said) == {
+        "attempt": 2,
+        "started_at": "2026-11-20T12:00:00.000+00:00",
+        "stopped_at": None,
+        "exit_code": 137,
+        "reason": "Host lost; OutOfMemoryError: x",
+        "log_stream": "stream",
+    }
+
+
+def test_a_moment_has_milliseconds():
+    assert json_view.moment(NOON + timedelta(microseconds=1999)) == "2026-11-20T12:00:00.001+00:00"
