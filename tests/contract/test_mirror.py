@@ -34,6 +34,7 @@ ELSEWHERE = {
     "client/job": "service/test_executor.py",
     "client/sweep": "service/test_map.py",
     "client/recovery": "service/test_recover.py",
+    "engine/task_handle": "service/test_tracking.py",
     "operations/cancel": "service/test_cancelling.py",
     "operations/describe": "service/test_explain.py",
     "operations/explain": "service/test_explain.py",

@@ -610,16 +610,16 @@ HOLDING = """
         while (FOLDER / f"hold-{{name}}").exists():
             await asyncio.sleep(0.02)
 
-    def hold(desk):
-        submit = desk.submit
+    def hold(groups):
+        submit = groups.submit
 
         async def submit_slowly(self, *args):
             await held("before")
-            run = await submit(self, *args)
+            job_id = await submit(self, *args)
             await held("after")
-            return run
+            return job_id
 
-        desk.submit = submit_slowly
+        groups.submit = submit_slowly
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path, target=None):
@@ -631,7 +631,7 @@ HOLDING = """
 
             def execute_and_hold(module):
                 execute(module)
-                hold(module.Desk)
+                hold(module.TaskGroups)
 
             spec.loader.exec_module = execute_and_hold
             return spec

@@ -57,8 +57,8 @@ def fail(number: int) -> None:
 
 
 def place_of(job: Job[object]) -> Location:
-    assert job._place is not None
-    return job._place[0].where
+    assert job._handle._place is not None
+    return job._handle._place[0].where
 
 
 async def test_failed_tasks_of_before_cost_nothing(
@@ -162,7 +162,7 @@ async def test_a_consumer_that_does_not_take_what_arrived_costs_no_request(
     async with make_executor(endpoint_url=proxy.url) as executor:
         session = await session_for(executor.settings)
         jobs = await asyncio.gather(*(executor.task(abs).submit(-n) for n in range(2)))
-        submission, _ = jobs[0]._place  # type: ignore[misc]
+        submission, _ = jobs[0]._handle._place  # type: ignore[misc]
         assert [await job.result() for job in jobs] == [0, 1]
 
         full, told = [True], []

@@ -26,6 +26,7 @@ from farcall.client.job import Job
 from farcall.client.task import Task
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
+from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 
 _LOOK_S = (0.5, 5.0)
@@ -102,10 +103,10 @@ def prepare(
     options = given()
     bound = Call(target, found.function).bind(args, ctx)
     callee = found.callee
-    executor = callee.executor if isinstance(callee, Task) else BatchExecutor()
+    settings = callee.executor.settings if isinstance(callee, Task) else Settings()
     # The script that runs is farcall; the user's is the module.
-    options = {"workflow": executor.settings.workflow or found.workflow, **options}
-    return found, executor.with_options(**options), bound
+    options = {"workflow": settings.workflow or found.workflow, **options}
+    return found, BatchExecutor(settings, **options), bound
 
 
 async def _leave(executor: BatchExecutor, target: Target, bound: inspect.BoundArguments) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import weakref
 from collections.abc import Callable
@@ -16,10 +15,12 @@ from farcall.client.recovery import Recovered, Run
 from farcall.client.task import Task
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
+from farcall.engine.task_handle import TaskHandle, submit
 from farcall.engine.watch import is_unseen
 from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.model.settings import Settings
 from farcall.model.wording import named
+from farcall.payload.pickling import Packed
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -69,7 +70,6 @@ class BatchExecutor:
             )
         self.settings = settings.replace(**options) if settings else Settings(**options)
         self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
-        self._session = functools.partial(session_for, self.settings)
         # By event loop: those of the blocks that are inside, one in another.
         self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Session]]
         self._entered = weakref.WeakKeyDictionary()
@@ -147,7 +147,7 @@ class BatchExecutor:
         Args:
             job_id: The job's ID; of an array job's child ``"<parent>:<index>"``.
         """
-        return Job(job_id, self.settings, self._session)
+        return Job(TaskHandle(job_id, self.settings))
 
     async def run_name(self) -> str:
         """Return the name under which this process's tasks are found by `recover`.
@@ -158,7 +158,7 @@ class BatchExecutor:
             SettingsError: The profile or the credentials file does not exist.
             ServiceError: There are no credentials.
         """
-        return (await self._session()).run
+        return (await session_for(self.settings)).run
 
     async def runs(self) -> list[Run]:
         """Return the runs that have left tasks in the bucket under ``prefix``, the oldest first.
@@ -170,7 +170,7 @@ class BatchExecutor:
             SettingsError: There is no such bucket.
             ServiceError: AWS refused a call.
         """
-        return await recovery.runs(await self._session(), self.settings)
+        return await recovery.runs(await session_for(self.settings), self.settings)
 
     async def recover(self, run: str) -> Recovered:
         """Find every task of a run whose client is gone: its process was killed, or its machine.
@@ -195,7 +195,7 @@ class BatchExecutor:
             SettingsError: There is no such bucket.
             ServiceError: AWS refused a call.
         """
-        return await recovery.recover(await self._session(), self.settings, run, self._session)
+        return await recovery.recover(await session_for(self.settings), self.settings, run)
 
     async def __aenter__(self) -> Self:
         session = await session_for(self.settings)
@@ -237,51 +237,35 @@ class BatchExecutor:
                 self._unfinished.pop(job_id, None)
             await session.leave_block()
 
-    async def _submit(
-        self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Job[R]:
-        session = await session_for(self.settings)
-        with session.at_work():
-            return await self._submit_in(session, function, args, kwargs)
-
-    async def _submit_in(
-        self,
-        session: Session,
-        function: Callable[..., R],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Job[R]:
-        submitter = await session.submitter(self.settings)
-        packed, arguments = await session.packer.pack(
-            function, (args, kwargs), self.settings.cache_dir
-        )
-        name = getattr(function, "__name__", "task")
-        submission, index = await submitter.submit(self.settings, name, packed, arguments)
-        session.note_submission(submission)
-
-        def note_end(job_id: str) -> None:
-            self._unfinished.pop(job_id, None)
-            session.terminations.note_end(submission, index)
-
-        job: Job[R] = Job(
-            submission.id_of(index),
-            self.settings,
-            self._session,
-            (submission, index),
-            note_end,
-        )
-        self._unfinished[job.id] = asyncio.get_running_loop()
-        job.watch(session, submission, index)
-        return job
-
-    async def _run(
+    async def run_call(
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> R:
-        job = await self._submit(function, args, kwargs)
+        """Run a call that was checked, for `Task`; cancelling the await ends its job."""
+        handle = await self._start(function, args, kwargs)
         try:
-            return await job._value(Output.NONE)  # nobody can ask for its output
+            return await Job[R](handle, Output.NONE).result()  # nobody can ask for its output
         except asyncio.CancelledError:
-            self._unfinished.pop(job.id, None)
-            session = await self._session()
-            await session.terminations.leave_one(job.id, "the await on it was cancelled")
+            self._unfinished.pop(handle.id, None)
+            session = await handle.session()
+            await session.terminations.leave_one(handle.id, "the await on it was cancelled")
             raise
+
+    async def submit_call(
+        self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Job[R]:
+        """Submit a call that was checked, for `Task`."""
+        return Job(await self._start(function, args, kwargs))
+
+    async def _start(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> TaskHandle:
+        async def pack(session: Session) -> tuple[Packed, Packed]:
+            return await session.packer.pack(function, (args, kwargs), self.settings.cache_dir)
+
+        name = getattr(function, "__name__", "task")
+        handle = await submit(self.settings, name, pack, self._note_end)
+        self._unfinished[handle.id] = asyncio.get_running_loop()
+        return handle
+
+    def _note_end(self, job_id: str) -> None:
+        self._unfinished.pop(job_id, None)

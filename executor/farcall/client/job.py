@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from farcall.engine.delivered import Delivered, Usage
@@ -13,15 +12,15 @@ from farcall.engine.logs.attempt_history import Course
 from farcall.engine.logs.reader import Reading
 from farcall.engine.logs.transcript import LOG, Line, Transcript
 from farcall.engine.session import Session
-from farcall.engine.watch import Arrival, ClosedError, Ended
+from farcall.engine.task_handle import TaskHandle
+from farcall.engine.watch import Arrival
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult
-from farcall.storage import chunks as logs
-from farcall.storage.store import Arrived
+from farcall.storage.chunks import Chunks
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 R = TypeVar("R")
@@ -34,31 +33,26 @@ class Job(Generic[R]):
     time waits by a handle: on another one `BatchExecutor.attach` makes another. Once that has
     ended, or the result is there, any loop will do.
 
+    Args:
+        handle: The task.
+        output: How much of what it wrote is fetched with its value. The rest may be asked for
+            later; with `Output.NONE` nobody can, and it is deleted with the value.
+        on_spent: Is called when its value was handed over and is deleted from the bucket.
+
     Attributes:
         id: The job's ID, such as ``"6f1c…"``; an array child's is ``"<parent>:<index>"``.
     """
 
     def __init__(
         self,
-        job_id: str,
-        settings: Settings,
-        session: Callable[[], Awaitable[Session]],
-        place: tuple[Submission, int] | None = None,
-        on_end: Callable[[str], None] = lambda _: None,
+        handle: TaskHandle,
+        output: Output = Output.SMALL,
         on_spent: Callable[[], None] = lambda: None,
     ) -> None:
-        self.id = job_id
-        self._settings = settings
-        self._session = session
-        self._place = place
-        self._on_end = on_end
+        self.id = handle.id
+        self._handle = handle
+        self._fetched = output
         self._on_spent = on_spent
-        self._followed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._arrival: Arrival | None = None
-        # Plain futures, one for each wait: ten thousand jobs are waited for in little memory.
-        self._waits: list[asyncio.Future[Arrival]] = []
-        self._delivery: asyncio.Task[Delivered] | None = None
         self._is_discarded = False
 
     def __repr__(self) -> str:
@@ -70,11 +64,11 @@ class Job(Generic[R]):
 
         Of a job that was attached to it is known once something was asked about it.
         """
-        return self._place[0].name if self._place is not None else ""
+        return self._handle.name
 
     def done(self) -> bool:
         """Tell whether the job's end is known here; it asks nobody."""
-        return self._arrival is not None
+        return self._handle.has_ended
 
     async def wait(self) -> None:
         """Wait for the job's end; what came of it is fetched when it is asked for.
@@ -82,10 +76,7 @@ class Job(Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        while True:
-            self.watch(*await self._find())
-            if not _was_closed(await self._arrived()):
-                return
+        await self._handle.wait()
 
     async def status(self) -> JobStatus:
         """Ask Batch for the job's status. Asking for many jobs at once shares calls.
@@ -103,7 +94,7 @@ class Job(Generic[R]):
             JobLostError: Batch does not know the job.
             ServiceError: Batch refused the call.
         """
-        return await (await self._session()).describe(self.id)
+        return await (await self._handle.session()).describe(self.id)
 
     async def cancel(self, reason: str = "cancelled by its owner") -> None:
         """End the job, whatever it is doing; a job that has ended stays as it is.
@@ -117,7 +108,7 @@ class Job(Generic[R]):
         Raises:
             ServiceError: Batch refused the call.
         """
-        session = await self._session()
+        session = await self._handle.session()
         await session.terminations.soon(self.id, reason)
 
     async def calls(self) -> list[Call]:
@@ -135,7 +126,7 @@ class Job(Generic[R]):
             FarcallError: farcall did not submit it, or its arguments have been deleted.
             ServiceError: AWS refused a call.
         """
-        session, submission, index = await self._find()
+        session, submission, index = await self._handle.find()
         return await session.calls.read(submission, index)
 
     async def result(self) -> R:
@@ -152,11 +143,8 @@ class Job(Generic[R]):
             OutcomeError: The job ended, and its answer cannot be used.
             ServiceError: AWS refused a call.
         """
-        return await self._value(Output.SMALL)
-
-    async def _value(self, output: Output) -> R:
-        delivered = await self._delivered(output)
-        await self._discard(delivered, self._settings, asks_again=output is not Output.NONE)
+        delivered = await self._delivered()
+        await self._discard(delivered, self._handle.settings)
         values = [result.unwrap() for result in delivered.results]
         value: R = values if len(values) > 1 else values[0]  # type: ignore[assignment]
         return value
@@ -174,11 +162,11 @@ class Job(Generic[R]):
         """
         delivered = await self._delivered()
         if not delivered.is_whole and delivered.written is not None:
-            session, submission, _ = await self._find()
+            session, submission, _ = await self._handle.find()
             store = session.store(submission.where.bucket)
             out, err = await delivered.written.whole(store)
             delivered = delivered.with_output(out.data, err.data)
-        await self._discard(delivered, self._settings)
+        await self._discard(delivered, self._handle.settings)
         return [result.tell(number, self.id) for number, result in enumerate(delivered.results)]
 
     async def exception(self) -> BaseException | None:
@@ -251,12 +239,12 @@ class Job(Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        session, submission, index = await self._find()
+        session, submission, index = await self._handle.find()
         if follow:
-            self.watch(session, submission, index)
-        kept = self._kept()
+            self._handle.watch(session, submission, index)
+        kept = self._handle.kept()
         if kept is not None:
-            chunks = logs.Chunks(session.store(submission.where.bucket), submission, index)
+            chunks = Chunks(session.store(submission.where.bucket), submission, index)
             transcript = Transcript(chunks, kept.attempt)
             ending = kept.ending()
             if ending is not None:
@@ -265,71 +253,15 @@ class Job(Generic[R]):
             yield await transcript.close_kept(ending, kept.stdout, kept.stderr)
             return
         detail = await session.describe(self.id)
-        course = Course(self._session, session, submission, index, detail, self._kept)
+        course = Course(
+            self._handle.session, session, submission, index, detail, self._handle.kept
+        )
         reading = Reading(course, follow=follow)
         async with contextlib.aclosing(reading.read()) as batches:
             async for batch in batches:
                 yield batch or []
         if follow:
             await self.wait()
-
-    async def _find(self) -> tuple[Session, Submission, int]:
-        session = await self._session()
-        if self._place is None:
-            self._place = Submission.of(await session.describe(self.id))
-        return session, *self._place
-
-    def note_outcome(self, arrived: Arrived) -> None:
-        """Take in that the job's outcome was seen in the bucket."""
-        self._tell(arrived.index, arrived)
-
-    def watch(self, session: Session, submission: Submission, index: int) -> None:
-        """Have the tracker follow the job, whether or not somebody waits for its result yet.
-
-        Raises:
-            FarcallError: Another event loop follows it, which would wake nobody here.
-        """
-        here = asyncio.get_running_loop()
-        if self._loop is not here:
-            if self._loop is not None and not self._loop.is_closed():
-                raise FarcallError(
-                    f"job {self.id} is waited for on another event loop; "
-                    f"attach({self.id!r}) gives a handle for this one"
-                )
-            self._loop, self._followed, self._waits = here, False, []
-        if self._arrival is None and not self._followed:
-            self._followed = True
-            session.tracker.watch(submission, [index], self._settings, self._tell)
-
-    def _tell(self, _index: int, arrived: Arrival) -> None:
-        if isinstance(arrived, Ended) and arrived.error is not None:
-            self._followed = False  # the job goes on; whoever waits follows it anew
-        else:
-            self._arrival = arrived
-            self._on_end(self.id)
-        for wait in self._waits:
-            if not wait.done():
-                wait.set_result(arrived)
-
-    async def _arrived(self) -> Arrival:
-        """Wait for what the tracker tells of the job's end."""
-        if self._arrival is not None:
-            return self._arrival
-        wait: asyncio.Future[Arrival] = asyncio.get_running_loop().create_future()
-        waits = self._waits
-        waits.append(wait)
-        try:
-            return await wait
-        finally:
-            waits.remove(wait)
-
-    def _kept(self) -> Delivered | None:
-        """Return what was delivered here, where its objects may be gone from the bucket."""
-        delivery = self._delivery
-        if delivery is None or not delivery.done() or _has_failed(delivery):
-            return None
-        delivered = delivery.result()
-        return delivered if delivered.spent else None
 
     async def delete_outcome(self) -> None:
         """Wait for the job's end and have its outcome deleted from the bucket.
@@ -340,39 +272,19 @@ class Job(Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        await self._discard(await self._delivered(), self._settings.replace(keep_artifacts=False))
+        settings = self._handle.settings.replace(keep_artifacts=False)
+        await self._discard(await self._delivered(), settings)
 
-    async def _delivered(self, output: Output = Output.SMALL) -> Delivered:
-        delivery = self._delivery
-        if delivery is not None and not delivery.done():
-            self.watch(*await self._find())  # refuses where another loop is at it
-            if delivery.get_loop() is not asyncio.get_running_loop():
-                delivery = self._delivery = None
-        while delivery is None or _has_failed(delivery):
-            session, submission, index = await self._find()
-            self.watch(session, submission, index)
-            arrived = await self._arrived()
-            delivery = self._delivery  # which another wait may have begun meanwhile
-            if not _was_closed(arrived) and (delivery is None or _has_failed(delivery)):
-                delivery = self._delivery = asyncio.ensure_future(
-                    self._fetch(session, submission, index, arrived, output)
-                )
-                break
-        return await asyncio.shield(delivery)
+    async def _delivered(self) -> Delivered:
+        return await self._handle.delivered(self._fetch)
 
     async def _fetch(
-        self,
-        session: Session,
-        submission: Submission,
-        index: int,
-        arrived: Arrival,
-        output: Output,
+        self, session: Session, submission: Submission, index: int, arrived: Arrival
     ) -> Delivered:
-        return await session.deliver(self._settings, submission, index, arrived, output=output)
+        settings = self._handle.settings
+        return await session.deliver(settings, submission, index, arrived, output=self._fetched)
 
-    async def _discard(
-        self, delivered: Delivered, settings: Settings, *, asks_again: bool = True
-    ) -> None:
+    async def _discard(self, delivered: Delivered, settings: Settings) -> None:
         """Have what lies in the bucket deleted: who asked for the result has it now.
 
         Output that is not here stays as long as somebody may ask for it by this handle.
@@ -380,8 +292,8 @@ class Job(Generic[R]):
         if not self._is_discarded and not settings.keep_artifacts:
             self._is_discarded = True
             with contextlib.suppress(FarcallError):  # what stays there harms nobody
-                session, submission, index = await self._find()
-                if asks_again and not delivered.is_whole:
+                session, submission, index = await self._handle.find()
+                if self._fetched is not Output.NONE and not delivered.is_whole:
                     spent, output = delivered.spent, delivered.output
                     session.discard(settings, submission, index, spent, output, self)
                 else:
@@ -397,29 +309,12 @@ class Job(Generic[R]):
             if delivered.is_whole or written is None:
                 whole = delivered.stdout if stream == STDOUT else delivered.stderr
                 return whole.decode(errors="replace")
-        session, submission, index = await self._find()
+        session, submission, index = await self._handle.find()
         store = session.store(submission.where.bucket)
         written = written or await session.written(submission, index)
         if written is not None:
             return await written.text(store, stream)
-        return await logs.Chunks(store, submission, index).text(stream)
-
-
-def _was_closed(arrived: Arrival) -> bool:
-    """Tell whether it is the tracker that ended, and not the job.
-
-    Raises:
-        FarcallError: The job could not be looked for; it goes on.
-    """
-    error = arrived.error if isinstance(arrived, Ended) else None
-    if error is not None and not isinstance(error, ClosedError):
-        raise error
-    return error is not None
-
-
-def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:
-    """Tell whether a delivery came to nothing and is to be tried again."""
-    return delivery.done() and (delivery.cancelled() or delivery.exception() is not None)
+        return await Chunks(store, submission, index).text(stream)
 
 
 def _wanted(stream: str | None) -> tuple[str, ...]:

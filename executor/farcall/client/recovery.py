@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 from farcall.aws.refusals import concerns_all, is_of_credentials, may_pass
 from farcall.client.job import Job
 from farcall.engine.sender import has_begun, withdraw
-from farcall.engine.session import Session
+from farcall.engine.session import Session, session_for
+from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.bundle import renamed
-from farcall.storage import bundles as calls
+from farcall.storage import bundles
 from farcall.storage.store import NO_SUCH_KEY, Arrived, Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key, run_root
@@ -76,13 +77,13 @@ class Recovered:
             closed to this user. Outcomes there cannot be verified without the job.
     """
 
-    def __init__(self, run: str, session: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(self, run: str, settings: Settings) -> None:
         self.run = run
         self.jobs: list[Job[Any]] = []
         self.delivered = 0
         self.unsubmitted: list[str] = []
         self.forgotten: list[str] = []
-        self._session = session
+        self._settings = settings
         self._left: dict[Location, set[int]] = {}
 
     def __repr__(self) -> str:
@@ -98,7 +99,7 @@ class Recovered:
         left of the run after that are tasks that failed, and what was not submitted; the bucket's
         lifecycle rule deletes those. Failing to delete is not an error.
         """
-        session = await self._session()
+        session = await session_for(self._settings)
         for where, left in list(self._left.items()):
             if not left:
                 del self._left[where]
@@ -109,18 +110,13 @@ class Recovered:
                 store.end_bundle(where, delete=True)
                 store.delete_later(key for key, _ in receipts)  # after the bundle
 
-    def _add(self, settings: Settings, submission: Submission, index: int) -> Job[Any]:
+    def _add(self, submission: Submission, index: int, outcome: Arrived | None) -> None:
         left = self._left[submission.where]
         left.add(index)
-        job: Job[Any] = Job(
-            submission.id_of(index),
-            settings,
-            self._session,
-            (submission, index),
-            on_spent=lambda: left.discard(index),
-        )
-        self.jobs.append(job)
-        return job
+        handle = TaskHandle(submission.id_of(index), self._settings, (submission, index))
+        if outcome is not None:
+            handle.note_outcome(outcome)
+        self.jobs.append(Job(handle, on_spent=lambda: left.discard(index)))
 
 
 async def runs(session: Session, settings: Settings) -> list[Run]:
@@ -139,19 +135,13 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
     return sorted(left, key=lambda run: run.stored_at)
 
 
-async def recover(
-    session: Session,
-    settings: Settings,
-    run: str,
-    again: Callable[[], Awaitable[Session]],
-) -> Recovered:
+async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     """Find every task of a run; see `BatchExecutor.recover`.
 
     Args:
         session: The event loop's session.
         settings: The executor's options.
         run: The run's name.
-        again: Gives the session of the event loop that a job is asked on.
     """
     store = session.store(settings.s3_bucket_name)
     root = run_root(settings.prefix, run)
@@ -166,7 +156,7 @@ async def recover(
     succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
     # Listed last: what Batch calls a success by now was stored before, unless it was deleted.
     arrived = await _outcomes(store, root)
-    recovered = Recovered(run, again)
+    recovered = Recovered(run, settings)
     for (where, (submission, _)), done in zip(found.items(), succeeded, strict=True):
         done |= await _receipted(store, submission, receipts.get(where.bundle, ()))
         recovered._left[where] = set()
@@ -176,9 +166,7 @@ async def recover(
             if outcome is None and index in done:
                 recovered.delivered += 1
                 continue
-            job = recovered._add(settings, submission, index)
-            if outcome is not None:
-                job.note_outcome(outcome)
+            recovered._add(submission, index, outcome)
     oldest = datetime.now(timezone.utc) - timedelta(seconds=timing.remembered_s)
     for where in places:
         if where not in found:
@@ -282,7 +270,7 @@ async def _queues(
     settings: Settings, store: Store, places: list[Location]
 ) -> dict[Location, list[str]]:
     """Return in which queues to look for the jobs of bundles, the most likely one first."""
-    hints = await _each(lambda where: calls.queue_of(store, where), places)
+    hints = await _each(lambda where: bundles.queue_of(store, where), places)
     return {
         where: list(dict.fromkeys(queue for queue in (hint, settings.batch_queue) if queue))
         for where, hint in zip(places, hints, strict=True)

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from farcall.client.job import Job
 from farcall.client.sweep import Sweep
@@ -17,11 +17,31 @@ from farcall_runtime import pickles
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from farcall.client.executor import BatchExecutor
-    from farcall.model.settings import Options
+    from farcall.model.settings import Options, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Executor(Protocol):
+    """What a task asks of the `BatchExecutor` that it runs on."""
+
+    @property
+    def settings(self) -> Settings:
+        """The options."""
+
+    def with_options(self, **options: Unpack[Options]) -> Executor:
+        """Return the same with other options."""
+
+    def run_call(
+        self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], /
+    ) -> Coroutine[Any, Any, R]:
+        """Run a call, and give its value."""
+
+    def submit_call(
+        self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], /
+    ) -> Coroutine[Any, Any, Job[R]]:
+        """Submit a call, and give its job."""
 
 
 class Task(Generic[P, R]):
@@ -38,7 +58,7 @@ class Task(Generic[P, R]):
         executor: Where it runs.
     """
 
-    def __init__(self, function: Callable[P, R], executor: BatchExecutor) -> None:
+    def __init__(self, function: Callable[P, R], executor: Executor) -> None:
         pickling.check_callable(function)
         # Its attributes stay its own: of a class they would be methods called like ours.
         functools.update_wrapper(self, function, updated=())
@@ -58,7 +78,7 @@ class Task(Generic[P, R]):
             Exception: See `Job.result`.
         """
         self._bind(args, kwargs)
-        return self.executor._run(self.function, args, kwargs)
+        return self.executor.run_call(self.function, args, kwargs)
 
     async def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a call and return its job as soon as Batch has accepted it.
@@ -70,7 +90,7 @@ class Task(Generic[P, R]):
             ServiceError: AWS refused a call.
         """
         self._bind(args, kwargs)
-        return await self.executor._submit(self.function, args, kwargs)
+        return await self.executor.submit_call(self.function, args, kwargs)
 
     def map(
         self,

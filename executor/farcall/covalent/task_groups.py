@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from farcall.client import recovery
 from farcall.covalent.assets import TaskGroup
-from farcall.covalent.burst import Gate
-from farcall.covalent.group_job import CancelledGroupError, GroupJob, Key, Run
+from farcall.covalent.debouncer import Debouncer
+from farcall.covalent.group_run import CancelledGroupError, GroupRun, Key
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
+from farcall.engine.task_handle import TaskHandle, submit
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NodeOf, Workflow
+from farcall.payload.pickling import Packed
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
@@ -34,44 +35,58 @@ _REASON = "cancelled through Covalent"
 _PLANNED = "planned:"
 """How what is noted of a job begins that has no ID yet: its bundle and its number there follow."""
 
-Note: TypeAlias = Callable[[str], Awaitable[None]]
 
-
-class Desk:
+class TaskGroups:
     """What one event loop has under way for Covalent.
 
     Attributes:
-        gate: Makes arrays of tasks that come one after the other.
+        debouncer: Makes arrays of tasks that come one after the other.
     """
 
     def __init__(self) -> None:
-        self._runs: dict[Key, Run] = {}
+        self._runs: dict[Key, GroupRun] = {}
         self._cancelled: dict[Key, None] = {}
         self._ended: dict[Key, None] = {}
         self._looking: dict[str, asyncio.Task[Submission | None]] = {}
-        self.gate = Gate()
+        self.debouncer = Debouncer()
 
-    def find(self, key: Key) -> Run | None:
+    def find(self, key: Key) -> GroupRun | None:
         """Return what a node is part of, or None where it is not under way here."""
         return self._runs.get(key)
 
-    async def submit(
+    def add(
         self,
         settings: Settings,
         keys: Sequence[Key],
         group: TaskGroup,
-        note: Note | None = None,
         workflow: Workflow | None = None,
-    ) -> Run:
-        """Submit a task group, together with others that come within ``linger_s``.
+    ) -> GroupRun:
+        """Take a task group in, to be submitted.
 
         Args:
             settings: The options.
             keys: The group's nodes.
             group: What they do.
-            note: Stores a text for `find_job`, before the job is submitted.
             workflow: What Covalent says they belong to; None where its server has no part in it.
                 The option ``workflow`` comes before the lattice's name.
+        """
+        run = GroupRun(settings, keys)
+        run.group = group
+        if workflow is not None:
+            run.workflow = workflow._replace(name=settings.workflow or workflow.name)
+        run.cancelled = any(key in self._cancelled for key in keys)
+        self._runs |= dict.fromkeys(keys, run)
+        return run
+
+    async def submit(self, run: GroupRun, planned: Planned | None = None) -> str:
+        """Submit a task group, together with others that come within ``linger_s``.
+
+        Args:
+            run: What `add` made of it.
+            planned: Is told where it lies in the bucket, before its job is submitted.
+
+        Returns:
+            The job's ID.
 
         Raises:
             CancelledGroupError: It was cancelled meanwhile; no job of it runs.
@@ -80,23 +95,22 @@ class Desk:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        run = Run(settings, keys)
-        if any(key in self._cancelled for key in keys):
+        group, run.group = run.group, None
+        if run.cancelled or group is None:
+            self.forget(run.keys)
             raise CancelledGroupError
-        for key in keys:
-            self._runs[key] = run
-        run.submitting = asyncio.ensure_future(self._submit(run, group, note, workflow))
+        run.submitting = asyncio.ensure_future(self._submit(run, group, planned))
         try:
-            run.job = await run.submitting
+            run.handle = await run.submitting
         except BaseException as error:
-            self.forget(keys)
+            self.forget(run.keys)
             run.submitting.cancel()  # where it is this wait that was cancelled
             if run.cancelled and isinstance(error, asyncio.CancelledError):
                 raise CancelledGroupError from None
             raise
-        return run
+        return run.handle.id
 
-    def adopt(self, settings: Settings, key: Key, job_id: str) -> Run | None:
+    def adopt(self, settings: Settings, key: Key, job_id: str) -> GroupRun | None:
         """Join the job of a node that an earlier process submitted.
 
         Returns:
@@ -106,12 +120,11 @@ class Desk:
         if key in self._runs or key in self._ended:
             return None
         for run in self._runs.values():
-            if run.job is not None and run.job.id == job_id:
+            if run.handle is not None and run.handle.id == job_id:
                 run.keys = [*run.keys, key]
                 break
         else:
-            job = GroupJob(job_id, settings, lambda: session_for(settings))
-            run = Run(settings, [key], job)
+            run = GroupRun(settings, [key], TaskHandle(job_id, settings))
         self._runs[key] = run
         return run
 
@@ -142,15 +155,12 @@ class Desk:
         if run is None and key in self._ended:
             return False
         if run is not None:
-            again, run.cancelled = run.cancelled, True
-            if run.submitting is not None and not run.submitting.done():
-                if not again:  # which would stop the request that ends a job just accepted
-                    run.submitting.cancel()
+            if run.take_back():
                 return True
-            job = run.job or _accepted(run.submitting)
-            if job is None:
+            handle = run.accepted
+            if handle is None:
                 return False
-            job_id = job.id
+            job_id = handle.id
         try:
             job_id = await self.find_job(settings, job_id)
             if job_id is None:
@@ -177,8 +187,8 @@ class Desk:
 
         Args:
             settings: The options.
-            handle: The job's ID itself; or what `submit` had noted, if the server was ended before
-                there was an ID; or None.
+            handle: The job's ID itself; or what `planned_handle` gave, if the server was ended
+                before there was an ID; or None.
 
         Returns:
             The ID; None if there is no job.
@@ -196,71 +206,44 @@ class Desk:
         return None if submission is None else submission.id_of(int(index))
 
     async def _submit(
-        self, run: Run, group: TaskGroup, note: Note | None, workflow: Workflow | None
-    ) -> GroupJob:
-        session = await session_for(run.settings)
-        with session.at_work():
-            return await self._submit_in(session, run, group, note, workflow)
+        self, run: GroupRun, group: TaskGroup, planned: Planned | None
+    ) -> TaskHandle:
+        async def pack(session: Session) -> tuple[Packed, Packed]:
+            packed = await session.in_thread(group.pack)
+            await self.debouncer.passing()
+            return packed
 
-    async def _submit_in(
-        self,
-        session: Session,
-        run: Run,
-        group: TaskGroup,
-        note: Note | None,
-        workflow: Workflow | None,
-    ) -> GroupJob:
-        settings = run.settings
-        submitter = await session.submitter(settings)
-        function, arguments = await session.in_thread(group.pack)
-        await self.gate.passing()
-        planned: Planned | None = None
-        if note is not None:
-            store = note
-
-            async def planned(where: Location, index: int) -> None:
-                await store(f"{_PLANNED}{where.url}#{index}")
-
-        node = None
-        if workflow is not None:
-            workflow = workflow._replace(name=settings.workflow or workflow.name)
-            node = NodeOf(*run.keys[-1])
-        submission, index = await submitter.submit(
-            settings, group.name, function, arguments, planned, workflow, node
+        node = None if run.workflow is None else NodeOf(*run.keys[-1])
+        return await submit(
+            run.settings, group.name, pack, planned=planned, workflow=run.workflow, node=node
         )
-        session.note_submission(submission)
-        job = GroupJob(
-            submission.id_of(index),
-            settings,
-            lambda: session_for(settings),
-            (submission, index),
-            lambda _: session.terminations.note_end(submission, index),
-        )
-        job.watch(session, submission, index)
-        return job
 
 
-_desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = weakref.WeakKeyDictionary()
+_under_way: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TaskGroups]
+_under_way = weakref.WeakKeyDictionary()
+
+
+def under_way() -> TaskGroups:
+    """Return what the running event loop has under way."""
+    loop = asyncio.get_running_loop()
+    if loop not in _under_way:
+        _under_way[loop] = TaskGroups()
+    return _under_way[loop]
+
+
+def planned_handle(where: Location, index: int) -> str:
+    """Return what to store of a job that has no ID yet, for `TaskGroups.find_job`.
+
+    Args:
+        where: Its bundle.
+        index: Number of the task there.
+    """
+    return f"{_PLANNED}{where.url}#{index}"
 
 
 async def _find(settings: Settings, url: str) -> Submission | None:
     """Look for the job of a bundle."""
     return await recovery.find(await session_for(settings), settings, Location.parse(url))
-
-
-def desk() -> Desk:
-    """Return the running event loop's desk."""
-    loop = asyncio.get_running_loop()
-    if loop not in _desks:
-        _desks[loop] = Desk()
-    return _desks[loop]
-
-
-def _accepted(submitting: asyncio.Task[GroupJob] | None) -> GroupJob | None:
-    """Return the job that was accepted a moment ago, so that nobody has been told yet."""
-    if submitting is None or submitting.cancelled() or submitting.exception() is not None:
-        return None
-    return submitting.result()
 
 
 def _remember(keys: dict[Key, None], key: Key) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from farcall.covalent.group_job import CancelledGroupError
-from farcall.covalent.task_groups import Desk
+from farcall.covalent.group_run import CancelledGroupError
+from farcall.covalent.task_groups import TaskGroups
 from farcall.model.errors import SubmissionError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Arrived
@@ -31,43 +31,49 @@ class Group:
 
 
 @pytest.fixture
-async def desk(opened):
-    return Desk()
+async def groups(opened):
+    return TaskGroups()
 
 
-def send(desk, *numbers, dispatch="d", settings=SETTINGS):
+def send(groups, *numbers, dispatch="d", settings=SETTINGS):
     keys = [(dispatch, number) for number in numbers]
-    return asyncio.ensure_future(desk.submit(settings, keys, Group()))
+
+    async def submitted():
+        run = groups.add(settings, keys, Group())
+        await groups.submit(run)
+        return run
+
+    return asyncio.ensure_future(submitted())
 
 
-async def send_array(desk, count):
+async def send_array(groups, count):
     """Submit groups that become one array."""
-    return await asyncio.gather(*(send(desk, number) for number in range(count)))
+    return await asyncio.gather(*(send(groups, number) for number in range(count)))
 
 
-def cancel(desk, number, job_id=None):
-    return desk.cancel(SETTINGS, ("d", number), job_id)
+def cancel(groups, number, job_id=None):
+    return groups.cancel(SETTINGS, ("d", number), job_id)
 
 
 # --- submission ----------------------------------------------------------------------------------
 
 
-async def test_a_group_becomes_a_job_and_is_found_by_each_of_its_nodes(desk, account):
-    run = await send(desk, 1, 2)
-    assert "job-0" == run.job.id
-    assert [run, run, None] == [desk.find(("d", number)) for number in (1, 2, 3)]
+async def test_a_group_becomes_a_job_and_is_found_by_each_of_its_nodes(groups, account):
+    run = await send(groups, 1, 2)
+    assert "job-0" == run.handle.id
+    assert [run, run, None] == [groups.find(("d", number)) for number in (1, 2, 3)]
     assert {"job-0": 1} == account.sizes
 
 
-async def test_what_batch_refuses_is_told_and_no_longer_under_way(desk, account):
+async def test_what_batch_refuses_is_told_and_no_longer_under_way(groups, account):
     account.failure = refusal("ClientException", 400)
     with pytest.raises(SubmissionError):
-        await send(desk, 1)
-    assert desk.find(("d", 1)) is None
+        await send(groups, 1)
+    assert groups.find(("d", 1)) is None
 
 
-async def test_who_stops_waiting_is_no_canceller(desk, account):
-    sent = send(desk, 1)
+async def test_who_stops_waiting_is_no_canceller(groups, account):
+    sent = send(groups, 1)
     await asyncio.sleep(0)
     sent.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -79,19 +85,28 @@ async def test_who_stops_waiting_is_no_canceller(desk, account):
 # --- cancel --------------------------------------------------------------------------------------
 
 
-async def test_what_was_cancelled_before_it_came_is_not_submitted(desk, account):
-    assert await cancel(desk, 2)
+async def test_what_was_cancelled_before_it_came_is_not_submitted(groups, account):
+    assert await cancel(groups, 2)
     with pytest.raises(CancelledGroupError):
-        await send(desk, 1, 2)
+        await send(groups, 1, 2)
     await asyncio.sleep(10)
     assert {} == account.sizes
-    assert "job-0" == (await send(desk, 2, dispatch="another")).job.id
+    assert "job-0" == (await send(groups, 2, dispatch="another")).handle.id
 
 
-async def test_what_is_being_gathered_is_taken_out_again(desk, account):
-    sent = [send(desk, number) for number in range(3)]
+async def test_what_is_cancelled_before_it_is_submitted_becomes_no_job(groups, account):
+    run = groups.add(SETTINGS, [("d", 1)], Group())
+    assert await cancel(groups, 1)
+    with pytest.raises(CancelledGroupError):
+        await groups.submit(run)
+    assert groups.find(("d", 1)) is None
+    assert {} == account.sizes
+
+
+async def test_what_is_being_gathered_is_taken_out_again(groups, account):
+    sent = [send(groups, number) for number in range(3)]
     await asyncio.sleep(0.05)
-    assert await cancel(desk, 1)
+    assert await cancel(groups, 1)
     with pytest.raises(CancelledGroupError):
         await sent[1]
     assert [{0, 2}] == [{(await sent[number]).keys[0][1] for number in (0, 2)}]
@@ -100,14 +115,14 @@ async def test_what_is_being_gathered_is_taken_out_again(desk, account):
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-async def test_what_is_on_its_way_to_batch_is_ended_when_it_is_there(desk, account, times):
+async def test_what_is_on_its_way_to_batch_is_ended_when_it_is_there(groups, account, times):
     account.open["submit_job"].clear()
-    sent = send(desk, 1)
+    sent = send(groups, 1)
     await asyncio.sleep(5)
-    assert await cancel(desk, 1)
+    assert await cancel(groups, 1)
     for _ in range(times - 1):
         await asyncio.sleep(0)
-        await cancel(desk, 1)
+        await cancel(groups, 1)
     with pytest.raises(CancelledGroupError):
         await sent
     account.open["submit_job"].set()
@@ -116,22 +131,22 @@ async def test_what_is_on_its_way_to_batch_is_ended_when_it_is_there(desk, accou
 
 
 @pytest.mark.parametrize("again_s", [0, 0.01, 1])
-async def test_a_second_cancel_does_not_stop_the_first(desk, account, again_s):
+async def test_a_second_cancel_does_not_stop_the_first(groups, account, again_s):
     """The first comes when Batch has just accepted the job, and nobody has been told."""
 
     def cancel_at_once():
-        first = cancel(desk, 1)
+        first = cancel(groups, 1)
         with pytest.raises(StopIteration):
             first.send(None)
 
     loop = asyncio.get_running_loop()
     account.on_submitted = lambda: loop.call_soon(cancel_at_once)
     account.open["terminate_job"].clear()
-    sent = send(desk, 1)
+    sent = send(groups, 1)
     await asyncio.sleep(5)
     assert {"job-0": 1} == account.sizes
     await asyncio.sleep(again_s)
-    again = asyncio.ensure_future(cancel(desk, 1))
+    again = asyncio.ensure_future(cancel(groups, 1))
     await asyncio.sleep(1)
     account.open["terminate_job"].set()
     assert await again in (True, False)
@@ -142,15 +157,15 @@ async def test_a_second_cancel_does_not_stop_the_first(desk, account, again_s):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_at_whatever_step_it_is_cancelled_nothing_runs_in_the_end(desk, account, times):
+async def test_at_whatever_step_it_is_cancelled_nothing_runs_in_the_end(groups, account, times):
     cancelled = 0
     for step in range(60):
         number = 1000 + step
-        sent = send(desk, number)
+        sent = send(groups, number)
         for _ in range(step):
             await asyncio.sleep(0.01 if step % 2 else 0)
         for _ in range(times):
-            await cancel(desk, number)
+            await cancel(groups, number)
             await asyncio.sleep(0)
         try:
             run = await asyncio.wait_for(sent, PATIENCE_S)
@@ -162,37 +177,37 @@ async def test_at_whatever_step_it_is_cancelled_nothing_runs_in_the_end(desk, ac
     assert cancelled > 10
 
 
-async def test_a_job_is_ended_with_a_reason(desk, account):
-    await send(desk, 1, 2)
-    assert await cancel(desk, 2)
+async def test_a_job_is_ended_with_a_reason(groups, account):
+    await send(groups, 1, 2)
+    assert await cancel(groups, 2)
     assert ["job-0"] == account.terminated
     (request,) = account.client.asked("terminate_job")
     assert "cancelled through Covalent" in request["reason"]
 
 
-async def test_the_job_that_is_known_here_counts_whatever_covalent_says(desk, account):
-    await send(desk, 1)
-    assert await cancel(desk, 1, "another")
+async def test_the_job_that_is_known_here_counts_whatever_covalent_says(groups, account):
+    await send(groups, 1)
+    assert await cancel(groups, 1, "another")
     assert ["job-0"] == account.terminated
 
 
-async def test_a_job_of_an_earlier_process_is_ended(desk, account):
-    assert await cancel(desk, 1, "earlier")
+async def test_a_job_of_an_earlier_process_is_ended(groups, account):
+    assert await cancel(groups, 1, "earlier")
     assert ["earlier"] == account.terminated
 
 
-async def test_what_has_ended_is_left_alone(desk, account):
-    await send(desk, 1)
-    desk.forget([("d", 1)])
-    assert not await cancel(desk, 1, "job-0")
-    assert not await cancel(desk, 1)
+async def test_what_has_ended_is_left_alone(groups, account):
+    await send(groups, 1)
+    groups.forget([("d", 1)])
+    assert not await cancel(groups, 1, "job-0")
+    assert not await cancel(groups, 1)
     assert [] == account.terminated
 
 
-async def test_a_refused_request_is_told(desk, account, caplog):
-    await send(desk, 1)
+async def test_a_refused_request_is_told(groups, account, caplog):
+    await send(groups, 1)
     account.client.terminate_job = _refusing
-    assert not await cancel(desk, 1)
+    assert not await cancel(groups, 1)
     assert "job job-0 may still run" in caplog.text
 
 
@@ -203,50 +218,50 @@ async def _refusing(**_):
 # --- arrays --------------------------------------------------------------------------------------
 
 
-async def test_an_array_all_of_which_is_cancelled_ends_with_one_request(desk, account):
-    await send_array(desk, 40)
+async def test_an_array_all_of_which_is_cancelled_ends_with_one_request(groups, account):
+    await send_array(groups, 40)
     (array,) = {job for job, size in account.sizes.items() if size > 1}
-    await asyncio.gather(*(cancel(desk, number) for number in range(40)))
+    await asyncio.gather(*(cancel(groups, number) for number in range(40)))
     assert set(account.sizes) == set(account.terminated)
     assert len(account.sizes) == len(account.terminated)
     assert array in account.terminated
 
 
-async def test_a_child_ends_alone(desk, account):
-    runs = await send_array(desk, 5)
-    child = runs[3].job.id
+async def test_a_child_ends_alone(groups, account):
+    runs = await send_array(groups, 5)
+    child = runs[3].handle.id
     assert ":" in child
-    assert await cancel(desk, 3)
+    assert await cancel(groups, 3)
     assert [child] == account.terminated
 
 
-async def test_all_that_is_left_of_an_array_ends_with_one_request(desk, account, opened):
-    runs = await send_array(desk, 40)
-    ended = [number for number in range(40) if ":" in runs[number].job.id][:5]
+async def test_all_that_is_left_of_an_array_ends_with_one_request(groups, account, opened):
+    runs = await send_array(groups, 40)
+    ended = [number for number in range(40) if ":" in runs[number].handle.id][:5]
     for number in ended:
-        submission, index = runs[number].job._place
+        submission, index = runs[number].handle._place
         opened.store(submission.where.bucket).arrived.append(
             Arrived(submission.where.bundle, index, 10)
         )
     await asyncio.sleep(10)
     for number in ended:
-        assert runs[number].job.done()
-        desk.forget([("d", number)])
+        assert runs[number].handle.has_ended
+        groups.forget([("d", number)])
     left = [number for number in range(40) if number not in ended]
-    await asyncio.gather(*(cancel(desk, number, runs[number].job.id) for number in range(40)))
+    await asyncio.gather(*(cancel(groups, number, runs[number].handle.id) for number in range(40)))
     assert len(account.terminated) <= len(account.sizes)
-    parents = {runs[number].job.id.partition(":")[0] for number in left}
+    parents = {runs[number].handle.id.partition(":")[0] for number in left}
     assert parents == set(account.terminated)
 
 
 # --- the end of the loop -------------------------------------------------------------------------
 
 
-async def test_a_request_on_its_way_survives_the_loops_end(desk, account, opened):
+async def test_a_request_on_its_way_survives_the_loops_end(groups, account, opened):
     """`asyncio.run` cancels every task once, and then waits for them."""
-    await send(desk, 1)
+    await send(groups, 1)
     account.open["terminate_job"].clear()
-    asked = asyncio.ensure_future(cancel(desk, 1))
+    asked = asyncio.ensure_future(cancel(groups, 1))
     await asyncio.sleep(1)
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -260,23 +275,23 @@ async def test_a_request_on_its_way_survives_the_loops_end(desk, account, opened
 # --- after a restart -----------------------------------------------------------------------------
 
 
-async def test_nodes_of_one_job_are_one_run(desk):
-    first = desk.adopt(SETTINGS, ("d", 1), "job-7")
-    assert first.job.id == "job-7"
-    assert first is desk.adopt(SETTINGS, ("d", 2), "job-7")
+async def test_nodes_of_one_job_are_one_run(groups):
+    first = groups.adopt(SETTINGS, ("d", 1), "job-7")
+    assert first.handle.id == "job-7"
+    assert first is groups.adopt(SETTINGS, ("d", 2), "job-7")
     assert [("d", 1), ("d", 2)] == list(first.keys)
-    other = desk.adopt(SETTINGS, ("d", 3), "job-8")
+    other = groups.adopt(SETTINGS, ("d", 3), "job-8")
     assert other is not first
 
 
-async def test_what_is_under_way_or_has_ended_is_not_adopted(desk):
-    run = await send(desk, 1)
-    assert desk.adopt(SETTINGS, ("d", 1), run.job.id) is None
-    desk.forget([("d", 1)])
-    assert desk.adopt(SETTINGS, ("d", 1), run.job.id) is None
+async def test_what_is_under_way_or_has_ended_is_not_adopted(groups):
+    run = await send(groups, 1)
+    assert groups.adopt(SETTINGS, ("d", 1), run.handle.id) is None
+    groups.forget([("d", 1)])
+    assert groups.adopt(SETTINGS, ("d", 1), run.handle.id) is None
 
 
-async def test_an_adopted_job_is_cancelled(desk, account):
-    desk.adopt(SETTINGS, ("d", 1), "job-7:3")
-    assert await cancel(desk, 1)
+async def test_an_adopted_job_is_cancelled(groups, account):
+    groups.adopt(SETTINGS, ("d", 1), "job-7:3")
+    assert await cancel(groups, 1)
     assert ["job-7:3"] == account.terminated

@@ -13,18 +13,14 @@ from covalent._workflow.transportable_object import TransportableObject
 
 from farcall.covalent import assets
 from farcall.covalent.assets import TaskGroup
-from farcall.covalent.group_job import CancelledGroupError, Key, Run
+from farcall.covalent.group_run import CancelledGroupError
 from farcall.covalent.node_results import telling
 from farcall.covalent.plugin import database
 from farcall.covalent.plugin.options import ConfiguredExecutor
-from farcall.covalent.task_groups import desk
+from farcall.covalent.task_groups import under_way
 from farcall.engine.session import session_for
 from farcall.model.errors import FarcallError
-from farcall.model.workflows import Workflow
 from farcall_runtime.electron import Node
-
-_prepared: dict[Key, tuple[TaskGroup, Workflow | None]] = {}
-"""Tasks between `DirectExecutor.run` and `DirectExecutor.submit_task`."""
 
 
 class DirectExecutor(ConfiguredExecutor):
@@ -61,7 +57,7 @@ class DirectExecutor(ConfiguredExecutor):
         workflow = None
         if by_server:
             workflow = (await asyncio.to_thread(database.stored, key[0], key[1:])).workflow
-        _prepared[key] = group, workflow
+        under_way().add(self.settings, [key], group, workflow)
         job_id = await self.submit_task(task_metadata, {})
         if by_server:
             await database.note_job(*key, self.stored, job_id)
@@ -102,12 +98,21 @@ class DirectExecutor(ConfiguredExecutor):
             The job's ID.
 
         Raises:
+            TaskCancelledError: It was cancelled meanwhile.
             FarcallError: There is no such task.
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        run = await self._submit((task_metadata["dispatch_id"], task_metadata["node_id"]))
-        return run.job_id
+        key = task_metadata["dispatch_id"], task_metadata["node_id"]
+        run = under_way().find(key)
+        if run is None or run.group is None:
+            raise FarcallError(
+                f"node {key[1]} of dispatch {key[0]} was not made ready; run() does that"
+            )
+        try:
+            return await under_way().submit(run)
+        except CancelledGroupError:
+            raise TaskCancelledError from None
 
     async def query_result(self, task_metadata: Mapping[str, Any]) -> tuple[Any, str, str]:
         """Wait for a task's end.
@@ -125,13 +130,13 @@ class DirectExecutor(ConfiguredExecutor):
             ServiceError: AWS refused a call.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
-        run = desk().find(key)
+        run = under_way().find(key)
         if run is None:
             raise FarcallError(f"no job of node {key[1]} of dispatch {key[0]} is under way here")
         try:
             end = (await run.ends())[key[1]]
         finally:
-            desk().forget([key])
+            under_way().forget([key])
         stdout, stderr = (each.decode(errors="replace") for each in (end.stdout, end.stderr))
         if end.cancelled:
             raise TaskCancelledError(end.error)
@@ -141,7 +146,7 @@ class DirectExecutor(ConfiguredExecutor):
                 self.task_stderr.write(f"{stderr}{end.error}\n")
             raise TaskRuntimeError(end.error)
         value = TransportableObject.deserialize(bytes(end.value))
-        run.take(key[1])
+        await run.take(key[1])
         return value, stdout, stderr
 
     async def get_status(self, job_id: str) -> tuple[str, int]:
@@ -157,18 +162,6 @@ class DirectExecutor(ConfiguredExecutor):
         session = await session_for(self.settings)
         detail = await session.describe(job_id)
         return detail.status.value, -1 if detail.exit_code is None else detail.exit_code
-
-    async def _submit(self, key: Key) -> Run:
-        prepared = _prepared.pop(key, None)
-        if prepared is None:
-            raise FarcallError(
-                f"node {key[1]} of dispatch {key[0]} was not made ready; run() does that"
-            )
-        try:
-            group, workflow = prepared
-            return await desk().submit(self.settings, [key], group, workflow=workflow)
-        except CancelledGroupError:
-            raise TaskCancelledError from None
 
 
 def _from_objects(

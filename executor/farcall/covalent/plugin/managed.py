@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from covalent._shared_files.config import get_config
@@ -14,21 +13,19 @@ from covalent.executor.schemas import ResourceMap, TaskSpec, TaskUpdate
 
 from farcall.covalent import assets
 from farcall.covalent.assets import TaskGroup
-from farcall.covalent.group_job import CancelledGroupError, Key, Run
+from farcall.covalent.group_run import CancelledGroupError, GroupRun, Key
 from farcall.covalent.node_results import NodeEnd, as_utf8, telling
 from farcall.covalent.plugin import database, restart
 from farcall.covalent.plugin.options import ConfiguredExecutor
-from farcall.covalent.task_groups import desk
+from farcall.covalent.task_groups import planned_handle, under_way
 from farcall.model.workflows import Workflow
+from farcall_runtime.contract import Location
 from farcall_runtime.electron import Node
 from farcall_runtime.envelope import Buffer
 
 T = TypeVar("T")
 
 _JOB_ID, _COLLECTED, _DELEGATED, _STATUS = "job_id", "collected", "delegated", "status"
-
-_collections: dict[Key, bytes] = {}
-"""Values of nodes that were no job."""
 
 
 class ManagedExecutor(ConfiguredExecutor):
@@ -41,7 +38,7 @@ class ManagedExecutor(ConfiguredExecutor):
 
         It is to copy none: `send` reads them where they lie.
         """
-        desk().gate.announce()
+        under_way().debouncer.announce()
         return ""
 
     async def send(
@@ -80,16 +77,18 @@ class ManagedExecutor(ConfiguredExecutor):
         if any(each.is_for_server for each in electrons):
             return await _delegate(task_specs, resources, task_group_metadata)
         if len(electrons) == 1 and electrons[0].is_collection:
-            value = await asyncio.to_thread(group.collect)
-            _collections[keys[0]] = value
-            return {_COLLECTED: True}
+            return {_COLLECTED: await asyncio.to_thread(group.collect)}
+        stored = self.stored
+
+        async def note_place(where: Location, index: int) -> None:
+            await database.note_job(*keys[-1], stored, planned_handle(where, index))
+
+        run = under_way().add(settings, keys, group, workflow)
         try:
-            note = partial(database.note_job, *keys[-1], self.stored)
-            run = await desk().submit(settings, keys, group, note, workflow)
+            job_id = await under_way().submit(run, note_place)
         except CancelledGroupError:
             raise TaskCancelledError from None
-        job_id = run.job_id
-        await note(job_id)
+        await database.note_job(*keys[-1], stored, job_id)
         return {_JOB_ID: job_id}
 
     async def poll(self, task_group_metadata: Mapping[str, Any], data: Any) -> Any:
@@ -110,12 +109,12 @@ class ManagedExecutor(ConfiguredExecutor):
         if _DELEGATED in data:
             raise NotImplementedError  # by which Covalent means: you will be told
         keys = _keys(task_group_metadata)
-        run = desk().find(keys[0])
+        run = under_way().find(keys[0])
         try:
             with telling():
                 cancelled = run is not None and await _shown(run, run.was_cancelled())
         except Exception:  # Covalent ends the nodes, and does not ask for them again
-            desk().forget(keys, ended=False)
+            under_way().forget(keys, ended=False)
             raise
         if cancelled:
             raise TaskCancelledError
@@ -156,15 +155,16 @@ class ManagedExecutor(ConfiguredExecutor):
             Whether something is being ended, or will not be begun.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
-        run = desk().find(key)
+        run = under_way().find(key)
         settings = run.settings if run else self.settings
-        return await desk().cancel(settings, key, job_handle)
+        return await under_way().cancel(settings, key, job_handle)
 
     async def _receive(self, key: Key, group: int, data: Any) -> TaskUpdate | None:
         """Return how one node ended; None where others will tell, or it begins anew."""
-        if key in _collections:
-            return await _update(key, RESULT_STATUS.COMPLETED, {"output": _collections.pop(key)})
-        run = desk().find(key)
+        collected = data.get(_COLLECTED) if isinstance(data, dict) else None
+        if isinstance(collected, bytes):  # which no request's body can hold
+            return await _update(key, RESULT_STATUS.COMPLETED, {"output": collected})
+        run = under_way().find(key)
         if run is None and data is None:
             return await _update(key, RESULT_STATUS.CANCELLED, {})
         if run is None:
@@ -178,25 +178,25 @@ class ManagedExecutor(ConfiguredExecutor):
             await self._append_logs(key[0], end)
             update = await _tell(key, end)
         except BaseException:  # Covalent ends the node, or may be asked to look again
-            desk().forget([key], ended=False)
+            under_way().forget([key], ended=False)
             raise
-        desk().forget([key])
-        run.take(key[1])
+        under_way().forget([key])
+        await run.take(key[1])
         return update
 
-    async def _rejoin(self, key: Key, group: int) -> Run | None:
+    async def _rejoin(self, key: Key, group: int) -> GroupRun | None:
         """Join a node's job again, or have a node without one started again."""
         await restart.look_for_orphans(key[0])
         if restart.has_ended(*key):
             return None
         stored = await asyncio.to_thread(database.read_job, *key)
-        job_id = await desk().find_job(self.settings, stored.handle)
+        job_id = await under_way().find_job(self.settings, stored.handle)
         if job_id is not None:
             if job_id != stored.handle:
                 await database.note_job(*key, self.stored, job_id)
             if stored.is_cancelled:
-                await desk().note_cancelled(self.settings, job_id)
-            return desk().adopt(self.settings, key, job_id)
+                await under_way().note_cancelled(self.settings, job_id)
+            return under_way().adopt(self.settings, key, job_id)
         await restart.start_again(key[0], group)
         return None
 
@@ -209,7 +209,7 @@ class ManagedExecutor(ConfiguredExecutor):
         await self.write_streams_to_file(texts, files, dispatch_id, folder)
 
 
-async def _shown(run: Run, wait: Awaitable[T]) -> T:
+async def _shown(run: GroupRun, wait: Awaitable[T]) -> T:
     """Wait for a run's end; its nodes show meanwhile what keeps it from being known."""
     run.tell = lambda text: database.note_trouble(run.keys, text)
     try:

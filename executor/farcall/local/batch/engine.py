@@ -11,14 +11,13 @@ Sources:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from farcall.local import names
 from farcall.local.batch.dependencies import Dependencies
 from farcall.local.batch.errors import ClientError
 from farcall.local.batch.jobs import Job, Jobs, Status, Submission
 from farcall.local.runners.execution import Ending, Execution, World
-from farcall.local.runners.gang import AnyExecution, Gang
 from farcall.local.runners.processors import Processors
 
 CHILD_FAILED = "Array Child Job failed"
@@ -44,7 +43,7 @@ class Engine:
         )
         self._world = world
         self._dependencies = Dependencies(self.jobs)
-        self._executions: dict[Job, AnyExecution] = {}
+        self._executions: dict[Job, Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -76,24 +75,17 @@ class Engine:
             self.cancel(child, reason)
 
     def terminate(self, job: Job, reason: str) -> None:
-        """Stop a job that has a container; cancel one that has none.
-
-        Of a multi-node parallel job all nodes are stopped. A node is stopped alone; the job fails
-        if it is the main node.
-        """
+        """Stop a job that has a container; cancel one that has none."""
         if job.status.final:
             return
         self._withdraw(job, "isTerminated", reason)
         if job in self._executions:
             self._executions[job].stop(Ending(job.withdrawn_reason or reason, final=True))
-        for child in (*job.children, *job.nodes.values()):
+        for child in job.children:
             self.terminate(child, reason)
 
     def reclaim(self, job: Job) -> None:
-        """Take away the host of a job under way, as a spot reclaim does.
-
-        Of a multi-node parallel job it is the main node's.
-        """
+        """Take away the host of a job under way, as a spot reclaim does."""
         if job not in self._executions:
             raise ClientError(f"Job {job.id} is not under way.")
         self._executions[job].lose_host()
@@ -124,75 +116,53 @@ class Engine:
             self._accept(child)
 
     def _make_runnable(self, job: Job, *, again: bool = False) -> None:
-        job.current = job.started_at = None
         job.enter(Status.RUNNABLE)
         self._after(Status.RUNNABLE, lambda: self._queue(job, again=again))
 
     def _queue(self, job: Job, *, again: bool) -> None:
         if job.status is Status.RUNNABLE:
-            self.processors.add(job, job.submission.vcpus, front=again)
+            self.processors.add(job, job.submission.resources.vcpus, front=again)
             self._dispatch()
 
     def _dispatch(self) -> None:
         while not self._closed and (job := self.processors.take()) is not None:
             # Before the loop turns: whoever ends the job by then is to find what there is to stop.
-            execution = self._executions[job] = self._execution(job)
+            execution = self._executions[job] = Execution(job, self._world)
             job.current = execution.attempt
             job.enter(Status.STARTING)
-            self._spawn(self._execute(job, execution))
+            task = self._loop.create_task(self._execute(job, execution))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _execution(self, job: Job) -> AnyExecution:
-        if job.is_multi_node:
-            return Gang(job, self._world, self._executions, self._spawn)
-        return Execution(job, self._world)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Make a task that is cancelled at the end."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _execute(self, job: Job, execution: AnyExecution) -> None:
-        again = False
+    async def _execute(self, job: Job, execution: Execution) -> None:
         try:
             await execution.run()
-            again = self._conclude(job, execution)
-            await execution.clear()
         finally:
             del self._executions[job]
-            self.processors.give_back(job.submission.vcpus)
-        if again:
-            self._release(job, again=True)
+            self.processors.give_back(job.submission.resources.vcpus)
+        self._conclude(job, execution)
         self._dispatch()
 
-    def _conclude(self, job: Job, execution: AnyExecution) -> bool:
-        """Note an attempt that has ended, and the job's end unless it is tried again.
-
-        Returns:
-            Whether it is tried again.
-        """
+    def _conclude(self, job: Job, execution: Execution) -> None:
         attempt = execution.attempt
         job.attempts += (attempt,)
         status_reason = attempt.status_reason or ""
         if execution.succeeded:
-            self._finish(job, Status.SUCCEEDED, status_reason, attempt.stopped_at)
-            return False
-        again = not execution.final and job.submission.retry.wants_another(
+            self._finish(job, Status.SUCCEEDED, status_reason)
+        elif not execution.final and job.submission.retry.wants_another(
             len(job.attempts),
             status_reason=status_reason,
             reason=attempt.reason or "",
             exit_code="" if attempt.exit_code is None else str(attempt.exit_code),
-        )
-        if not again:
-            self._finish(job, Status.FAILED, status_reason, attempt.stopped_at)
-        return again
+        ):
+            job.current = job.started_at = None
+            self._make_runnable(job, again=True)
+        else:
+            self._finish(job, Status.FAILED, status_reason)
 
-    def _finish(
-        self, job: Job, status: Status, reason: str | None, stopped_at: int | None = None
-    ) -> None:
+    def _finish(self, job: Job, status: Status, reason: str | None) -> None:
         job.status_reason = reason
-        job.stopped_at = stopped_at or names.now_ms()
+        job.stopped_at = names.now_ms()
         job.enter(status)
         # Told later, because a chain of 10,000 failing dependencies is deeper than the stack.
         self._loop.call_soon(self._tell, job)
@@ -228,11 +198,11 @@ class Engine:
         elif job.waiting_for == 0 and job.status is Status.PENDING:
             self._release(job)
 
-    def _release(self, job: Job, *, again: bool = False) -> None:
+    def _release(self, job: Job) -> None:
         if job.withdrawn:
             self._finish(job, Status.FAILED, job.withdrawn_reason)
         else:
-            self._make_runnable(job, again=again)
+            self._make_runnable(job)
 
     def _withdraw(self, job: Job, flag: str, reason: str) -> None:
         """Accept the wish that a job should not run, and fulfil it where nothing holds it."""

@@ -1,8 +1,7 @@
 """Job queues and compute environments: as much as a second queue needs.
 
 Every queue feeds the same processors of this machine, whatever its compute environment says, and
-its priority is kept but not used. So multi-node parallel jobs run in environments, too, in which
-AWS has none: unmanaged ones, and those of Spot instances.
+its priority is kept but not used.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html

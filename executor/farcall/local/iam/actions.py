@@ -236,18 +236,9 @@ def _registering(document: dict[str, Any]) -> list[Need]:
     found = [Need("batch:RegisterJobDefinition", arn)]
     if document.get("tags"):
         found.append(Need("batch:TagResource", arn))
-    groups = (document.get("nodeProperties") or {}).get("nodeRangeProperties") or []
-    containers = [
-        document.get("containerProperties"),
-        *(group.get("container") for group in groups),
-    ]
+    container = document.get("containerProperties") or {}
     passed = {"iam:PassedToService": ECS_TASKS}
-    roles = [
-        container.get(name)
-        for container in containers
-        if container
-        for name in ("jobRoleArn", "executionRoleArn")
-    ]
+    roles = (container.get("jobRoleArn"), container.get("executionRoleArn"))
     return found + [Need("iam:PassRole", role, passed) for role in roles if role]
 
 

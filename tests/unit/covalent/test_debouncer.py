@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from farcall.covalent.burst import Gate
+from farcall.covalent.debouncer import Debouncer
 
 
 class Tasks:
-    """Tasks on their way through a gate, with the moments at which they were let through."""
+    """Tasks on their way through a debouncer, with the moments at which they were let through."""
 
     def __init__(self, clock):
-        self.gate = Gate()
+        self.debouncer = Debouncer()
         self.through = []
         self._begin = clock.now()
         self._now = clock.now
@@ -22,7 +22,7 @@ class Tasks:
     def come(self):
         async def one():
             came = self.now()
-            await self.gate.passing()
+            await self.debouncer.passing()
             self.through.append((came, self.now()))
 
         self.waits.append(asyncio.ensure_future(one()))
@@ -55,7 +55,7 @@ async def test_a_task_on_its_own_passes_at_once(tasks):
 
 
 async def test_an_announcement_alone_holds_nobody(tasks):
-    tasks.gate.announce()
+    tasks.debouncer.announce()
     await tasks.come()
     assert [(0, 0)] == tasks.through
 
@@ -110,7 +110,7 @@ async def test_what_is_announced_is_waited_for(tasks):
     held = tasks.come()
     for _ in range(4):
         await asyncio.sleep(0.2)
-        tasks.gate.announce()
+        tasks.debouncer.announce()
     announced = tasks.come()
     await asyncio.gather(held, announced)
     assert tasks.through[-1][1] == tasks.through[-2][1]

@@ -6,28 +6,28 @@ import asyncio
 
 import pytest
 
-from farcall.covalent.group_job import Run
+from farcall.covalent.group_run import GroupRun
+from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import ServiceError
 from tests.unit.covalent.account import SETTINGS
 
 
-class Unfetchable:
+class Unfetchable(TaskHandle):
     """A job whose answer is there, and S3 refuses to hand it out."""
 
-    id = "job-0"
-
     def __init__(self, code, status=400):
+        super().__init__("job-0", SETTINGS)
         self.error = ServiceError("GetObject of it failed", code=code, status=status)
         self.tries = 0
 
-    async def delivered(self):
+    async def delivered(self, fetch):
         self.tries += 1
         raise self.error
 
 
 async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(opened):
     told = []
-    run = Run(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
+    run = GroupRun(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
     run.tell = told.append
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -42,5 +42,5 @@ async def test_what_cannot_be_fetched_for_a_while_is_told_and_given_up_at_last(o
 async def test_what_can_never_be_fetched_is_given_up_at_once(opened, code):
     job = Unfetchable(code, 403)
     with pytest.raises(ServiceError, match="GetObject"):
-        await Run(SETTINGS, [("d", 1)], job).ends()
+        await GroupRun(SETTINGS, [("d", 1)], job).ends()
     assert 1 == job.tries

@@ -11,7 +11,7 @@ _QUIET_S = 0.3
 _FIRST_HOLD_S, _LONGEST_HOLD_S = 0.2, 2.0
 
 
-class Gate:
+class Debouncer:
     """Holds tasks back for a moment, but only where others came just before them.
 
     Covalent's server hands over the tasks of a dispatch one after the other, some 0.1 to 0.2 s

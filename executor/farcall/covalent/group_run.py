@@ -1,0 +1,147 @@
+"""Run of a task group of Covalent's: one that is to become a job, is one, or has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from farcall.aws import refusals
+from farcall.covalent import node_results
+from farcall.covalent.assets import TaskGroup
+from farcall.covalent.node_results import NodeEnd
+from farcall.engine.delivered import Delivered
+from farcall.engine.session import Session
+from farcall.engine.task_handle import TaskHandle
+from farcall.engine.watch import Arrival, Patience, UnseenError
+from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
+from farcall.model.workflows import Workflow
+
+_log = logging.getLogger("farcall")
+
+Key = tuple[str, int]
+"""Dispatch and number of a node."""
+
+_AGAIN_S = 5.0
+"""After so long what could not be fetched is fetched again."""
+
+
+class CancelledGroupError(Exception):
+    """The task group was cancelled before it became a job."""
+
+
+class GroupRun:
+    """One task group that is to become a job, is one, or has ended.
+
+    What came of it stays bytes, and its objects stay until Covalent has them.
+
+    Args:
+        settings: The options.
+        keys: Its nodes.
+        handle: Its job, if there is one.
+
+    Attributes:
+        settings: As the argument.
+        keys: As the argument.
+        handle: Its job, once Batch has accepted it.
+        group: What its nodes do, until it is submitted.
+        workflow: What Covalent says they belong to; None where its server has no part in it.
+        submitting: Its submission, once that has begun.
+        cancelled: Whether somebody cancelled it through Covalent.
+        tell: Takes what keeps its end from being known, while it is waited for, and an empty text
+            when nothing does any more.
+    """
+
+    def __init__(
+        self, settings: Settings, keys: Sequence[Key], handle: TaskHandle | None = None
+    ) -> None:
+        self.settings = settings
+        self.keys = keys
+        self.handle = handle
+        self.group: TaskGroup | None = None
+        self.workflow: Workflow | None = None
+        self.submitting: asyncio.Task[TaskHandle] | None = None
+        self.cancelled = False
+        self.tell: Callable[[str], None] = lambda _: None
+        self._numbers: set[int] = set()
+        self._taken: set[int] = set()
+        self._spent: list[str] = []
+
+    @property
+    def accepted(self) -> TaskHandle | None:
+        """Its job; also one that was accepted a moment ago, so that nobody has been told yet."""
+        done = self.submitting
+        if self.handle is not None or done is None or done.cancelled() or done.exception():
+            return self.handle
+        return done.result()
+
+    def take_back(self) -> bool:
+        """Cancel it; tell whether that is all, because there is no job yet."""
+        again, self.cancelled = self.cancelled, True
+        if self.group is not None:
+            return True
+        if self.submitting is None or self.submitting.done():
+            return False
+        if not again:  # which would stop the request that ends a job just accepted
+            self.submitting.cancel()
+        return True
+
+    async def was_cancelled(self) -> bool:
+        """Wait for the end, and tell whether the job was terminated, here or elsewhere."""
+        result = (await self._delivered()).results[0]
+        return isinstance(result.error, JobCancelledError)
+
+    async def ends(self) -> dict[int, NodeEnd]:
+        """Wait for the end, and return how each node ended."""
+        delivered = await self._delivered()
+        numbers = [number for _, number in self.keys]
+        found = node_results.ends(
+            delivered.results[0], numbers, delivered.stdout, delivered.stderr
+        )
+        self._numbers = {end.node for end in found}
+        succeeded = all(end.value is not None for end in found)
+        self._spent = delivered.all_spent if succeeded else []
+        return {end.node: end for end in found}
+
+    async def take(self, node: int) -> None:
+        """Note that Covalent has been told of a node's end.
+
+        After the last one the objects are deleted, if all went well.
+        """
+        self._taken.add(node)
+        if self._taken >= self._numbers and self.handle is not None:
+            try:
+                session, submission, index = await self.handle.find()
+            except FarcallError as error:
+                _log.warning("delivered objects may stay in the bucket: %s", error)
+            else:
+                session.discard(self.settings, submission, index, self._spent)
+
+    async def _delivered(self) -> Delivered:
+        if self.handle is None:
+            raise CancelledGroupError
+        trouble = (await self.handle.session()).tracker.trouble
+        patience = Patience(trouble)
+        with trouble.told_to(self.tell):
+            try:
+                while True:
+                    try:
+                        return await self.handle.delivered(self._fetch)
+                    except ServiceError as error:  # nobody would ask a second time
+                        passes = refusals.may_pass(error) or refusals.is_of_credentials(error)
+                        if isinstance(error, UnseenError):
+                            raise
+                        if not (passes and patience.bear(error)):
+                            kept = f"what job {self.handle.id} has stored is kept"
+                            raise refusals.like(error, f"{error}; {kept}") from error
+                    await asyncio.sleep(_AGAIN_S)
+            finally:
+                patience.end()
+
+    async def _fetch(
+        self, session: Session, submission: Submission, index: int, arrival: Arrival
+    ) -> Delivered:
+        read, spool = node_results.read, self.settings.cache_dir
+        return await session.fetch(submission, index, arrival, read, spool)
