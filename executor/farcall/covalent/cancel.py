@@ -17,7 +17,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, node_at
 from farcall.operations.catalog import Entry
-from farcall.storage import bundles as calls
+from farcall.storage import bundles
 from farcall_runtime.envelope import EnvelopeError
 
 _UNSAID = "its bundle does not say which task of the dispatch it is"
@@ -134,9 +134,9 @@ async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, li
             submissions[job_id] = Submission.whole(entry.detail)
         except FarcallError as error:
             found[job_id] = str(error)
-    bundles = {each.where: each for each in submissions.values()}
-    read = await asyncio.gather(*(_facts(session, each) for each in bundles.values()))
-    listed = dict(zip(bundles, read, strict=True))
+    one_of_each = {each.where: each for each in submissions.values()}
+    read = await asyncio.gather(*(_facts(session, each) for each in one_of_each.values()))
+    listed = dict(zip(one_of_each, read, strict=True))
     for job_id, submission in submissions.items():
         facts = listed[submission.where]
         if isinstance(facts, str):
@@ -153,7 +153,7 @@ async def _facts(session: Session, submission: Submission) -> dict[str, Any] | s
     """Return what a bundle says of its tasks, or why that is not known."""
     where = submission.where
     try:
-        found = await calls.facts_of(session.store(where.bucket), submission)
+        found = await bundles.facts_of(session.store(where.bucket), submission)
     except EnvelopeError as error:
         return f"{where.url} does not say which task of the dispatch it is ({error})"
     except FarcallError as error:

@@ -40,31 +40,23 @@ class NodeEnd:
     stderr: Bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True)
-class _Read:
-    """One node in a verified outcome, with its own part of the output."""
-
-    node: int
-    value: Buffer | None = field(repr=False)
-    error: str
-    stdout: Bytes = field(repr=False)
-    stderr: Bytes = field(repr=False)
-
-
 def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
-    """Turn a verified outcome into one result, for `ends`; see `farcall.payload.results.read`."""
+    """Turn a verified outcome into one result, for `ends`; see `farcall.payload.results.read`.
+
+    The group is one call, and a list of a `NodeEnd` for each node is its value.
+    """
     records = meta.get("results") or [{}]
     if "nodes" not in records[0]:
         return results.read(meta, value, job)
     why = None if meta["status"] == OutcomeStatus.DONE else endings.of_process(meta)
     archives = iter(envelope.unpack(value))
-    found = []
+    found: list[NodeEnd] = []
     shares = _shares(meta, job)
     for record, own in zip(records[0]["nodes"], shares, strict=True):
         succeeded = record["status"] == CallStatus.RETURNED
         archive = next(archives) if succeeded else None
         error = "" if succeeded else _tell(record, own, why)
-        found.append(_Read(record["node"], archive, error, own.stdout, own.stderr))
+        found.append(NodeEnd(record["node"], False, archive, error, own.stdout, own.stderr))
     return [Result(found)]
 
 
@@ -90,18 +82,13 @@ def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> 
         stdout: What the job wrote.
         stderr: The same of the other stream.
     """
-    if result.error is not None:
-        error = result.error
-        cancelled = isinstance(error, JobCancelledError)
-        return [
-            NodeEnd(node, cancelled, None, failures.in_words(error), stdout, stderr)
-            for node in nodes
-        ]
-    found: list[_Read] = result.value
-    return [
-        NodeEnd(each.node, False, each.value, each.error, each.stdout, each.stderr)
-        for each in found
-    ]
+    error = result.error
+    if error is None:
+        found: list[NodeEnd] = result.value
+        return found
+    cancelled = isinstance(error, JobCancelledError)
+    text = failures.in_words(error)
+    return [NodeEnd(node, cancelled, None, text, stdout, stderr) for node in nodes]
 
 
 @contextlib.contextmanager
