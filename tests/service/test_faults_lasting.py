@@ -40,7 +40,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_TERMINATE_FOR_S", 1.0)
     monkeypatch.setattr(client, "LOOK_FOR_S", 1.0)
     monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.1, 0.3))
-    monkeypatch.setitem(paced_client.Lane.call.__kwdefaults__, "patience_s", 1.0)
+    monkeypatch.setitem(paced_client.PacedClient.call.__kwdefaults__, "patience_s", 1.0)
     monkeypatch.setattr(paced_client, "_REFUSED_FOR_S", 2.0)
     monkeypatch.setattr(watch, "_GIVE_UP_S", 3.0)
 

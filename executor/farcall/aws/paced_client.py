@@ -1,7 +1,7 @@
-"""Rate-limited client: calls in lanes that don't wait for each other, each with its retry policy.
+"""Rate-limited client: each one keeps a pace and a retry policy of its own.
 
 The client sends once, so that each answer is seen here: a refusal for coming too fast slows the
-lane down and is no failure, whatever the operation; where an answer is missing, only the caller
+client down and is no failure, whatever the operation; where an answer is missing, only the caller
 knows whether the operation may be repeated.
 """
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("farcall")
 
 _THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitExceeded"}
 _AT_ONCE = 40
-"""Calls of one lane on their way at once; a client has connections for three lanes."""
+"""Calls of one client on their way at once; a client has connections for three."""
 _PATIENCE_S = 10.0
 _FIRST_WAIT_S = 0.3
 _SAY_S = 60.0
@@ -30,8 +30,8 @@ _SAY_FAILING_S = 15.0
 """Longer than most calls are tried again: who makes them has words of their own."""
 
 _REFUSED_FOR_S = 3600.0
-"""So long a lane bears nothing but refusals for coming too fast. The pace is down to a call in two
-seconds after the first minute of that, so it is not the lane that is too fast."""
+"""So long a client bears nothing but refusals for coming too fast. The pace is down to a call in
+two seconds after the first minute of that, so it is not the client that is too fast."""
 
 
 class Limiter:
@@ -136,7 +136,7 @@ class Meter:
             self._times.popleft()
 
 
-class Lane:
+class PacedClient:
     """Calls that are made one behind the other, at a pace of their own.
 
     Args:
@@ -160,7 +160,7 @@ class Lane:
         """Make a call that must not be repeated where it may have been carried out.
 
         A call that was refused for coming too fast was not carried out, and is made again, for
-        an hour if no call of the lane gets through.
+        an hour if no call of it gets through.
 
         Args:
             operation: The client's method, such as ``"submit_job"``.
@@ -218,7 +218,7 @@ class Lane:
 
     def _note_refused(self, error: ServiceError) -> None:
         now = clock.now()
-        # A lane that was not used for long, because a call was withdrawn, was refused nothing.
+        # One that was not used for long, because a call was withdrawn, was refused nothing.
         if self._refused_since is None or now - self._refused_at > _SAY_S:
             self._refused_since = self._said_at = now
         self._refused_at = now

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Window:
+class ByteBudget:
     """Lets tasks in up to a number of bytes, first come, first served.
 
     One at least is always inside, however large it is.
@@ -23,9 +23,9 @@ class Window:
         self._inside = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    async def enter(self, size_bytes: int) -> Place:
+    async def enter(self, size_bytes: int) -> Reservation:
         """Wait for room, and take it."""
-        place = Place(self)
+        place = Reservation(self)
         await place.grow(size_bytes)
         return place
 
@@ -68,16 +68,16 @@ class Window:
         self._inside += number
 
 
-class Place:
-    """The room that one task has in a window.
+class Reservation:
+    """The room that one task has in a budget.
 
     Attributes:
         size_bytes: How much it is.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self.size_bytes = 0
-        self._window = window
+        self._budget = budget
         self._is_inside = False
 
     async def grow(self, more_bytes: int) -> None:
@@ -90,12 +90,12 @@ class Place:
             return
         size_bytes = self.size_bytes + more_bytes
         self.leave()
-        await self._window._take(size_bytes)
+        await self._budget._take(size_bytes)
         self.size_bytes, self._is_inside = size_bytes, True
 
     def leave(self) -> None:
         """Give the room back; doing so again does nothing."""
         if self._is_inside:
             self._is_inside = False
-            self._window._give_back(self.size_bytes)
+            self._budget._give_back(self.size_bytes)
             self.size_bytes = 0

@@ -8,8 +8,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.fetcher import Output
-from farcall.engine.logs.attempt_history import Course
-from farcall.engine.logs.reader import Reading
+from farcall.engine.logs.attempt_history import AttemptHistory
+from farcall.engine.logs.reader import LogReader
 from farcall.engine.logs.transcript import LOG, Line, Transcript
 from farcall.engine.session import Session
 from farcall.engine.task_handle import TaskHandle
@@ -127,7 +127,7 @@ class Job(Generic[R]):
             ServiceError: AWS refused a call.
         """
         session, submission, index = await self._handle.find()
-        return await session.calls.read(submission, index)
+        return await session.bundles.read(submission, index)
 
     async def result(self) -> R:
         """Wait for the job's end and return the function's value.
@@ -253,10 +253,10 @@ class Job(Generic[R]):
             yield await transcript.close_kept(ending, kept.stdout, kept.stderr)
             return
         detail = await session.describe(self.id)
-        course = Course(
+        history = AttemptHistory(
             self._handle.session, session, submission, index, detail, self._handle.kept
         )
-        reading = Reading(course, follow=follow)
+        reading = LogReader(history, follow=follow)
         async with contextlib.aclosing(reading.read()) as batches:
             async for batch in batches:
                 yield batch or []

@@ -73,7 +73,7 @@ class Progress:
         self._count = count
         self._trouble = trouble
         self._step_s = timing.progress_s
-        self._view: Bar | Lines | None = None
+        self._view: Bar | LineReport | None = None
         self._showing: asyncio.Task[None] | None = None
 
     def __enter__(self) -> None:
@@ -90,7 +90,7 @@ class Progress:
             if self._view is not None:
                 self._view.close()
 
-    async def _show(self, view: Bar | Lines) -> None:
+    async def _show(self, view: Bar | LineReport) -> None:
         with _harmless():
             while True:
                 self._report.take(self._count())
@@ -163,7 +163,7 @@ def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-class Lines:
+class LineReport:
     """A line on stderr at each tenth of the way, and where that takes long now and then."""
 
     def __init__(self, report: Report) -> None:
@@ -194,13 +194,13 @@ class Lines:
         sys.stderr.flush()
 
 
-def _view_of(report: Report) -> Bar | Lines:
+def _view_of(report: Report) -> Bar | LineReport:
     """Return a bar, or lines where it would only leave control codes."""
     from farcall.client.console import Console  # which has rich, as bars: slow to import
 
     console = Console(stderr=True)
     if not (console.is_jupyter or (console.is_interactive and sys.stderr.isatty())):
-        return Lines(report)
+        return LineReport(report)
     from farcall.client.bars import Bar
 
     return Bar(report, console)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from farcall.aws import refusals
 from farcall.client.progress import Progress
-from farcall.client.sweep_state import Array, Fetched, Ready, Wait
+from farcall.client.sweep_state import Array, Fetched, Ready, SweepState
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
@@ -71,7 +71,7 @@ class Sweep(Generic[R]):
         self._chunksize = chunksize
         self._return_exceptions = return_exceptions
         self._progress = progress
-        self._wait: Wait | None = None
+        self._state: SweepState | None = None
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -85,7 +85,7 @@ class Sweep(Generic[R]):
     @property
     def job_ids(self) -> list[str]:
         """IDs of the jobs submitted so far: array jobs, and a plain one for a single task."""
-        return list(self._wait.arrays) if self._wait is not None else []
+        return list(self._state.arrays) if self._state is not None else []
 
     def results(self) -> AsyncIterator[CallResult[R]]:
         """Iterate over what came of each call, as it comes; a call's own error is not raised.
@@ -130,28 +130,28 @@ class Sweep(Generic[R]):
         if not self._calls:
             return
         session = await session_for(self._settings)
-        if self._wait is not None and not self._wait.is_over:
+        if self._state is not None and not self._state.is_over:
             raise FarcallError(
                 "this sweep is being waited for already; call map again for another"
             )
         timing = session.aws.timing
-        wait = Wait(len(self._calls), self._chunksize, timing, with_output=with_output)
-        self._wait = wait
+        state = SweepState(len(self._calls), self._chunksize, timing, with_output=with_output)
+        self._state = state
         progress: AbstractContextManager[object] = nullcontext()
         if self._progress:
-            count = functools.partial(wait.count, session.tracker.latest)
+            count = functools.partial(state.count, session.tracker.latest)
             trouble = session.tracker.trouble
             progress = Progress(self._name, len(self._calls), count, timing, lambda: trouble.text)
         cause: BaseException | None = None
-        helpers = [asyncio.ensure_future(self._submit(session, wait))]
-        helpers += [asyncio.ensure_future(self._fetch(session, wait)) for _ in range(_FETCHERS)]
+        helpers = [asyncio.ensure_future(self._submit(session, state))]
+        helpers += [asyncio.ensure_future(self._fetch(session, state)) for _ in range(_FETCHERS)]
         try:
             with progress:
                 for _ in self._calls:
-                    yield shape(*await wait.take())
+                    yield shape(*await state.take())
                     if one_by_one:
-                        wait.note_taken()
-            wait.note_taken()
+                        state.note_taken()
+            state.note_taken()
         except BaseException as error:
             cause = None if isinstance(error, GeneratorExit) else error  # of a loop that was left
             raise
@@ -161,16 +161,18 @@ class Sweep(Generic[R]):
             try:
                 await asyncio.gather(*helpers, return_exceptions=True)
             finally:  # the event loop may be at its end, and cancel this, too
-                wait.end()
-                await self._leave(session, wait, cause)
+                state.end()
+                await self._leave(session, state, cause)
 
     @property
     def _name(self) -> str:
         return str(getattr(self._function, "__name__", "task"))
 
-    async def _leave(self, session: Session, wait: Wait, cause: BaseException | None) -> None:
+    async def _leave(
+        self, session: Session, state: SweepState, cause: BaseException | None
+    ) -> None:
         """End what has not ended: nobody waits for it any more."""
-        unfinished = [array for array in wait.arrays.values() if array.unfinished]
+        unfinished = [array for array in state.arrays.values() if array.unfinished]
         for array in unfinished:
             if array.tell is not None:
                 session.tracker.unwatch(array.submission.job_id, array.tell)
@@ -187,12 +189,12 @@ class Sweep(Generic[R]):
         elif unfinished:
             await session.terminations.now(job_ids, "nobody waits for it any more")
 
-    async def _submit(self, session: Session, wait: Wait) -> None:
+    async def _submit(self, session: Session, state: SweepState) -> None:
         """Submit the calls, one array after the other."""
         with session.at_work():
-            await self._submit_all(session, wait)
+            await self._submit_all(session, state)
 
-    async def _submit_all(self, session: Session, wait: Wait) -> None:
+    async def _submit_all(self, session: Session, state: SweepState) -> None:
         try:
             submitter = await session.submitter(self._settings)
             function = await session.in_thread(pickling.pack_function, self._function)
@@ -205,39 +207,41 @@ class Sweep(Generic[R]):
             first = 0
             while first * step < last:
                 submission = await submitter.submit_together(self._settings, self._name, tasks)
-                self._watch(session, wait, submission, first)
+                self._watch(session, state, submission, first)
                 first += submission.size
         except Exception as error:  # whatever it is, the waiting caller is to have it
-            wait.fetched.put_nowait(error)
+            state.fetched.put_nowait(error)
 
-    def _watch(self, session: Session, wait: Wait, submission: Submission, first: int) -> None:
-        array = wait.arrays[submission.job_id] = Array(submission, first, submission.size)
+    def _watch(
+        self, session: Session, state: SweepState, submission: Submission, first: int
+    ) -> None:
+        array = state.arrays[submission.job_id] = Array(submission, first, submission.size)
 
         def tell(index: int, arrival: Arrival) -> None:
             if isinstance(arrival, Ended) and arrival.error:  # it may still run
                 array.is_unseen = array.is_unseen or is_unseen(arrival.error)
             else:
                 array.unfinished -= 1
-            numbers = wait.calls_of(array, index)
+            numbers = state.calls_of(array, index)
             array.ended += len(numbers)
-            wait.arrivals.put_nowait(Ready(submission, index, numbers, arrival))
+            state.arrivals.put_nowait(Ready(submission, index, numbers, arrival))
 
         array.tell = tell
         session.note_submission(submission)
         session.tracker.watch(
-            submission, range(submission.size), self._settings, tell, wait.is_full
+            submission, range(submission.size), self._settings, tell, state.is_full
         )
 
-    async def _fetch(self, session: Session, wait: Wait) -> None:
+    async def _fetch(self, session: Session, state: SweepState) -> None:
         """Fetch outcomes, as fast as the caller takes their values.
 
         What goes wrong with one of them is its own calls' matter: others are fetched all the same.
         """
         while True:
-            ready = await wait.arrivals.get()
+            ready = await state.arrivals.get()
             submission, index = ready.submission, ready.index
             numbers, arrival = ready.numbers, ready.arrival
-            place = await wait.window.enter(arrival.size if isinstance(arrival, Arrived) else 0)
+            place = await state.budget.enter(arrival.size if isinstance(arrival, Arrived) else 0)
             try:
                 delivered = await session.deliver(
                     self._settings,
@@ -246,20 +250,20 @@ class Sweep(Generic[R]):
                     arrival,
                     len(numbers),
                     place.grow,
-                    Output.WHOLE if wait.with_output else Output.NONE,
+                    Output.WHOLE if state.with_output else Output.NONE,
                 )
             except Exception as error:
                 place.leave()
                 if refusals.concerns_all(error):
-                    wait.fetched.put_nowait(error)
+                    state.fetched.put_nowait(error)
                     return
                 passes = isinstance(error, ServiceError) and refusals.may_pass(error)
-                if (passes or refusals.is_of_credentials(error)) and wait.postpone(ready):
+                if (passes or refusals.is_of_credentials(error)) and state.postpone(ready):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             discard = functools.partial(
                 session.discard, self._settings, submission, index, delivered.all_spent
             )
-            wait.put(Fetched(numbers.start, job_id, deque(results), place, discard))
+            state.put(Fetched(numbers.start, job_id, deque(results), place, discard))
             del delivered, results  # the values are the caller's, as soon as they are taken

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from farcall.client.byte_budget import Place, Window
+from farcall.client.byte_budget import ByteBudget, Reservation
 from farcall.client.progress import Counts
 from farcall.engine.watch import Arrival, OnArrival
 from farcall.model import clock
@@ -54,7 +54,7 @@ class Fetched(NamedTuple):
     first: int
     job_id: str
     results: deque[Result]
-    place: Place
+    place: Reservation
     on_taken: Callable[[], None]
 
 
@@ -79,10 +79,10 @@ class Array:
     is_unseen: bool = False
 
 
-class Wait:
+class SweepState:
     """One wait for a sweep. What an earlier one left unfinished may still report to that.
 
-    The window is its own: a loop that waits for another sweep in its body takes nothing meanwhile.
+    The budget is its own: a loop that waits for another sweep in its body takes nothing meanwhile.
 
     Args:
         calls: Number of calls.
@@ -94,7 +94,7 @@ class Wait:
         arrays: The jobs by their IDs.
         arrivals: Tasks that have ended.
         fetched: Those that were fetched, or an error that ends the wait.
-        window: Bounds what is fetched and was not taken.
+        budget: Bounds what is fetched and was not taken.
         is_over: Whether nobody waits any more.
         with_output: As the argument.
     """
@@ -109,7 +109,7 @@ class Wait:
         self.arrays: dict[str, Array] = {}
         self.arrivals: asyncio.Queue[Ready] = asyncio.Queue()
         self.fetched: asyncio.Queue[Fetched | BaseException] = asyncio.Queue()
-        self.window = Window(timing.window_bytes, timing.window_tasks)
+        self.budget = ByteBudget(timing.window_bytes, timing.window_tasks)
         self.is_over = False
         self._failed = 0
         self._now: Fetched | None = None

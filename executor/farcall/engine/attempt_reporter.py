@@ -39,7 +39,7 @@ _LARGEST_BYTES = 1024 * 1024
 """What a larger one holds is the task's output, most of it, and not worth the memory."""
 
 
-class Attempts:
+class AttemptReporter:
     """Warns of failed attempts while the task they belong to goes on.
 
     Args:

@@ -52,7 +52,7 @@ class _TakenError(Exception):
 
 @dataclass(slots=True)
 class _Task:
-    """A task whose end is known, and what its fetching is bound to; see `Courier.deliver`."""
+    """A task whose end is known, and what its fetching is bound to; see `Fetcher.deliver`."""
 
     store: Store
     submission: Submission
@@ -80,7 +80,7 @@ class Output(enum.Enum):
     WHOLE = enum.auto()
 
 
-class Courier:
+class Fetcher:
     """Fetches outcomes.
 
     Args:

@@ -50,7 +50,7 @@ _MANY = 100
 bundles come so often that no pause shorter than for S3 would find them sooner."""
 
 
-class Inbox:
+class OutcomePoller:
     """The outcomes of one run.
 
     Args:
@@ -74,24 +74,24 @@ class Inbox:
         self.trouble = trouble
         self.looking: set[asyncio.Task[None]] = set()
         self._has_told = False
-        self._small = _Lane(self, _NEAREST_S)  # nobody knows yet how near the endpoint is
-        self._large: dict[str, _Lane] = {}
+        self._small = _Lister(self, _NEAREST_S)  # nobody knows yet how near the endpoint is
+        self._large: dict[str, _Lister] = {}
 
     @property
     def crowd(self) -> float:
-        """By how much a lane is to be slower than alone, so that all together keep to bounds."""
+        """By how much a lister is to be slower than alone, so that all together keep to bounds."""
         return max(1.0, len(self._large) / _FEW)
 
     def add(self, watch: Watch) -> None:
         """Look for the outcomes of a watch, which may have been looked for before."""
         bundle = watch.submission.where.bundle
-        lane = self._large.get(bundle, self._small)
-        if lane is self._small and len(watch.waiting) > _MANY:
+        lister = self._large.get(bundle, self._small)
+        if lister is self._small and len(watch.waiting) > _MANY:
             self._small.watches.pop(bundle, None)
-            lane = self._large[bundle] = _Lane(self, _SHORTEST_S)
-        lane.watches[bundle] = watch
-        lane.hurry()
-        lane.start()
+            lister = self._large[bundle] = _Lister(self, _SHORTEST_S)
+        lister.watches[bundle] = watch
+        lister.hurry()
+        lister.start()
 
     def hurry(self, watch: Watch) -> None:
         """Look soon: something has happened, or is about to."""
@@ -100,10 +100,10 @@ class Inbox:
     def forget(self, watch: Watch) -> None:
         """Look no more for what a watch waited for."""
         bundle = watch.submission.where.bundle
-        lane = self._large.pop(bundle, self._small)
-        lane.watches.pop(bundle, None)
-        if not lane.watches:
-            lane.hurry()  # to its end
+        lister = self._large.pop(bundle, self._small)
+        lister.watches.pop(bundle, None)
+        if not lister.watches:
+            lister.hurry()  # to its end
 
     def note_foreign(self, pages: int) -> None:
         """Say once that looking takes longer than it should because others write there.
@@ -129,26 +129,26 @@ class Inbox:
         await asyncio.gather(*self.looking, return_exceptions=True)
 
 
-class _Lane:
+class _Lister:
     """What is looked for at one pace: all small bundles of a run, or one large one.
 
     Args:
-        inbox: Whose lane it is.
+        poller: Whose lister it is.
         first_s: How long before the first look.
 
     Attributes:
         watches: By bundle.
     """
 
-    def __init__(self, inbox: Inbox, first_s: float) -> None:
+    def __init__(self, poller: OutcomePoller, first_s: float) -> None:
         self.watches: dict[str, Watch] = {}
-        self._inbox = inbox
+        self._poller = poller
         self._news = clock.now()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._least_s = first_s
         self._longest_s = _SHORTEST_S
-        self._patience = Patience(inbox.trouble)
+        self._patience = Patience(poller.trouble)
 
     def hurry(self) -> None:
         self._news = clock.now()
@@ -157,8 +157,8 @@ class _Lane:
     def start(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
-            self._inbox.looking.add(self._task)
-            self._task.add_done_callback(self._inbox.looking.discard)
+            self._poller.looking.add(self._task)
+            self._task.add_done_callback(self._poller.looking.discard)
 
     async def _run(self) -> None:
         while self.watches:
@@ -171,7 +171,7 @@ class _Lane:
         self._patience.end()
 
     async def _pause(self) -> None:
-        least_s = self._least_s * self._inbox.crowd
+        least_s = self._least_s * self._poller.crowd
         await asyncio.sleep(least_s)
         in_vain_s = clock.now() - self._news
         late_s = max(min(_SHORTEST_S, _SHARE_AT_FIRST * in_vain_s), _SHARE_OF_WAIT * in_vain_s)
@@ -220,7 +220,7 @@ class _Lane:
         while key:
             # Others may have put any number of keys between the two.
             start = max(_before(key), last)
-            page, last = await self._inbox.store.list_outcomes(self._inbox.root, bundle, start)
+            page, last = await self._poller.store.list_outcomes(self._poller.root, bundle, start)
             pages += 1
             foreign += bool(last and not page)
             now = clock.now()
@@ -232,7 +232,7 @@ class _Lane:
             if last <= start or all(watch.is_full for watch in wanted.values()):
                 break
             key = _first(wanted, last)
-        self._inbox.note_foreign(foreign)
+        self._poller.note_foreign(foreign)
         return pages
 
     def _tell_ends(self, watch: Watch, ends: dict[int, JobDetail | None]) -> None:
@@ -247,7 +247,7 @@ class _Lane:
                 watch.ended.pop(index, None)
                 missing.append(index)
         if missing:
-            self._inbox.on_missing(watch, missing)
+            self._poller.on_missing(watch, missing)
 
 
 def _first(wanted: Mapping[str, Watch], after: str) -> str:

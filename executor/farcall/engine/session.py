@@ -20,7 +20,7 @@ from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.engine.delivered import Delivered
-from farcall.engine.fetcher import Courier, Output, Reader, Room, no_bound
+from farcall.engine.fetcher import Fetcher, Output, Reader, Room, no_bound
 from farcall.engine.packer import Packer
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
@@ -33,7 +33,7 @@ from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.spill import where_needed
-from farcall.storage.bundles import Calls
+from farcall.storage.bundles import BundleReader
 from farcall.storage.chunks import Written
 from farcall.storage.held import Held
 from farcall.storage.store import Store
@@ -78,7 +78,7 @@ class Session:
         tracker: Follows every task.
         terminations: Ends jobs.
         packer: Pickles what is submitted.
-        calls: Reads back what was submitted.
+        bundles: Reads back what was submitted.
         run: This process's name in the bucket.
     """
 
@@ -92,9 +92,9 @@ class Session:
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
         self.packer = Packer(self.in_thread)
-        self._courier = Courier(backend, self.tracker.detail, self._threads)
+        self._fetcher = Fetcher(backend, self.tracker.detail, self._threads)
         self._stores: dict[str, Store] = {}
-        self.calls = Calls(self.store)
+        self.bundles = BundleReader(self.store)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._held = Held()
         self._undelivered: dict[str, tuple[int, bool]] = {}
@@ -162,7 +162,7 @@ class Session:
         store = self.store(submission.where.bucket)
         folder_for = where_needed(settings.cache_dir)
         with self._in_delivery():
-            return await self._courier.deliver(
+            return await self._fetcher.deliver(
                 store,
                 submission,
                 index,
@@ -190,7 +190,7 @@ class Session:
         """
         store = self.store(submission.where.bucket)
         with self._in_delivery():
-            return await self._courier.deliver(
+            return await self._fetcher.deliver(
                 store, submission, index, arrival, read=read, folder_for=lambda _: spool
             )
 
@@ -238,7 +238,7 @@ class Session:
             ServiceError: S3 refused.
         """
         store = self.store(submission.where.bucket)
-        return await self._courier.written(store, submission, index)
+        return await self._fetcher.written(store, submission, index)
 
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from farcall.backends.base import Backend, raise_first
-from farcall.engine.attempt_reporter import Attempts
+from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.watch import Ended, Patience, Trouble, Watch
 from farcall.model import clock
 from farcall.model.clock import within
@@ -34,14 +34,14 @@ _TOGETHER_S = 0.1
 """What is due this much later is asked for with what is due now."""
 
 
-class Questions:
+class StatusPoller:
     """Asks Batch about watched jobs, again and again.
 
     Args:
         backend: Where the jobs run.
         watches: By ID, the jobs.
         on_news: Is told of a job to which something happened.
-        attempts: Is told of jobs of which attempts may have failed.
+        reporter: Is told of jobs of which attempts may have failed.
         trouble: Is told of questions that fail.
     """
 
@@ -50,14 +50,14 @@ class Questions:
         backend: Backend,
         watches: dict[str, Watch],
         on_news: Callable[[Watch], None],
-        attempts: Attempts,
+        reporter: AttemptReporter,
         trouble: Trouble,
     ) -> None:
         self._backend = backend
         self._together = backend.capabilities.described_together
         self._watches = watches
         self._on_news = on_news
-        self._attempts = attempts
+        self._reporter = reporter
         self._missing: dict[Watch, dict[int, None]] = {}
         self._missing_at = 0.0
         self._rests_until = math.inf
@@ -172,9 +172,9 @@ class Questions:
                 watch.news = clock.now()
         if detail.attempts_allowed > 1 and not detail.status.is_final:
             if watch.submission.size == 1:
-                self._attempts.note(watch, 0, detail)
+                self._reporter.note(watch, 0, detail)
             else:
-                self._attempts.look(watch)
+                self._reporter.look(watch)
         counted = detail.status_summary.get(JobStatus.FAILED.value, 0)
         if detail.status.is_final or counted <= watch.failed:
             return 0

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from farcall.backends.base import Backend
-from farcall.engine.attempt_reporter import Attempts
+from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.batcher import Batcher
-from farcall.engine.outcome_poller import Inbox
-from farcall.engine.status_poller import Questions
+from farcall.engine.outcome_poller import OutcomePoller
+from farcall.engine.status_poller import StatusPoller
 from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
@@ -38,11 +38,11 @@ class Tracker:
         self._backend = backend
         self._store_of = store_of
         self._watches: dict[str, Watch] = {}
-        self._inboxes: dict[tuple[str, str], Inbox] = {}
-        self._attempts = Attempts(backend, store_of)
+        self._outcome_pollers: dict[tuple[str, str], OutcomePoller] = {}
+        self._reporter = AttemptReporter(backend, store_of)
         self.trouble = Trouble()
-        self._questions = Questions(
-            backend, self._watches, self._look_soon, self._attempts, self.trouble
+        self._status_poller = StatusPoller(
+            backend, self._watches, self._look_soon, self._reporter, self.trouble
         )
         self._on_empty = self._forget  # once, and not for each of 10,000
         self._details = Batcher(
@@ -83,8 +83,8 @@ class Tracker:
         told = (tell,)
         for index in indexes:
             watch.waiting[index] = watch.waiting.get(index, ()) + told
-        self._inbox(watch).add(watch)
-        self._questions.hurry(watch)
+        self._outcome_poller(watch).add(watch)
+        self._status_poller.hurry(watch)
 
     def unwatch(self, job_id: str, tell: OnArrival) -> None:
         """Follow a job no more for one of those who wait; the job goes on.
@@ -119,7 +119,7 @@ class Tracker:
             watch = self._watches.get(job_id)
             if watch is not None:
                 self._look_soon(watch)
-                self._questions.hurry(watch)
+                self._status_poller.hurry(watch)
 
     async def detail(self, job_id: str) -> JobDetail | None:
         """Return what Batch says of a job now; many askers share one call.
@@ -132,29 +132,31 @@ class Tracker:
     async def close(self) -> None:
         """Stop looking, and tell those who wait, and those who come later. Jobs go on."""
         self._is_closed = True
-        await self._questions.close()
-        await self._attempts.close()
-        for inbox in self._inboxes.values():
+        await self._status_poller.close()
+        await self._reporter.close()
+        for inbox in self._outcome_pollers.values():
             await inbox.close()
         for watch in list(self._watches.values()):
             watch.give_up(_closed())
 
-    def _inbox(self, watch: Watch) -> Inbox:
+    def _outcome_poller(self, watch: Watch) -> OutcomePoller:
         where = watch.submission.where
         place = (where.bucket, where.root)
-        if place not in self._inboxes:
+        if place not in self._outcome_pollers:
             store = self._store_of(where.bucket)
-            self._inboxes[place] = Inbox(store, where.root, self._questions.look_for, self.trouble)
-        return self._inboxes[place]
+            self._outcome_pollers[place] = OutcomePoller(
+                store, where.root, self._status_poller.look_for, self.trouble
+            )
+        return self._outcome_pollers[place]
 
     def _look_soon(self, watch: Watch) -> None:
-        self._inbox(watch).hurry(watch)
+        self._outcome_poller(watch).hurry(watch)
 
     def _forget(self, watch: Watch) -> None:
         del self._watches[watch.submission.job_id]
-        self._inbox(watch).forget(watch)
-        self._questions.forget(watch)
-        self._attempts.forget(watch)
+        self._outcome_poller(watch).forget(watch)
+        self._status_poller.forget(watch)
+        self._reporter.forget(watch)
 
     async def _describe(self, job_ids: list[str]) -> list[JobDetail | None]:
         found = await self._backend.describe(job_ids)

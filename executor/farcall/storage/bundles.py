@@ -72,7 +72,7 @@ async def facts_of(store: Store, submission: Submission) -> dict[str, Any] | Non
     return None if tail is None else Index(_root(tail), submission.digest).meta
 
 
-class Calls:
+class BundleReader:
     """Reads the arguments of tasks, on one event loop; bundles that are asked for stay open.
 
     Args:

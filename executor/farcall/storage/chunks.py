@@ -243,7 +243,7 @@ class Written:
         return None if found is None else found[0]
 
 
-class Place(NamedTuple):
+class ChunkPlace(NamedTuple):
     """Where a chunk lies.
 
     Attributes:
@@ -273,7 +273,7 @@ class Chunks:
         self._submission = submission
         self._index = index
 
-    async def places(self, attempt: int | None = None) -> list[Place]:
+    async def places(self, attempt: int | None = None) -> list[ChunkPlace]:
         """List the chunks there are in the order in which they were stored.
 
         Args:
@@ -284,19 +284,19 @@ class Chunks:
         """
         below = "" if attempt is None else f"{attempt}/"
         prefix = f"{self._submission.where.streams_prefix(self._index)}{below}"
-        streams: dict[tuple[int, str], list[Place]] = {}
+        streams: dict[tuple[int, str], list[ChunkPlace]] = {}
         for name, at in sorted((await self._store.list_times(prefix)).items()):
             number, _, rest = f"{below}{name}".partition("/")
             stream, _, sequence = rest.partition("/")
             tried = number_in(number)
             if tried and stream in STREAMS and is_chunk(sequence):
-                place = Place(tried, stream, int(sequence), at)
+                place = ChunkPlace(tried, stream, int(sequence), at)
                 streams.setdefault((place.attempt, place.stream), []).append(place)
         # S3 tells the second; a stream's own order must not depend on it.
         order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))
         return list(order)
 
-    async def read(self, places: Iterable[Place]) -> AsyncIterator[tuple[Place, bytes]]:
+    async def read(self, places: Iterable[ChunkPlace]) -> AsyncIterator[tuple[ChunkPlace, bytes]]:
         """Yield the bytes of chunks in the order given; those that are gone are left out.
 
         Raises:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall.client.byte_budget import Window
+from farcall.client.byte_budget import ByteBudget
 
 
 async def inside(window, *sizes):
@@ -26,7 +26,7 @@ async def settled(waiting):
 
 
 async def test_no_more_bytes_are_let_in_than_there_is_room_for():
-    window = Window(100, 10)
+    window = ByteBudget(100, 10)
     places, waiting = await inside(window, 40, 60, 1, 1)
     assert [place.size_bytes for place in places] == [40, 60]
 
@@ -35,7 +35,7 @@ async def test_no_more_bytes_are_let_in_than_there_is_room_for():
 
 
 async def test_no_more_are_let_in_than_there_are_places():
-    window = Window(100, 2)
+    window = ByteBudget(100, 2)
     places, waiting = await inside(window, 0, 0, 0)
     assert len(places) == 2
 
@@ -47,7 +47,7 @@ async def test_no_more_are_let_in_than_there_are_places():
 
 
 async def test_one_is_let_in_however_large_it_is():
-    window = Window(100, 10)
+    window = ByteBudget(100, 10)
     (large,), waiting = await inside(window, 1000, 1)
     assert await settled(waiting) == [False]
 
@@ -56,7 +56,7 @@ async def test_one_is_let_in_however_large_it_is():
 
 
 async def test_nobody_overtakes_who_waits_for_much():
-    window = Window(100, 10)
+    window = ByteBudget(100, 10)
     (first,), waiting = await inside(window, 50, 100, 1)
     assert await settled(waiting) == [False, False]
 
@@ -65,7 +65,7 @@ async def test_nobody_overtakes_who_waits_for_much():
 
 
 async def test_those_who_need_more_do_not_keep_each_other_waiting():
-    window = Window(100, 10)
+    window = ByteBudget(100, 10)
     places, _ = await inside(window, *[10] * 10)
     growing = [asyncio.ensure_future(place.grow(80)) for place in places]
     for turn in range(10):
@@ -75,7 +75,7 @@ async def test_those_who_need_more_do_not_keep_each_other_waiting():
 
 @pytest.mark.parametrize("granted", [False, True])
 async def test_who_stops_waiting_leaves_no_trace(granted):
-    window = Window(100, 10)
+    window = ByteBudget(100, 10)
     (first,), waiting = await inside(window, 100, 60, 100)
     if granted:
         first.leave()  # gives the second its turn, of which it has not heard when it is cancelled
@@ -93,7 +93,7 @@ async def test_who_stops_waiting_leaves_no_trace(granted):
 )
 def test_everybody_gets_in_and_the_bounds_hold(sizes, data):
     async def check():
-        window = Window(100, 5)
+        window = ByteBudget(100, 5)
         within = []
 
         async def fetch(size, more):

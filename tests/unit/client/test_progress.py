@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from farcall.client.progress import Counts, Lines, Progress, Report
+from farcall.client.progress import Counts, LineReport, Progress, Report
 from farcall.model.timing import Timing
 from tests.support.patience import PATIENCE_S
 from tests.unit.terminals import HIDE, SHOW
@@ -77,7 +77,7 @@ def test_at_the_end_nothing_is_left(now):
 
 def test_lines_come_at_each_tenth_and_at_the_end(now, capsys):
     report = Report("work", 1000)
-    lines = Lines(report)
+    lines = LineReport(report)
     for ended in range(0, 1001, 7):
         now.seconds += 0.01
         report.take(Counts(done=ended))
@@ -93,7 +93,7 @@ def test_lines_come_at_each_tenth_and_at_the_end(now, capsys):
 
 def test_lines_come_now_and_then_where_it_takes_long(now, capsys):
     report = Report("work", 1000)
-    lines = Lines(report)
+    lines = LineReport(report)
     for _ in range(100):
         now.seconds += 1
         report.take(Counts(running=5))

@@ -31,7 +31,7 @@ def fetched(*errors):
 @pytest.fixture
 def waiting():
     """A wait for 25 calls, two in a task, in an array of 10, one of 2, and a plain job."""
-    made = sweep_state.Wait(25, 2, Timing())
+    made = sweep_state.SweepState(25, 2, Timing())
     for first, submission in ((0, job("a", 10)), (10, job("b", 2)), (12, job("c", 1))):
         made.arrays[submission.job_id] = sweep_state.Array(submission, first, submission.size)
     return made
@@ -46,7 +46,7 @@ def test_calls_of_tasks_are_numbered_through(waiting):
 
 def test_what_batch_said_nothing_of_is_queued(waiting):
     assert waiting.count(lambda _: None) == Counts(0, 0, 0)
-    assert sweep_state.Wait(25, 2, Timing()).count(lambda _: None) == Counts(0, 0, 0)
+    assert sweep_state.SweepState(25, 2, Timing()).count(lambda _: None) == Counts(0, 0, 0)
 
 
 def test_calls_are_counted_over_all_jobs(waiting):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.engine.fetcher import Courier, Output, _bytes_beside
+from farcall.engine.fetcher import Fetcher, Output, _bytes_beside
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
 from tests.contract import make_golden as golden
@@ -27,7 +27,7 @@ async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, ques
     await store.put(golden.WHERE.outcome_key(8), [data])
     submission = Submission("job", "name", golden.WHERE, golden.KEY, size)
     with ThreadPoolExecutor(1) as threads:
-        delivered = await Courier(None, describe, threads).deliver(
+        delivered = await Fetcher(None, describe, threads).deliver(
             store, submission, 8, Arrived(golden.WHERE.bundle, 8, len(data))
         )
     (result,) = delivered.results

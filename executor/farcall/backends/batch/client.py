@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws import refusals
 from farcall.aws.clients import Aws
-from farcall.aws.paced_client import Lane, Meter, Ticket, Tries, is_throttling
+from farcall.aws.paced_client import Meter, PacedClient, Ticket, Tries, is_throttling
 from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.endings import may_be_stopped
@@ -79,9 +79,9 @@ class Batch:
         self._aws = access
         self._definitions: dict[str, asyncio.Task[str]] = {}
         self.meter = Meter()
-        self._submitting = Lane(access.batch, _SUBMITS_PER_S, self.meter)
-        self._polling = Lane(access.batch, _POLLS_PER_S, self.meter)
-        self._control = Lane(access.batch, _CONTROLS_PER_S, self.meter)
+        self._submitting = PacedClient(access.batch, _SUBMITS_PER_S, self.meter)
+        self._polling = PacedClient(access.batch, _POLLS_PER_S, self.meter)
+        self._control = PacedClient(access.batch, _CONTROLS_PER_S, self.meter)
         self._stops: dict[str, _Stop] = {}
         self._takes_many = True  # until it says that it does not know the call
         self.listing = Listing(self._polling, self.recall)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from farcall.aws.paced_client import Lane
+from farcall.aws.paced_client import PacedClient
 from farcall.backends.batch.describe import from_summary
 from farcall.model.jobs import JobDetail, JobStatus
 
@@ -15,18 +15,18 @@ _OURS = "farcall-*"
 
 
 class Listing:
-    """Lists jobs, one request after the other at the lane's pace.
+    """Lists jobs, one request after the other at the client's pace.
 
     Args:
-        lane: For such requests.
+        client: For such requests.
         recall: Adds to what is listed of a job what is known here.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
     """
 
-    def __init__(self, lane: Lane, recall: Callable[[JobDetail], JobDetail]) -> None:
-        self._lane = lane
+    def __init__(self, client: PacedClient, recall: Callable[[JobDetail], JobDetail]) -> None:
+        self._client = client
         self._recall = recall
 
     async def jobs(
@@ -47,7 +47,7 @@ class Listing:
         token: dict[str, Any] = {}
         ours = [{"name": "JOB_DEFINITION", "values": [_OURS]}]
         while True:
-            reply = await self._lane.call("list_jobs", jobQueue=queue, filters=ours, **token)
+            reply = await self._client.call("list_jobs", jobQueue=queue, filters=ours, **token)
             found = self._read(reply)
             page = [job for job in found if since is None or not _is_before(job, since)]
             if page:
@@ -64,7 +64,7 @@ class Listing:
         """
         token: dict[str, Any] = {}
         while True:
-            reply = await self._lane.call(
+            reply = await self._client.call(
                 "list_jobs", arrayJobId=parent_id, jobStatus=status.value, **token
             )
             found = self._read(reply)
@@ -82,7 +82,7 @@ class Listing:
         Source:
             https://docs.aws.amazon.com/batch/latest/APIReference/API_GetJobQueueSnapshot.html
         """
-        reply = await self._lane.call("get_job_queue_snapshot", jobQueue=queue)
+        reply = await self._client.call("get_job_queue_snapshot", jobQueue=queue)
         jobs = reply.get("frontOfQueue", {}).get("jobs", [])
         return [job["jobArn"].rpartition(":job/")[2] for job in jobs]
 

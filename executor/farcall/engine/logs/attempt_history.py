@@ -25,7 +25,7 @@ _ASK_S = 2.0
 _JUST_NOW = timedelta(seconds=30)
 
 
-class Course:
+class AttemptHistory:
     """The attempts of one task.
 
     Args:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from datetime import datetime, timedelta, timezone
 
-from farcall.engine.logs.attempt_history import Course
+from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.tail import EVERYTHING, Part, Prepared, prepare
 from farcall.engine.logs.transcript import LOG, Line, Transcript
 from farcall.engine.session import Session
@@ -70,8 +70,8 @@ async def lines(
     async def same() -> Session:
         return session
 
-    course = Course(same, session, submission, index, detail)
-    reading = Reading(course, follow=follow)
+    history = AttemptHistory(same, session, submission, index, detail)
+    reading = LogReader(history, follow=follow)
     part = Part(since, tail, streams)
     held: deque[Line] | None = None if tail is None else deque(maxlen=tail)
     async with contextlib.aclosing(reading.read(attempt, part)) as batches:
@@ -95,18 +95,18 @@ async def lines(
         yield list(held)
 
 
-class Reading:
+class LogReader:
     """One reading of a task's output.
 
     Args:
-        course: The task's attempts.
+        history: The task's attempts.
         follow: Whether to go on until its end.
     """
 
-    def __init__(self, course: Course, *, follow: bool) -> None:
-        self._course = course
-        self._chunks = course.chunks
-        self._mark = Mark(course.store, course.submission.where.followed_key(course.index))
+    def __init__(self, history: AttemptHistory, *, follow: bool) -> None:
+        self._history = history
+        self._chunks = history.chunks
+        self._mark = Mark(history.store, history.submission.where.followed_key(history.index))
         self._follow = follow
 
     async def read(
@@ -121,22 +121,22 @@ class Reading:
         Raises:
             FarcallError: See `lines`.
         """
-        course = self._course
-        number, last = 1, course.last()
+        history = self._history
+        number, last = 1, history.last()
         if attempt is not None:
-            course.check(attempt, follow=self._follow)
+            history.check(attempt, follow=self._follow)
             number = last = attempt
         prepared: dict[int, Prepared] = {}
         if part.tail is not None or part.since is not None:
-            prepared = await prepare(course, number, last, part)
+            prepared = await prepare(history, number, last, part)
             number = min(prepared)
         try:
             while True:
                 async for batch in self._attempt(
-                    prepared.get(number) or Prepared(course.transcript(number))
+                    prepared.get(number) or Prepared(history.transcript(number))
                 ):
                     yield batch
-                if attempt is not None or not course.goes_on(number, follow=self._follow):
+                if attempt is not None or not history.goes_on(number, follow=self._follow):
                     return
                 number += 1
         finally:
@@ -150,34 +150,34 @@ class Reading:
             return
         async for batch in transcript.catch_up():
             yield batch
-        is_over = await self._course.is_over(number)
+        is_over = await self._history.is_over(number)
         while self._follow and not is_over:
             yield None
             self._mark.renew(transcript.next)
             await asyncio.sleep(_LOOK_S)
             yield await transcript.look()
-            is_over = await self._course.is_over(number)
+            is_over = await self._history.is_over(number)
         async for batch in self._close(transcript) if is_over else self._pause(transcript):
             yield batch
 
     async def _pause(self, transcript: Transcript) -> AsyncIterator[list[Line]]:
         """Yield what else there is of an attempt that goes on."""
         yield transcript.end()
-        started = self._course.detail.started_at
+        started = self._history.detail.started_at
         if not transcript.given and started is not None and _is_past(started + _LONG):
             async for batch in transcript.from_log(
-                self._course.log(transcript.number), settle=False
+                self._history.log(transcript.number), settle=False
             ):
                 yield batch
 
     async def _close(self, transcript: Transcript) -> AsyncIterator[list[Line]]:
         """Yield the lines up to the end of an attempt that is over."""
         number = transcript.number
-        kept = self._course.kept()
+        kept = self._history.kept()
         if kept is not None and kept.attempt == number:
             yield await transcript.close_kept(kept.ending(), kept.stdout, kept.stderr)
             return
-        ending = await self._course.ending(number)
+        ending = await self._history.ending(number)
         if ending is None:
             yield await transcript.look()  # what it stored right before it died
         else:
@@ -185,10 +185,10 @@ class Reading:
             if rest is not None:
                 yield rest
                 return
-        await self._course.ask()  # where its log is
-        log, given = self._course.log(number), transcript.given
+        await self._history.ask()  # where its log is
+        log, given = self._history.log(number), transcript.given
         async for batch in transcript.from_log(
-            log, settle=self._follow and self._course.has_just_ended()
+            log, settle=self._follow and self._history.has_just_ended()
         ):
             yield batch
         if transcript.given > given:
@@ -197,7 +197,7 @@ class Reading:
             yield await transcript.close(ending, with_notes=True) or []
             return
         yield transcript.end()
-        if log.exists is False and self._course.tried(number).started_at is not None:
+        if log.exists is False and self._history.tried(number).started_at is not None:
             yield [transcript.missing()]
 
 

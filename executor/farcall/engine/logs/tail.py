@@ -9,9 +9,9 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
 
-from farcall.engine.logs.attempt_history import Course
+from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.transcript import LOG, Ending, Line, Transcript
-from farcall.storage.chunks import Chunks, Place
+from farcall.storage.chunks import ChunkPlace, Chunks
 from farcall_runtime.contract import STREAMS
 
 
@@ -44,11 +44,13 @@ class Prepared(NamedTuple):
     lines: list[Line] | None = None
 
 
-async def prepare(course: Course, first: int, last: int, part: Part) -> dict[int, Prepared]:
+async def prepare(
+    history: AttemptHistory, first: int, last: int, part: Part
+) -> dict[int, Prepared]:
     """Go back from the end as far as is asked for.
 
     Args:
-        course: The task's attempts.
+        history: The task's attempts.
         first: The first attempt that may be wanted.
         last: The last one.
         part: What is asked for.
@@ -62,8 +64,8 @@ async def prepare(course: Course, first: int, last: int, part: Part) -> dict[int
     """
     prepared: dict[int, Prepared] = {}
     for number in range(last, first - 1, -1):
-        prepared[number], count = await _prepare(course, number, part)
-        started = course.tried(number).started_at
+        prepared[number], count = await _prepare(history, number, part)
+        started = history.tried(number).started_at
         if part.tail is not None:
             part = part._replace(tail=max(0, part.tail - count))
             if not part.tail:
@@ -73,15 +75,15 @@ async def prepare(course: Course, first: int, last: int, part: Part) -> dict[int
     return prepared
 
 
-async def _prepare(course: Course, number: int, part: Part) -> tuple[Prepared, int]:
+async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[Prepared, int]:
     """Return an attempt, and how many lines of it are left."""
-    chunks = course.chunks
-    transcript = course.transcript(number)
-    is_over = await course.is_over(number)
-    ending = await course.ending(number) if is_over else None
+    chunks = history.chunks
+    transcript = history.transcript(number)
+    is_over = await history.is_over(number)
+    ending = await history.ending(number) if is_over else None
     places = await chunks.places(number)
     if is_over and not _is_whole(ending, places):
-        found = [] if part.tail is None else await course.log(number).last(part.tail)
+        found = [] if part.tail is None else await history.log(number).last(part.tail)
         lines = [Line(event.text, LOG, number, event.at) for event in found]
         return Prepared(transcript, lines or None), len(lines)
     count = 0
@@ -116,7 +118,7 @@ async def _begun(chunks: Chunks, number: int, stream: str, sequence: int) -> byt
     return begun
 
 
-def _is_whole(ending: Ending | None, places: list[Place]) -> bool:
+def _is_whole(ending: Ending | None, places: list[ChunkPlace]) -> bool:
     """Tell whether S3 has all that an attempt wrote."""
     if ending is None:
         return False

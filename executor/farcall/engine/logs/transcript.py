@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from farcall.backends.base import Log, LogLine
 from farcall.model import output
 from farcall.model.output import Bytes, Lines
-from farcall.storage.chunks import Chunks, Place
+from farcall.storage.chunks import ChunkPlace, Chunks
 from farcall_runtime.contract import STREAMS
 
 LOG = "log"
@@ -93,7 +93,9 @@ class Transcript:
         self._remembered = array("q")
         self._left_out_until: datetime | None = None
 
-    def begin_at(self, stream: str, sequence: int, begun: bytes, left_out: Place | None) -> None:
+    def begin_at(
+        self, stream: str, sequence: int, begun: bytes, left_out: ChunkPlace | None
+    ) -> None:
         """Leave out the first chunks of a stream.
 
         Args:

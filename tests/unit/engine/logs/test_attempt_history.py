@@ -11,8 +11,8 @@ from farcall.backends.batch import cloudwatch
 from farcall.backends.batch.backend import BatchBackend
 from farcall.engine.logs import attempt_history as course_module
 from farcall.engine.logs import reader
-from farcall.engine.logs.attempt_history import Course
-from farcall.engine.logs.reader import Reading
+from farcall.engine.logs.attempt_history import AttemptHistory
+from farcall.engine.logs.reader import LogReader
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from tests.unit.fakes import Clock, store_in_memory
@@ -56,12 +56,12 @@ def course(detail, session=None):
     async def find():
         return session
 
-    return Course(find, session, SUBMISSION, 0, detail)
+    return AttemptHistory(find, session, SUBMISSION, 0, detail)
 
 
 async def follow(detail, session):
     found = []
-    async for batch in Reading(course(detail, session), follow=True).read():
+    async for batch in LogReader(course(detail, session), follow=True).read():
         found += [line.text for line in batch or ()]
     return found
 
