@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
+from tests.support.commands import Commands
 from tests.support.timing import marked
 
 
@@ -55,6 +57,12 @@ def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    with contextlib.closing(Commands()) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
