@@ -16,7 +16,7 @@ import farcall.local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
 from tests.support.commands import Commands
-from tests.support.timing import marked
+from tests.support.timing import STREAM_S, marked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,6 +68,7 @@ def commands() -> Iterator[Commands]:
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[farcall.local.LocalAWS]:
     with farcall.local.start() as aws:
+        aws.configure(stream_s=STREAM_S)
         yield aws
 
 
