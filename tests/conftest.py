@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,8 +14,7 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
-from tests.support.commands import Commands
-from tests.support.timing import STREAM_S, marked
+from tests.support.timing import marked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,15 +58,8 @@ def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def commands() -> Iterator[Commands]:
-    with contextlib.closing(Commands()) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def embedded() -> Iterator[farcall.local.LocalAWS]:
     with farcall.local.start() as aws:
-        aws.configure(stream_s=STREAM_S)
         yield aws
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
 from farcall.cli.main import COMMANDS, cli
-from tests.support.commands import FARCALL
+
+FARCALL = Path(sys.executable).with_name("farcall")
 
 
 def script(shell):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+from pathlib import Path
 
-from tests.support.commands import FARCALL
+FARCALL = Path(sys.executable).with_name("farcall")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

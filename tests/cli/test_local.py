@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.commands import FARCALL
+FARCALL = Path(sys.executable).with_name("farcall")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

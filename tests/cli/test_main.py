@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 
 import farcall
-from tests.support.commands import FARCALL
+
+FARCALL = Path(sys.executable).with_name("farcall")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -91,6 +91,27 @@ def store_in_memory(**timing):
     return Store("bucket", memory, MemoryOperations(memory), Timing(**timing))
 
 
+def access_in_memory(**timing):
+    """Return what a session opens clients with, with a store in memory for each bucket's.
+
+    Args:
+        **timing: Waits and limits that differ.
+    """
+
+    async def close(): ...
+
+    memory = MemoryStore()
+    return SimpleNamespace(
+        timing=Timing(**timing),
+        close=close,
+        store=lambda bucket: memory,
+        operations=lambda bucket: MemoryOperations(memory),
+        locate=lambda bucket: False,
+        overruled="",
+        region="us-east-1",
+    )
+
+
 class Clock:
     """The time of one event loop: it passes at once while the loop would sleep."""
 

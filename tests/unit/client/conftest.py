@@ -1,4 +1,4 @@
-"""The time, and a terminal, as a sweep's progress finds them."""
+"""A session on a scripted Batch and a bucket in memory; the time, and a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import pytest
 
 from farcall.client import progress
 from farcall.client.bars import Bar
+from farcall.engine import task_handle
+from farcall.engine.session import Session
+from tests.unit.fakes import access_in_memory
 from tests.unit.terminals import Screen
+from tests.unit.tracking import Jobs
 
 
 class Now:
@@ -43,3 +47,22 @@ def screen(monkeypatch):
     monkeypatch.setattr(Bar, "_shared", None)
     yield install
     assert Bar._shared is None
+
+
+@pytest.fixture
+def jobs():
+    """What Batch knows."""
+    return Jobs()
+
+
+@pytest.fixture
+async def session(jobs, monkeypatch):
+    """The session of this event loop."""
+    made = Session(access_in_memory(), jobs.backend)
+
+    async def find(settings):
+        return made
+
+    monkeypatch.setattr(task_handle, "session_for", find)
+    yield made
+    await made.close()

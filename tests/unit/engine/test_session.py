@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
-from obstore.store import MemoryStore
 
 from farcall import Settings
 from farcall.engine import session as module
 from farcall.engine.session import Session
 from farcall.model.submission import Submission
-from farcall.model.timing import Timing
 from farcall_runtime.contract import Location
 from tests.support.patience import PATIENCE_S
-from tests.unit.fakes import MemoryOperations, ScriptedBatch
+from tests.unit.fakes import ScriptedBatch, access_in_memory
 
 ROOT = "farcall/v1/run"
 
 
 @pytest.fixture
 async def session():
-    async def close(): ...
-
-    memory = MemoryStore()
-    access = SimpleNamespace(
-        timing=Timing(),
-        close=close,
-        store=lambda bucket: memory,
-        operations=lambda bucket: MemoryOperations(memory),
-        client=None,
-        overruled="",
-        locate=lambda bucket: False,
-    )
-    made = Session(access, ScriptedBatch(None))
+    made = Session(access_in_memory(), ScriptedBatch(None))
     yield made
     await made.close()
 
@@ -66,18 +51,8 @@ async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(session)
 
 
 async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch, caplog):
-    async def close(): ...
-
     monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
-    access = SimpleNamespace(
-        timing=Timing(),
-        close=close,
-        store=lambda bucket: MemoryStore(),
-        operations=lambda bucket: None,
-        overruled="",
-        locate=lambda bucket: False,
-    )
-    made = Session(access, ScriptedBatch(None))
+    made = Session(access_in_memory(), ScriptedBatch(None))
     monkeypatch.setattr(made.store("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short
     await asyncio.sleep(0)  # its keeper begins
     await made.close()

@@ -7,7 +7,6 @@ import gc
 
 import pytest
 
-from farcall import Settings
 from farcall.model.errors import (
     FarcallError,
     IntegrityError,
@@ -15,19 +14,11 @@ from farcall.model.errors import (
     VersionMismatchError,
 )
 from farcall.model.submission import Submission
-from farcall.model.workflows import Workflow
-from farcall.payload.bundle import Bundle
-from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.bundles import BundleReader, facts_of, queue_of
-from farcall_runtime import contract, envelope
+from farcall_runtime import envelope
 from tests.contract import make_golden as golden
+from tests.unit.bundles import double, submit
 from tests.unit.fakes import store_in_memory
-
-ROOT = "farcall/v1/run"
-
-
-def double(x, **_):
-    return 2 * x
 
 
 class Gone:
@@ -46,21 +37,11 @@ def store():
 def submitted(store):
     """Store a bundle of tasks of some calls each; return its job."""
 
-    async def submit(*tasks, **options):
-        function = pack_function(double)
-        made = Bundle(
-            Settings(**options),
-            ROOT,
-            "double",
-            ((function, packed) for packed in pack_calls(tasks)),
-            Workflow("w"),
-            most=10_000,
-        )
-        await store.put(made.where.bundle_key, made.pieces())
-        digest = made.environment(endpoint="", region="")[contract.ENV_DIGEST]
-        return Submission("6f1c", made.where.bundle, made.where, made.key, made.size, digest)
+    async def of(*tasks, **options):
+        submission, _ = await submit(store, *tasks, **options)
+        return submission
 
-    return submit
+    return of
 
 
 @pytest.fixture

@@ -1,0 +1,297 @@
+"""A sweep on a scripted session: what its caller gets and when, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+
+from farcall import BatchExecutor
+from farcall.client import sweep as module
+from farcall.engine.delivered import Delivered
+from farcall.engine.watch import Ended, Trouble, UnseenError
+from farcall.model.errors import (
+    FarcallError,
+    ServiceError,
+    SubmissionError,
+    TaskNotPicklableError,
+)
+from farcall.model.submission import Submission
+from farcall.model.timing import Timing
+from farcall.payload.results import Result
+from farcall.storage.store import Arrived
+from farcall_runtime.contract import Location
+from tests.unit.fakes import unpickled
+
+
+class Opened:
+    """A session whose jobs run here, each when it is waited for, or when `run` says.
+
+    Attributes:
+        most: Tasks in one array.
+        holding: Whether tasks wait for `run`.
+        failures: By number of the submission, what SubmitJob raises.
+        undelivered: What fetching raises, one after the other.
+        watched: By job, its submission and who is told.
+        discarded: Number of the job's task, of each whose objects are of no more use.
+        ended: How jobs were ended.
+    """
+
+    run = "mary-1"
+
+    def __init__(self):
+        self.most, self.holding = 10_000, False
+        self.failures, self.undelivered = {}, []
+        self.watched, self.discarded, self.ended = {}, [], []
+        self._tasks = {}
+        self.aws = SimpleNamespace(timing=Timing(fetch_again_s=0.01))
+        self.tracker = SimpleNamespace(
+            watch=self._watch, unwatch=self._unwatch, latest=lambda _: None, trouble=Trouble()
+        )
+        self.terminations = SimpleNamespace(leave=self._leave, now=self._now)
+
+    async def submitter(self, settings):
+        return self
+
+    async def in_thread(self, function, *args):
+        return function(*args)
+
+    def at_work(self):
+        return contextlib.nullcontext()
+
+    def note_submission(self, submission): ...
+
+    async def submit_together(self, settings, name, tasks):
+        await asyncio.sleep(0)
+        number = len(self._tasks)
+        if number in self.failures:
+            raise self.failures[number]
+        taken = [(unpickled(f), unpickled(a)) for f, a in islice(tasks, self.most)]
+        job_id = f"job-{number}"
+        self._tasks[job_id] = taken
+        where = Location("bucket", "farcall/v1/run", job_id)
+        return Submission(job_id, name, where, b"key", len(taken))
+
+    def _watch(self, submission, indexes, settings, tell, is_full):
+        self.watched[submission.job_id] = tell
+        if not self.holding:
+            for index in indexes:
+                self.end(submission.job_id, index)
+
+    def end(self, job_id, index, arrival=None):
+        tell = self.watched[job_id]
+        asyncio.get_running_loop().call_soon(tell, index, arrival or Arrived(job_id, index, 10))
+
+    def _unwatch(self, job_id, tell):
+        assert self.watched.pop(job_id) == tell
+
+    async def deliver(self, settings, submission, index, arrival, calls, grow, output):
+        await asyncio.sleep(0)
+        if self.undelivered:
+            raise self.undelivered.pop(0)
+        if isinstance(arrival, Ended):
+            return Delivered([Result(error=arrival.error)] * calls)
+        function, arguments = self._tasks[submission.job_id][index]
+        results = [self._call(function, *each) for each in arguments]
+        assert len(results) == calls
+        return Delivered(results, spent=[f"{submission.job_id}:{index}"])
+
+    def _call(self, function, args, kwargs):
+        try:
+            return Result(function(*args, **kwargs))
+        except ValueError as error:
+            return Result(error=error)
+
+    def discard(self, settings, submission, index, spent):
+        self.discarded += spent
+
+    async def _leave(self, job_ids, tasks, reason):
+        self.ended.append((job_ids, tasks, reason))
+
+    async def _now(self, job_ids, reason):
+        self.ended.append((job_ids, reason))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    made = Opened()
+
+    async def find(settings):
+        return made
+
+    monkeypatch.setattr(module, "session_for", find)
+    return made
+
+
+def double(x):
+    if x < 0:
+        raise ValueError(f"{x} is negative")
+    return 2 * x
+
+
+@pytest.fixture
+def task():
+    return BatchExecutor().task(double)
+
+
+async def holding(sweep, jobs):
+    """Begin to wait for a sweep, up to where so many jobs are waited for."""
+    waiting = asyncio.ensure_future(sweep)
+    while len(sweep.job_ids) < jobs:
+        await asyncio.sleep(0)
+    return waiting
+
+
+# --- what the caller gets ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("most", "chunksize"), [(10_000, 1), (3, 1), (10_000, 4), (2, 3), (1, 7)])
+async def test_values_come_in_the_order_of_the_arguments(opened, task, most, chunksize):
+    opened.most = most
+    sweep = task.map(range(7), chunksize=chunksize)
+    assert len(sweep) == 7
+    assert await sweep == [0, 2, 4, 6, 8, 10, 12]
+    tasks = -(-7 // chunksize)
+    assert sweep.job_ids == [f"job-{number}" for number in range(-(-tasks // most))]
+    assert len(opened.discarded) == tasks
+    assert opened.ended == []
+
+
+async def test_no_calls_open_nothing(task, monkeypatch):
+    monkeypatch.setattr(module, "session_for", None)
+    assert await task.map([]) == []
+    assert [each async for each in task.map([]).results()] == []
+
+
+async def test_in_a_loop_a_value_goes_when_the_next_one_is_asked_for(opened, task):
+    gone = []
+    async for index, value in task.map(range(3)):
+        assert value == 2 * index
+        gone.append(len(opened.discarded))
+    assert gone == [0, 1, 2]
+    assert len(opened.discarded) == 3
+
+
+async def test_where_all_are_waited_for_nothing_goes_before_the_last(opened, task):
+    opened.holding = True
+    waiting = await holding(task.map(range(2)), 1)
+    opened.end("job-0", 0)
+    await asyncio.sleep(0.05)
+    assert opened.discarded == []
+    opened.end("job-0", 1)
+    assert await waiting == [0, 2]
+    assert sorted(opened.discarded) == ["job-0:0", "job-0:1"]
+
+
+async def test_exceptions_are_values_where_that_is_asked_for(opened, task):
+    values = await task.map([1, -1, 2], return_exceptions=True)
+    assert [str(value) for value in values] == ["2", "-1 is negative", "4"]
+    assert opened.ended == []
+
+
+async def test_results_have_number_job_and_error_of_each_call(opened, task):
+    found = [each async for each in task.map([1, -1], chunksize=2).results()]
+    assert [(each.index, each.job_id, each.value, str(each.error)) for each in found] == [
+        (0, "job-0", 2, "None"),
+        (1, "job-0", None, "-1 is negative"),
+    ]
+
+
+async def test_a_sweep_is_waited_for_by_one_at_a_time_and_again_afterwards(opened, task):
+    opened.holding = True
+    sweep = task.map([1])
+    waiting = await holding(sweep, 1)
+    with pytest.raises(FarcallError, match="is being waited for already; call map again"):
+        await sweep
+    opened.end("job-0", 0)
+    assert await waiting == [2]
+    opened.holding = False
+    assert await sweep == [2]
+    assert sweep.job_ids == ["job-1"]
+
+
+# --- what becomes of the rest -----------------------------------------------------------------
+
+
+async def test_the_first_error_ends_what_has_not_ended(opened, task):
+    opened.holding = True
+    waiting = await holding(task.map([1, -1, 2]), 1)
+    opened.end("job-0", 1)
+    with pytest.raises(ValueError, match="-1 is negative"):
+        await waiting
+    assert opened.ended == [(["job-0"], 2, "left by ValueError")]
+    assert opened.watched == {}
+    assert opened.discarded == []
+
+
+async def test_a_cancelled_wait_ends_its_jobs(opened, task):
+    opened.holding, opened.most = True, 2
+    waiting = await holding(task.map(range(3)), 2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert opened.ended == [(["job-0", "job-1"], 3, "left by CancelledError")]
+
+
+async def test_a_loop_that_is_left_ends_its_jobs_and_keeps_what_it_is_at(opened, task):
+    opened.holding = True
+    sweep = task.map(range(3))
+    async with contextlib.aclosing(aiter(sweep)) as pairs:
+        first = asyncio.ensure_future(anext(pairs))
+        while not sweep.job_ids:
+            await asyncio.sleep(0)
+        opened.end("job-0", 2)
+        assert await first == (2, 4)
+    assert opened.ended == [(["job-0"], "nobody waits for it any more")]
+    assert opened.discarded == []
+
+
+async def test_jobs_that_could_not_be_seen_go_on(opened, task, caplog):
+    opened.holding = True
+    waiting = await holding(task.map(range(2)), 1)
+    opened.end("job-0", 1, Ended(None, UnseenError("it goes on")))
+    with pytest.raises(UnseenError):
+        await waiting
+    assert opened.ended == []
+    assert "go on; attach joins a job, and recover('mary-1') all of this run" in caplog.text
+
+
+@pytest.mark.parametrize("job", [0, 1])
+async def test_an_array_that_is_refused_ends_those_before_it(opened, task, job):
+    opened.holding, opened.most = True, 2
+    opened.failures[job] = SubmissionError("No such queue.")
+    with pytest.raises(SubmissionError):
+        await task.map(range(4))
+    assert opened.ended == [(["job-0"], 2, "left by SubmissionError")][:job]
+
+
+async def test_an_argument_that_cannot_travel_is_the_caller_s_error(opened, task):
+    def generate():
+        yield 1
+
+    with pytest.raises(TaskNotPicklableError):
+        await task.map([generate()])
+    assert opened.ended == []
+
+
+# --- what cannot be fetched -------------------------------------------------------------------
+
+
+async def test_what_passes_is_fetched_again(opened, task):
+    opened.undelivered = [ServiceError("Slow down", code="SlowDown", status=503)] * 2
+    assert await task.map([1, 2]) == [2, 4]
+
+
+async def test_what_does_not_pass_is_its_own_calls_matter(opened, task):
+    opened.undelivered = [ServiceError("No such key", code="InvalidArgument", status=400)]
+    values = await task.map([1, 2], return_exceptions=True)
+    assert [str(value) for value in values] == ["No such key", "4"]
+
+
+async def test_what_concerns_all_is_told_at_once(opened, task):
+    opened.undelivered = [ServiceError("No", code="AccessDenied", status=403)] * 16
+    with pytest.raises(ServiceError, match="No"):
+        await task.map(range(20), return_exceptions=True)
