@@ -56,26 +56,39 @@ class Account:
         if self.local:
             self.local.configure(**options)
 
-    def definition(self, *command, vcpu="1", container=None, name=None, **document):
+    def definition(self, *command, vcpu="1", container=None, **document):
         """Register a definition whose container runs a command."""
-        reply = self.batch.register_job_definition(
-            **{
-                "jobDefinitionName": name or f"farcall-test-{uuid.uuid4().hex[:12]}",
-                "type": "container",
-                "containerProperties": {
-                    "image": self.image,
-                    "command": list(command),
-                    "resourceRequirements": [
-                        {"type": "VCPU", "value": vcpu},
-                        {"type": "MEMORY", "value": "128"},
-                    ],
-                    # PID 1 ignores SIGTERM unless it handles it, and cannot be killed from inside.
-                    "linuxParameters": {"initProcessEnabled": True},
-                    **(container or {}),
-                },
-                **document,
+        properties = {**self._container(command, vcpu), **(container or {})}
+        return self._register(type="container", containerProperties=properties, **document)
+
+    def nodes(self, scripts, count, main=0, container=None, group=None, **document):
+        """Register a multi-node parallel definition: shell scripts by their target nodes."""
+        groups = [
+            {
+                "targetNodes": targets,
+                "container": {**self._container(("sh", "-c", script)), **(container or {})},
+                **(group or {}),
             }
-        )
+            for targets, script in scripts.items()
+        ]
+        properties = {"numNodes": count, "mainNode": main, "nodeRangeProperties": groups}
+        return self._register(type="multinode", nodeProperties=properties, **document)
+
+    def _container(self, command, vcpu="1"):
+        return {
+            "image": self.image,
+            "command": list(command),
+            "resourceRequirements": [
+                {"type": "VCPU", "value": vcpu},
+                {"type": "MEMORY", "value": "128"},
+            ],
+            # PID 1 ignores SIGTERM unless it handles it, and cannot be killed from inside.
+            "linuxParameters": {"initProcessEnabled": True},
+        }
+
+    def _register(self, name=None, **document):
+        name = name or f"farcall-test-{uuid.uuid4().hex[:12]}"
+        reply = self.batch.register_job_definition(jobDefinitionName=name, **document)
         self._definitions.append(reply["jobDefinitionArn"])
         return reply["jobDefinitionArn"]
 

@@ -35,6 +35,20 @@ def held(batch, tmp_path):
     marker.touch()
 
 
+@pytest.fixture
+def meeting(batch, tmp_path):
+    """What a node tells another with that it is there, and what that waits with, for any word.
+
+    In a real account time has to do.
+    """
+    if batch.local is None:
+        return lambda _: "true", lambda _: "sleep 60"
+    return (
+        lambda word: f"touch {tmp_path}/{word}",
+        lambda word: f"until [ -e {tmp_path}/{word} ]; do sleep 0.03; done",
+    )
+
+
 # States, attempts, logs -----------------------------------------------------------------------
 
 
@@ -383,6 +397,21 @@ def test_terminate_a_running_job(batch):
     assert (job["status"], job["statusReason"]) == ("FAILED", "not needed")
     assert (job["isTerminated"], job["isCancelled"]) == (True, False)
     assert len(job["attempts"]) == 1
+
+
+def test_terminate_between_two_attempts(batch, knobs):
+    """A terminated job is not tried again, even if its attempt has failed by itself just before.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+    """
+    knobs.configure(delays={"RUNNING": 1})
+    job_id = batch.submit(
+        batch.definition("sh", "-c", "echo ready; exit 1"), retryStrategy={"attempts": 3}
+    )
+    batch.wait_for(lambda: batch.output(batch.describe(job_id)) == ["ready"])
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    job = batch.wait(job_id)
+    assert (job["statusReason"], len(job["attempts"])) == ("enough", 1)
 
 
 def test_terminate_signals_the_main_process_alone(batch, knobs):
@@ -1012,6 +1041,618 @@ def test_tags(batch):
     refusal(batch.batch.tag_resource, resourceArn=f"{job['jobArn']}:0", tags={"x": "y"})
 
 
+# Multi-node parallel jobs ---------------------------------------------------------------------
+
+
+def nodes(batch, job_id, *indexes):
+    """Describe nodes of a job."""
+    return [batch.describe(f"{job_id}#{index}") for index in indexes]
+
+
+def in_groups(*targets, count=2, main=0, **document):
+    """Return what `Account.nodes` takes, with one script for all."""
+    return {"scripts": dict.fromkeys(targets, "true"), "count": count, "main": main, **document}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(in_groups(), id="no groups"),
+        pytest.param(in_groups(*"012345", count=6), id="six groups"),
+        pytest.param(in_groups("0:0", "2:", count=3), id="a gap"),
+        pytest.param(in_groups("0:1", count=3), id="the last node in no group"),
+        pytest.param(in_groups("1:", count=2), id="the first node in no group"),
+        pytest.param(in_groups("0:1", "1:2", count=3), id="overlapping ranges"),
+        pytest.param(in_groups("0:1", ":"), id="the same nodes twice"),
+        pytest.param(in_groups("0:2"), id="nodes beyond the last"),
+        pytest.param(in_groups("0:", "2:"), id="an open range beyond the last"),
+        pytest.param(in_groups("1:0", "0:"), id="an end before the start"),
+        pytest.param(in_groups("0-1"), id="no range"),
+        pytest.param(in_groups(""), id="an empty range"),
+        pytest.param(in_groups("0:", count=0), id="no nodes"),
+        pytest.param(in_groups("0:", count=1001), id="too many nodes"),
+        pytest.param(in_groups("0:", main=2), id="no main node"),
+        pytest.param(in_groups("0:", main=-1), id="a negative main node"),
+        pytest.param(in_groups("0:", group={"container": {}}), id="no container"),
+        pytest.param(in_groups("0:", group={"container": {"command": ["x"]}}), id="no image"),
+        pytest.param(
+            in_groups("0:", group={"instanceTypes": ["c5.large", "c5.xlarge"]}),
+            id="two instance types",
+        ),
+        pytest.param(in_groups("0:", platformCapabilities=["FARGATE"]), id="Fargate"),
+        pytest.param(
+            in_groups("0:", containerProperties={"image": "any"}), id="containerProperties besides"
+        ),
+        pytest.param(in_groups("0:", timeout={"attemptDurationSeconds": 59}), id="short timeout"),
+    ],
+)
+def test_multi_node_definitions_batch_refuses(batch, document):
+    """The groups, 5 at most, account for all nodes, 1,000 at most; the main node is one of them.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeProperties.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
+    https://docs.aws.amazon.com/batch/latest/userguide/mnp-node-groups.html
+    """
+    refusal(batch.nodes, **document)
+
+
+def test_node_groups_have_one_instance_type(batch):
+    """All node groups must use the same instance type.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/mnp-node-groups.html
+    """
+
+    def register(*kinds):
+        arn = batch.nodes({"0": "true", "1:": "true"}, 2)
+        shown = batch.batch.describe_job_definitions(jobDefinitions=[arn])["jobDefinitions"][0]
+        properties = shown["nodeProperties"]
+        for group, kind in zip(properties["nodeRangeProperties"], kinds, strict=True):
+            group["instanceTypes"] = [kind]
+        return batch.batch.register_job_definition(
+            jobDefinitionName="kinds", type="multinode", nodeProperties=properties
+        )
+
+    register("c5.large", "c5.large")
+    assert "same instance type" in refusal(register, "c5.large", "m5.large")
+
+
+def test_multi_node_definitions_batch_takes(batch):
+    """Ranges may be open or nested; a nested one overrides the one it lies in.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
+    """
+    scripts = {":": "echo outer", "1:1": "echo inner"}
+    arn = batch.nodes(scripts, 3, main=2, retryStrategy={"attempts": 2}, tags={"k": "v"})
+    shown = batch.batch.describe_job_definitions(jobDefinitions=[arn])["jobDefinitions"][0]
+    assert shown["type"] == "multinode"
+    assert "containerProperties" not in shown
+    properties = shown["nodeProperties"]
+    assert (properties["numNodes"], properties["mainNode"]) == (3, 2)
+    assert [group["targetNodes"] for group in properties["nodeRangeProperties"]] == [":", "1:1"]
+    job_id = batch.submit(arn)
+    batch.wait(job_id)
+    commands = [node["container"]["command"][2] for node in nodes(batch, job_id, 0, 1, 2)]
+    assert commands == ["echo outer", "echo inner", "echo outer"]
+    batch.nodes({"0:": "true"}, 1000)
+    batch.nodes({"0": "true"}, 1)
+
+
+def test_environment_of_nodes(batch):
+    """Each node knows its index; all but the main node know the main node's address.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/mnp-env-vars.html
+    """
+    # The main node ends last: it ends the others.
+    main = "env; until [ -e /nowhere ]; do sleep 0.05; done"
+    job_id = batch.submit(batch.nodes({"0": "env", "1": main}, 2, main=1))
+    batch.wait(f"{job_id}#0")
+    found = {}
+    for detail in nodes(batch, job_id, 0, 1):
+        lines = batch.output(detail)
+        found[detail["jobId"]] = dict(line.split("=", 1) for line in lines if "=" in line)
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    batch.wait(job_id)
+    child, main = found[f"{job_id}#0"], found[f"{job_id}#1"]
+    prefix = "AWS_BATCH_JOB"
+    assert (child[f"{prefix}_ID"], main[f"{prefix}_ID"]) == (f"{job_id}#0", f"{job_id}#1")
+    assert (child[f"{prefix}_NODE_INDEX"], main[f"{prefix}_NODE_INDEX"]) == ("0", "1")
+    for env in (child, main):
+        assert env[f"{prefix}_NUM_NODES"] == "2"
+        assert env[f"{prefix}_MAIN_NODE_INDEX"] == "1"
+        assert env[f"{prefix}_ATTEMPT"] == "1"
+        assert f"{prefix}_ARRAY_INDEX" not in env
+    assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", child[f"{prefix}_MAIN_NODE_PRIVATE_IPV4_ADDRESS"])
+    assert f"{prefix}_MAIN_NODE_PRIVATE_IPV4_ADDRESS" not in main
+
+
+def test_nodes_reach_the_main_node(batch, knobs, tmp_path):
+    """The address a node is told is the main node's.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/mnp-env-vars.html
+    """
+    port = tmp_path / "port"
+    serve = (
+        "import os, pathlib, socket; server = socket.create_server(('0.0.0.0', 0)); "
+        f"port = pathlib.Path({str(port)!r}); new = port.with_name('new'); "
+        "new.write_text(str(server.getsockname()[1])); new.rename(port); "
+        "connection, _ = server.accept(); print(connection.recv(100).decode())"
+    )
+    greet = (
+        "import os, pathlib, socket; "
+        "host = os.environ['AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS']; "
+        f"port = int(pathlib.Path({str(port)!r}).read_text()); "
+        "socket.create_connection((host, port)).sendall(b'hello')"
+    )
+    scripts = {
+        "0": f'python3 -c "{serve}"',
+        "1:": f'until [ -e {port} ]; do sleep 0.03; done; python3 -c "{greet}"',
+    }
+    # A container sees the folder this way.
+    container = {
+        "volumes": [{"name": "shared", "host": {"sourcePath": str(tmp_path)}}],
+        "mountPoints": [{"sourceVolume": "shared", "containerPath": str(tmp_path)}],
+    }
+    job_id = batch.submit(batch.nodes(scripts, 2, container=container))
+    assert batch.wait(job_id)["status"] == "SUCCEEDED"
+    main, child = nodes(batch, job_id, 0, 1)
+    assert batch.output(main) == ["hello"]
+    addresses = main["container"]["networkInterfaces"]
+    assert [interface["privateIpv4Address"] for interface in addresses] == ["127.0.0.1"]
+    assert child["container"]["networkInterfaces"] == addresses
+
+
+def test_a_multi_node_job_and_its_nodes(batch, held):
+    """The whole job has nodeProperties and its main node's ending; each node has a container.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeDetails.html
+    https://github.com/aws/aws-parallelcluster/tree/ff0a1710/awsbatch-cli/tests/awsbatch/data
+    """
+    until_free, free = held
+    arn = batch.nodes({"0": f"echo main; {until_free}; exit 0", "1:": "echo child; exit 4"}, 3)
+    job_id = batch.submit(arn, timeout={"attemptDurationSeconds": 600}, tags={"k": "v"})
+    running = batch.wait(job_id, "RUNNING")
+    assert running["attempts"] == []
+    for index in (1, 2):
+        assert batch.wait(f"{job_id}#{index}")["status"] == "FAILED"
+    free()
+    whole = batch.wait(job_id)
+    assert (whole["status"], whole["statusReason"]) == (
+        "SUCCEEDED",
+        "Essential container in task exited",
+    )
+    assert {"container", "nodeDetails", "arrayProperties"}.isdisjoint(whole)
+    assert whole["nodeProperties"]["numNodes"] == 3
+    assert whole["retryStrategy"]["attempts"] == 1
+    assert whole["timeout"] == {"attemptDurationSeconds": 600}
+    main, *others = nodes(batch, job_id, 0, 1, 2)
+    (attempt,) = whole["attempts"]
+    assert attempt["container"]["exitCode"] == 0
+    assert attempt["container"]["logStreamName"] == main["container"]["logStreamName"]
+    assert (whole["startedAt"], whole["stoppedAt"]) == (main["startedAt"], main["stoppedAt"])
+    for index, node in enumerate((main, *others)):
+        assert node["nodeDetails"] == {"nodeIndex": index, "isMainNode": index == 0}
+        assert node["jobArn"] == f"{whole['jobArn']}#{index}"
+        assert {"nodeProperties", "retryStrategy", "timeout"}.isdisjoint(node)
+        assert node["container"]["exitCode"] == (4 if index else 0)
+        assert node["attempts"][0]["container"]["taskArn"] == node["container"]["taskArn"]
+    assert [batch.output(node) for node in (main, *others)] == [["main"], ["child"], ["child"]]
+    assert len({node["container"]["logStreamName"] for node in (main, *others)}) == 3
+    unknown = [f"{job_id}#3", f"{job_id}#", f"{job_id}#x", f"{job_id}:0"]
+    assert batch.batch.describe_jobs(jobs=unknown)["jobs"] == []
+    refusal(batch.batch.tag_resource, resourceArn=main["jobArn"], tags={"x": "y"})
+
+
+def test_list_jobs_of_a_multi_node_job(batch):
+    """`multiNodeJobId` lists the nodes, which the queue's list does not show.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodePropertiesSummary.html
+    """
+    job_id = batch.submit(batch.nodes({"0": "exit 3", "1:": "sleep 600"}, 3))
+    for one in (job_id, f"{job_id}#1", f"{job_id}#2"):
+        batch.wait(one)
+
+    def listed(**options):
+        reply = batch.batch.list_jobs(jobStatus="FAILED", **options)
+        return {row["jobId"]: row for row in reply["jobSummaryList"]}
+
+    rows = listed(multiNodeJobId=job_id)
+    assert rows[f"{job_id}#0"]["container"] == {"exitCode": 3}
+    shown = {row["nodeProperties"]["nodeIndex"]: row["nodeProperties"] for row in rows.values()}
+    assert sorted(shown) == [0, 1, 2]
+    assert [shown[index]["isMainNode"] for index in sorted(shown)] == [True, False, False]
+    assert listed(arrayJobId=job_id) == {}
+    in_queue = listed(jobQueue=batch.queue)
+    assert in_queue[job_id]["nodeProperties"] == {"numNodes": 3}
+    assert in_queue[job_id]["container"] == {"exitCode": 3}
+    assert not [row for row in in_queue if "#" in row]
+    pages = batch.batch.get_paginator("list_jobs").paginate(
+        multiNodeJobId=job_id, jobStatus="FAILED", PaginationConfig={"PageSize": 2}
+    )
+    found = [row["jobId"] for page in pages for row in page["jobSummaryList"]]
+    assert sorted(found) == sorted(rows)
+
+
+def test_the_main_node_is_started_first(batch, knobs):
+    """The other nodes are launched when the main node runs, and are not known before.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
+    """
+    knobs.configure(delays={"STARTING": 1})
+    job_id = batch.submit(batch.nodes({"0:1": "true", "2": "sleep 600"}, 3, main=2))
+    assert "startedAt" not in batch.wait(job_id, "STARTING")
+    found = batch.batch.describe_jobs(jobs=[f"{job_id}#{index}" for index in range(3)])["jobs"]
+    assert [node["nodeDetails"]["nodeIndex"] for node in found] == [2]
+    whole = batch.wait(job_id, "RUNNING")
+    first, second, main = nodes(batch, job_id, 0, 1, 2)
+    assert main["status"] == "RUNNING"
+    assert main["createdAt"] >= whole["createdAt"]
+    for node in (first, second):
+        assert node["createdAt"] >= main["startedAt"]
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    batch.wait(job_id)
+
+
+def test_nodes_start_together_or_not_at_all(batch, knobs, held):
+    """A multi-node job waits in RUNNABLE until there is room for all of its nodes.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
+    """
+    until_free, free = held
+    taken = [batch.submit(batch.definition("sh", "-c", until_free)) for _ in range(2)]
+    for job_id in taken:
+        batch.wait(job_id, "RUNNING")
+    job_id = batch.submit(batch.nodes({"0:": "sleep 600"}, 3))
+    last = batch.submit(batch.definition("true"))  # there is room for it, and it is not its turn
+    batch.wait(last, "RUNNABLE")
+    assert batch.status(job_id) == "RUNNABLE"
+    assert batch.batch.describe_jobs(jobs=[f"{job_id}#0"])["jobs"] == []
+    front = batch.batch.get_job_queue_snapshot(jobQueue=batch.queue)["frontOfQueue"]["jobs"]
+    assert [row["jobArn"].rpartition("/")[2] for row in front] == [job_id, last]
+    free()
+    for index in range(3):
+        batch.wait_for(lambda node=f"{job_id}#{index}": _status(batch, node) == "RUNNING")
+    batch.batch.terminate_job(jobId=job_id, reason="enough")
+    assert batch.wait(last)["status"] == "SUCCEEDED"
+
+
+def _status(batch, job_id):
+    """Return a job's state, None if it is not known."""
+    found = batch.batch.describe_jobs(jobs=[job_id])["jobs"]
+    return found[0]["status"] if found else None
+
+
+def test_more_nodes_than_processors(batch, knobs, meeting):
+    """The embedded AWS gives a job at most the processors there are; its nodes share them."""
+    say, until = meeting
+    main = "; ".join(until(index) for index in range(1, 12))
+    child = f"{say('$AWS_BATCH_JOB_NODE_INDEX')}; sleep 600"
+    job_id = batch.submit(batch.nodes({"0": main, "1:": child}, 12))
+    assert batch.wait(job_id)["status"] == "SUCCEEDED"
+    assert batch.shell("true")["status"] == "SUCCEEDED"
+
+
+def test_other_nodes_are_stopped_with_the_main_node(batch, held):
+    """When the main node exits, the job is finished, and the other nodes are stopped.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
+    """
+    until_free, free = held
+    waiting = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    job_id = batch.submit(batch.nodes({"0": until_free, "1:": waiting}, 2))
+    child = f"{job_id}#1"
+    batch.wait_for(lambda: _status(batch, child) == "RUNNING")
+    batch.wait_for(lambda: batch.output(batch.describe(child)) == ["ready"])
+    free()
+    assert batch.wait(job_id)["status"] == "SUCCEEDED"
+    node = batch.wait(child)
+    assert node["status"] == "FAILED"
+    assert node["container"]["exitCode"] == 0
+    assert batch.output(node) == ["ready", "bye"]
+
+
+def test_a_job_does_not_wait_for_nodes_that_will_not_stop(batch, knobs, held):
+    """The main node's exit finishes the job; a node that ignores SIGTERM is killed in the end.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
+    """
+    knobs.configure(stop_grace_s=2)
+    until_free, free = held
+    stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+    job_id = batch.submit(batch.nodes({"0": until_free, "1:": stubborn}, 2))
+    child = f"{job_id}#1"
+    batch.wait_for(lambda: _status(batch, child) == "RUNNING")
+    batch.wait_for(lambda: batch.output(batch.describe(child)) == ["ready"])
+    free()
+    whole = batch.wait(job_id)
+    node = batch.wait(child)
+    assert whole["status"] == "SUCCEEDED"
+    assert whole["stoppedAt"] < node["stoppedAt"]
+    assert node["container"]["exitCode"] == 137
+
+
+def test_retries_of_a_multi_node_job(batch, meeting):
+    """The main node's failure causes another attempt of all nodes; the others' causes none.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
+    """
+    say, until = meeting
+    attempt = "$AWS_BATCH_JOB_ATTEMPT"
+    scripts = {
+        "0": f"{until(attempt)}; exit $((AWS_BATCH_JOB_ATTEMPT == 1))",
+        "1:": f"echo {attempt}; {say(attempt)}; exit 5",
+    }
+    job_id = batch.submit(batch.nodes(scripts, 2), retryStrategy={"attempts": 3})
+    whole = batch.wait(job_id)
+    child = batch.wait(f"{job_id}#1")
+    assert whole["status"] == "SUCCEEDED"
+    assert [a["container"]["exitCode"] for a in whole["attempts"]] == [1, 0]
+    main = batch.describe(f"{job_id}#0")
+    assert [a["container"]["exitCode"] for a in main["attempts"]] == [1, 0]
+    assert len(child["attempts"]) == 2
+    assert batch.output(child) == ["2"]
+    streams = {a["container"]["logStreamName"] for a in (*main["attempts"], *child["attempts"])}
+    assert len(streams) == 4
+
+
+def test_rules_look_at_the_main_node(batch):
+    """evaluateOnExit decides by the main node's exit code.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
+    """
+    rules = [{"onExitCode": "3", "action": "EXIT"}]
+    job_id = batch.submit(
+        batch.nodes({"0": "exit 3", "1:": "sleep 600"}, 2),
+        retryStrategy={"attempts": 3, "evaluateOnExit": rules},
+    )
+    whole = batch.wait(job_id)
+    assert (whole["status"], len(whole["attempts"])) == ("FAILED", 1)
+
+
+def test_starts_of_the_main_node_that_fail(batch, knobs):
+    """Where the main node does not start no other is launched; another attempt may follow.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
+    """
+    knobs.break_starts("CannotPullContainerError: no")
+    job_id = batch.submit(batch.nodes({"0:": "sleep 0.3"}, 2), retryStrategy={"attempts": 2})
+    whole = batch.wait(job_id)
+    assert whole["status"] == "SUCCEEDED"
+    assert whole["attempts"][0]["statusReason"] == "Task failed to start"
+    assert len(batch.wait(f"{job_id}#1")["attempts"]) == 1
+
+
+def test_reclaimed_hosts_of_nodes(batch, knobs, held):
+    """A node whose host is lost changes nothing, unless it is the main node.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
+    """
+    until_free, _ = held
+    scripts = {
+        "0": f"[ $AWS_BATCH_JOB_ATTEMPT = 2 ] || {until_free}; sleep 0.2",
+        "1:": "sleep 600",
+    }
+    job_id = batch.submit(batch.nodes(scripts, 3), retryStrategy={"attempts": 2})
+    for index in range(3):
+        batch.wait_for(lambda node=f"{job_id}#{index}": _status(batch, node) == "RUNNING")
+    knobs.reclaim(f"{job_id}#1")
+    assert batch.wait(f"{job_id}#1")["statusReason"].startswith("Host EC2 (instance i-")
+    assert [_status(batch, f"{job_id}#{index}") for index in (0, 2)] == ["RUNNING"] * 2
+    assert batch.status(job_id) == "RUNNING"
+    knobs.reclaim(job_id)
+    whole = batch.wait(job_id)
+    assert whole["status"] == "SUCCEEDED"
+    first, _ = whole["attempts"]
+    assert first["statusReason"].startswith("Host EC2 (instance i-")
+
+
+def test_timeout_of_a_multi_node_job(batch):
+    """attemptDurationSeconds is the whole job's: all nodes are stopped, and none is retried.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
+    """
+    batch.tune(timeout_scale=0.05)
+    job_id = batch.submit(
+        batch.nodes({"0:": "sleep 600"}, 2),
+        timeout={"attemptDurationSeconds": 60},
+        retryStrategy={"attempts": 3},
+    )
+    whole = batch.wait(job_id)
+    assert (whole["status"], len(whole["attempts"])) == ("FAILED", 1)
+    assert whole["statusReason"] == "Job attempt duration exceeded timeout"
+    for index in (0, 1):
+        node = batch.wait(f"{job_id}#{index}")
+        assert node["statusReason"] == "Job attempt duration exceeded timeout"
+
+
+def test_terminate_a_multi_node_job(batch):
+    """TerminateJob stops every node; the job fails with the caller's reason, and is not retried.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
+    """
+    job_id = batch.submit(batch.nodes({"0:": "sleep 600"}, 3), retryStrategy={"attempts": 3})
+    for index in range(3):
+        batch.wait_for(lambda node=f"{job_id}#{index}": _status(batch, node) == "RUNNING")
+    batch.batch.cancel_job(jobId=job_id, reason="does nothing any more")
+    batch.batch.terminate_job(jobId=job_id, reason="not needed")
+    whole = batch.wait(job_id)
+    assert (whole["statusReason"], whole["isTerminated"]) == ("not needed", True)
+    assert len(whole["attempts"]) == 1
+    for index in range(3):
+        node = batch.wait(f"{job_id}#{index}")
+        assert (node["status"], node["statusReason"]) == ("FAILED", "not needed")
+        assert node["isTerminated"] is True
+
+
+@pytest.mark.parametrize("operation", ["cancel_job", "terminate_job"])
+def test_withdraw_a_waiting_multi_node_job(batch, knobs, operation):
+    """A multi-node job that has not started is cancelled by either call.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
+    """
+    knobs.configure(delays={"RUNNABLE": 600})
+    job_id = batch.submit(batch.nodes({"0:": "true"}, 2))
+    batch.wait(job_id, "RUNNABLE")
+    getattr(batch.batch, operation)(jobId=job_id, reason="changed my mind")
+    whole = batch.wait(job_id)
+    assert (whole["statusReason"], whole["attempts"]) == ("changed my mind", [])
+    assert batch.batch.list_jobs(multiNodeJobId=job_id, jobStatus="FAILED")["jobSummaryList"] == []
+
+
+def test_terminate_one_node(batch, held):
+    """A node that dies leaves the others alone; the job ends as its main node does.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
+    """
+    until_free, free = held
+    definition = batch.nodes({"0": until_free, "1:": "sleep 600"}, 3)
+    ids = [batch.submit(definition, retryStrategy={"attempts": 3})]
+    for index in range(3):
+        batch.wait_for(lambda node=f"{ids[0]}#{index}": _status(batch, node) == "RUNNING")
+    batch.batch.terminate_job(jobId=f"{ids[0]}#1", reason="just you")
+    node = batch.wait(f"{ids[0]}#1")
+    assert (node["statusReason"], node["isTerminated"]) == ("just you", True)
+    assert _status(batch, f"{ids[0]}#2") == "RUNNING"
+    assert batch.describe(ids[0])["isTerminated"] is False
+    batch.batch.terminate_job(jobId=f"{ids[0]}#0", reason="and you")
+    whole = batch.wait(ids[0])
+    assert (whole["status"], whole["statusReason"]) == ("FAILED", "and you")
+    assert len(whole["attempts"]) == 1
+    free()
+
+
+def test_overrides_of_nodes(batch, meeting):
+    """nodePropertyOverrides win for their nodes, and the whole job shows them merged.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodePropertyOverride.html
+    """
+    say, until = meeting
+    scripts = {"0": f"{until('word')}; echo A=$A", "1:": f"echo A=$A; {say('word')}"}
+    definition = batch.nodes(scripts, 2)
+    override = {
+        "targetNodes": "1:",
+        "containerOverrides": {
+            "environment": [{"name": "A", "value": "child"}],
+            "resourceRequirements": [{"type": "MEMORY", "value": "256"}],
+        },
+    }
+    job_id = batch.submit(definition, nodeOverrides={"nodePropertyOverrides": [override]})
+    whole = batch.wait(job_id)
+    main, child = batch.describe(f"{job_id}#0"), batch.wait(f"{job_id}#1")
+    assert (batch.output(main), batch.output(child)) == (["A="], ["A=child"])
+    shown = whole["nodeProperties"]["nodeRangeProperties"]
+    asked = [
+        {item["type"]: item["value"] for item in group["container"]["resourceRequirements"]}
+        for group in shown
+    ]
+    assert [one["MEMORY"] for one in asked] == ["128", "256"]
+    assert {"name": "A", "value": "child"} in shown[1]["container"]["environment"]
+
+
+def test_number_of_nodes_is_overridden(batch, meeting):
+    """numNodes of the submission wins where the definition has an open range.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeOverrides.html
+    """
+    say, until = meeting
+    main = f"{until(3)}; echo $AWS_BATCH_JOB_NUM_NODES"
+    definition = batch.nodes({"0": main, "1:": say("$AWS_BATCH_JOB_NODE_INDEX")}, 2)
+    job_id = batch.submit(definition, nodeOverrides={"numNodes": 4})
+    whole = batch.wait(job_id)
+    assert whole["nodeProperties"]["numNodes"] == 4
+    assert batch.output(batch.describe(f"{job_id}#0")) == ["4"]
+    for count in (0, 1, 1001):
+        refusal(batch.submit, definition, nodeOverrides={"numNodes": count})
+    far = batch.nodes({"0:": "true"}, 4, main=3)
+    refusal(batch.submit, far, nodeOverrides={"numNodes": 3})
+
+
+def test_number_of_nodes_of_a_closed_range(batch):
+    """Without an open range the number of nodes is fixed.
+
+    https://github.com/aws/aws-cdk/issues/29415
+    """
+    definition = batch.nodes({"0:1": "true"}, 2)
+    assert refusal(batch.submit, definition, nodeOverrides={"numNodes": 2}) == (
+        "NumNodes override can only be applied if the job definition has at least 1 target node "
+        "without a range_end i.e (:) or (range_start:)."
+    )
+
+
+def test_overrides_name_the_ranges_of_the_definition(batch):
+    """An override is for one of the definition's ranges.
+
+    https://github.com/aws/aws-parallelcluster/pull/964
+    """
+    definition = batch.nodes({"0:": "true"}, 2)
+    overrides = {"nodePropertyOverrides": [{"targetNodes": "0:0"}]}
+    assert refusal(batch.submit, definition, nodeOverrides=overrides) == (
+        "NodeOverride targets should match job definition. Non matching targets - 0:0"
+    )
+
+
+def override(**container):
+    """Return nodeOverrides for the one range of a definition."""
+    return {"nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": container}]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({"arrayProperties": {"size": 2}}, id="array"),
+        pytest.param({"containerOverrides": {"command": ["true"]}}, id="containerOverrides"),
+        pytest.param({"nodeOverrides": override(command=[""])}, id="empty string in command"),
+        pytest.param(
+            {"nodeOverrides": override(environment=[{"name": "AWS_BATCH_X", "value": "1"}])},
+            id="reserved variable",
+        ),
+        pytest.param(
+            {"nodeOverrides": override(resourceRequirements=[{"type": "VCPU", "value": "x"}])},
+            id="processors that are no number",
+        ),
+        pytest.param(
+            {"nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "x"}]}}, id="no range"
+        ),
+        pytest.param(
+            {"nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "0:"}] * 2}},
+            id="two overrides of one range",
+        ),
+    ],
+)
+def test_multi_node_submissions_batch_refuses(batch, document):
+    """A multi-node parallel job is no array, and is overridden by its ranges.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+    """
+    refusal(batch.submit, batch.nodes({"0:": "true"}, 2), **document)
+
+
+def test_node_overrides_are_for_multi_node_jobs(batch):
+    """nodeOverrides are for multi-node parallel jobs only.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+    """
+    refusal(batch.submit, batch.definition("true"), nodeOverrides={"numNodes": 2})
+
+
+def test_dependencies_of_multi_node_jobs(batch, held):
+    """Jobs wait for whole multi-node jobs, and these for others.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/job_dependencies.html
+    """
+    until_free, free = held
+    first = batch.start(until_free)
+    middle = batch.submit(batch.nodes({"0:": "true"}, 2), dependsOn=[{"jobId": first}])
+    last = batch.submit(batch.definition("true"), dependsOn=[{"jobId": middle}])
+    assert batch.wait(middle, "PENDING")["dependsOn"] == [{"jobId": first}]
+    free()
+    assert batch.wait(last)["status"] == "SUCCEEDED"
+    assert batch.describe(f"{middle}#0")["dependsOn"] == []
+    message = refusal(batch.submit, batch.definition("true"), dependsOn=[{"jobId": f"{middle}#0"}])
+    assert "Depend on the whole job" in message
+
+
 # The queue's order ----------------------------------------------------------------------------
 
 
@@ -1111,10 +1752,5 @@ def test_unknown_development_calls_are_refused(batch, knobs):
 def test_unsupported_operations_say_so(batch, knobs):
     """What the embedded Batch lacks is refused with a sentence."""
     assert "does not support" in refusal(batch.batch.list_scheduling_policies)
-    message = refusal(
-        batch.batch.register_job_definition,
-        jobDefinitionName="m",
-        type="multinode",
-        nodeProperties={"numNodes": 1, "mainNode": 0, "nodeRangeProperties": []},
-    )
-    assert "nodeProperties" in message
+    message = refusal(batch.definition, "true", ecsProperties={"taskProperties": []})
+    assert "does not support ecsProperties" in message

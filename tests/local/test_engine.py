@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 
 import pytest
 
@@ -19,36 +21,60 @@ from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
 from tests.support.patience import until_async
 
-DEFINITION = {
-    "jobDefinitionName": "sleeper",
-    "type": "container",
-    "containerProperties": {
+SLEEP = ["sleep", "600"]  # until the test ends it
+
+
+def container(command):
+    """Return containerProperties."""
+    return {
         "image": "any",
-        "command": ["sleep", "600"],  # until the test ends it
+        "command": command,
         "resourceRequirements": [
             {"type": "VCPU", "value": "1"},
             {"type": "MEMORY", "value": "64"},
         ],
         "logConfiguration": {"logDriver": "json-file"},
-    },
-}
+    }
+
+
+def plain(command=SLEEP):
+    """Return a definition of a plain job."""
+    return {"type": "container", "containerProperties": container(command)}
+
+
+def nodes(*commands):
+    """Return a definition of a multi-node parallel job, whose first node is the main one."""
+    groups = [
+        {"targetNodes": str(index), "container": container(command)}
+        for index, command in enumerate(commands)
+    ]
+    properties = {"numNodes": len(groups), "mainNode": 0, "nodeRangeProperties": groups}
+    return {"type": "multinode", "nodeProperties": properties}
 
 
 @pytest.fixture
 def submission():
-    """Make a job that sleeps."""
-    definitions, queues = Definitions(), Queues()
-    definitions.register(DEFINITION, 1000)
+    """Make a job of a definition."""
+    definitions, queues, numbers = Definitions(), Queues(), itertools.count()
     environment = names.COMPUTE_ENVIRONMENT
     queues.create_environment({"computeEnvironmentName": environment, "type": "UNMANAGED"})
     order = [{"order": 1, "computeEnvironment": environment}]
     queues.create_queue(
         {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
     )
-    wanted = {"jobName": "sleep", "jobQueue": names.QUEUE, "jobDefinition": "sleeper"}
-    return lambda number: submissions.build(
-        wanted, 1000, number=number, definitions=definitions, queues=queues
-    )
+    wanted = {"jobName": "any", "jobQueue": names.QUEUE, "jobDefinition": "any"}
+
+    def make(definition, attempts=1):
+        definitions.register({"jobDefinitionName": "any", **definition}, 1000)
+        return submissions.build(
+            {**wanted, "retryStrategy": {"attempts": attempts}},
+            1000,
+            number=next(numbers),
+            definitions=definitions,
+            queues=queues,
+        )
+
+    return make
 
 
 @pytest.fixture
@@ -68,14 +94,62 @@ async def engine():
     await engine.close()
 
 
+@pytest.mark.parametrize("definition", [plain(), nodes(SLEEP, SLEEP)], ids=["plain", "nodes"])
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_job_that_is_ended_while_its_turn_comes_stays_ended(engine, submission, turns):
-    job = engine.submit(submission(0))
+async def test_a_job_that_is_ended_while_its_turn_comes_stays_ended(
+    engine, submission, turns, definition
+):
+    job = engine.submit(submission(definition))
     for _ in range(turns):
         await asyncio.sleep(0)
     engine.terminate(job, "enough")
 
     # The one processor is free again for another.
-    other = engine.submit(submission(1))
+    other = engine.submit(submission(plain()))
     await until_async(lambda: other.status is Status.RUNNING, 30)
     assert (Status.FAILED, "enough") == (job.status, job.status_reason)
+    assert all(node.status is Status.FAILED for node in job.nodes.values())
+
+
+def script(text, folder):
+    """Return a command; a file that it makes or waits for is in the folder."""
+    return ["sh", "-c", f"cd {folder}; {text}"]
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+async def test_another_attempt_waits_for_the_nodes_of_the_last_one(
+    engine, submission, tmp_path, terminated
+):
+    main = "until [ -e failing ]; do sleep 0.03; done; exit $((AWS_BATCH_JOB_ATTEMPT == 1))"
+    stubborn = "trap '' TERM; touch there; until [ -e leaving ]; do sleep 0.03; done"
+    definition = nodes(script(main, tmp_path), script(stubborn, tmp_path))
+    job = engine.submit(submission(definition, attempts=2))
+    await until_async((tmp_path / "there").exists, 30)
+    (tmp_path / "failing").touch()
+    await until_async(lambda: job.nodes[0].status is Status.FAILED, 30)
+    assert (job.status, len(job.attempts)) == (Status.RUNNING, 1)
+
+    if terminated:
+        engine.terminate(job, "enough")
+    (tmp_path / "leaving").touch()
+
+    await until_async(lambda: job.status.final, 30)
+    if terminated:
+        assert (job.status, job.status_reason) == (Status.FAILED, "enough")
+    else:
+        assert job.status is Status.SUCCEEDED
+    assert len(job.attempts) == (1 if terminated else 2)
+
+
+async def test_closing_leaves_no_node(engine, submission, tmp_path):
+    said = "echo $$ > new-$AWS_BATCH_JOB_NODE_INDEX; mv new-$AWS_BATCH_JOB_NODE_INDEX "
+    said += "pid-$AWS_BATCH_JOB_NODE_INDEX; exec sleep 600"
+    job = engine.submit(submission(nodes(*[script(said, tmp_path)] * 3)))
+    await until_async(lambda: len(list(tmp_path.glob("pid-*"))) == 3, 30)
+
+    await engine.close()
+
+    assert len(job.nodes) == 3
+    for path in tmp_path.glob("pid-*"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(path.read_text()), 0)

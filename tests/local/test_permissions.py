@@ -159,8 +159,9 @@ def test_tags_need_a_permission_of_their_own(enforced):
             call(**request, tags={"owner": "me"})
 
 
+@pytest.mark.parametrize("kind", ["container", "multinode"])
 @pytest.mark.parametrize("service", ["ecs-tasks.amazonaws.com", "lambda.amazonaws.com"])
-def test_the_condition_on_who_gets_the_roles_is_enforced(enforced, service):
+def test_the_condition_on_who_gets_the_roles_is_enforced(enforced, service, kind):
     document = policy("client")
     for statement in document["Statement"]:
         if statement["Sid"] == "GiveJobsTheirRoles":
@@ -169,10 +170,18 @@ def test_the_condition_on_who_gets_the_roles_is_enforced(enforced, service):
 
     def register():
         role = f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{JOB_ROLE}"
+        container = {**CONTAINER, "jobRoleArn": role}
+        groups = [
+            {"targetNodes": "0", "container": CONTAINER},
+            {"targetNodes": "1:", "container": container},
+        ]
+        nodes = {"numNodes": 2, "mainNode": 0, "nodeRangeProperties": groups}
+        properties = {
+            "container": {"containerProperties": container},
+            "multinode": {"nodeProperties": nodes},
+        }
         enforced.client("batch", enforced.keys).register_job_definition(
-            jobDefinitionName="farcall-roles",
-            type="container",
-            containerProperties={**CONTAINER, "jobRoleArn": role},
+            jobDefinitionName="farcall-roles", type=kind, **properties[kind]
         )
 
     if service.startswith("ecs-tasks"):

@@ -4,18 +4,19 @@ It is a development and test tool: it answers whoever signs with the access key 
 its start, checks no permissions unless told to (``enforce_iam``), keeps nothing after its end, and
 runs each job as a process of the user who started it, or as a container (``docker``). S3, Logs,
 STS and IAM are moto's. Batch is farcall's own and keeps the documented semantics of the operations
-it has: states and their order, attempts and evaluateOnExit, timeouts, arrays and dependencies,
-cancel and terminate, limits and throttling.
+it has: states and their order, attempts and evaluateOnExit, timeouts, arrays, multi-node parallel
+jobs and dependencies, cancel and terminate, limits and throttling.
 
 `start` runs it in a child process, `serve` and `run_command` are the command line's two uses of
 that, and `LocalServer` is the same server inside this process. They need the ``local`` extra::
 
     pip install 'farcall[local]'
 
-What it does not do: multi-node and EKS jobs, ecsProperties, fair-share scheduling and queue
-priorities; as processes, memory limits and images. Jobs share the machine's processors in the
-order they come. A job that waits for a job it has submitted itself can wait for ever where
-processors are few.
+What it does not do: EKS jobs, ecsProperties, fair-share scheduling and queue priorities; as
+processes, memory limits and images. Jobs share the machine's processors in the order they come. A
+job that waits for a job it has submitted itself can wait for ever where processors are few. The
+nodes of a multi-node parallel job, containers too, share this machine's network: the main node's
+address is 127.0.0.1, and two nodes cannot listen on one port.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class Controls:
         """Take away the host of a job under way, as a spot reclaim does.
 
         Args:
-            job_id: A job, or a child of an array, that is ``STARTING`` or ``RUNNING``.
+            job_id: A job, a child of an array, or a node, that is ``STARTING`` or ``RUNNING``. A
+                multi-node parallel job stands for its main node.
         """
         self._call("reclaim", {"job_id": job_id})
 

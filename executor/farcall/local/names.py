@@ -27,6 +27,10 @@ DEFAULT_LOG_GROUP = "/aws/batch/job"
 #: Where jobs are processes of this machine no image is pulled.
 IMAGE = "farcall-local-process"
 
+#: Of each node of a multi-node parallel job: whether process or container, all share this
+#: machine's network.
+NODE_ADDRESS = "127.0.0.1"
+
 
 def batch_arn(resource: str) -> str:
     """Return the ARN of a Batch resource such as ``job/<id>`` or ``job-queue/<name>``."""

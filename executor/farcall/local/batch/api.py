@@ -1,7 +1,7 @@
 """The operations of the embedded Batch, from JSON to JSON.
 
-Operations it lacks are refused with a sentence instead of being imitated badly: multi-node,
-EKS, service jobs, consumable resources, scheduling policies, and changing or deleting queues.
+Operations it lacks are refused with a sentence instead of being imitated badly: EKS,
+service jobs, consumable resources, scheduling policies, and changing or deleting queues.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_Operations.html
@@ -203,12 +203,12 @@ class BatchApi:
         return {"frontOfQueue": {"jobs": front, "lastUpdatedAt": now}}
 
     def _tags(self, arn: str) -> dict[str, str]:
-        """Return the tags of a resource; children of arrays have none of their own."""
+        """Return the tags of a resource; children and nodes have none of their own."""
         kind, _, name = arn.rpartition(":job")[2].partition("/")
         if kind == "-definition":
             definition = self._definitions.find(name)
             found = definition.tags if definition is not None else None
-        elif kind == "" and ":" not in name:
+        elif kind == "" and not {":", "#"} & set(name):
             job = self._engine.jobs.find(name)
             found = job.submission.tags if job is not None else None
         else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farcall.local import names
-from farcall.local.batch import paging, retries, validate
+from farcall.local.batch import containers, nodes, paging, retries, validate
 from farcall.local.batch.errors import ClientError
 
 MAX_DESCRIBED = 100
@@ -29,7 +29,8 @@ class Definition:
         revision: From 1, one more at each registration, even of equal content.
         document: The registration as the caller sent it.
         retry: Its checked retry strategy.
-        container: containerProperties without empty environment variables, which Batch drops.
+        properties: containerProperties, or nodeProperties if it is `multi_node`, as Batch keeps
+            them.
         tags: Changed by TagResource.
         active: False once deregistered.
     """
@@ -38,7 +39,7 @@ class Definition:
     revision: int
     document: dict[str, Any]
     retry: retries.RetryStrategy
-    container: dict[str, Any]
+    properties: dict[str, Any]
     tags: dict[str, str]
     active: bool = True
 
@@ -57,18 +58,23 @@ class Definition:
         """Whether jobs of the definition run on Fargate."""
         return self.platforms == ["FARGATE"]
 
+    @property
+    def multi_node(self) -> bool:
+        """Whether jobs of the definition are multi-node parallel ones."""
+        return bool(self.document["type"] == "multinode")
+
     def describe(self) -> dict[str, Any]:
         """Return the revision as DescribeJobDefinitions shows it."""
         kept = {name: self.document[name] for name in _KEPT if name in self.document}
         if "retryStrategy" in self.document:
             kept["retryStrategy"] = self.retry.describe()
+        kept[validate.PROPERTIES[self.document["type"]]] = self.properties
         return {
             **kept,
             "jobDefinitionName": self.name,
             "jobDefinitionArn": self.arn,
             "revision": self.revision,
             "status": "ACTIVE" if self.active else "INACTIVE",
-            "containerProperties": self.container,
             "platformCapabilities": self.platforms,
             "containerOrchestrationType": "ECS",
             "tags": self.tags,
@@ -86,18 +92,19 @@ class Definitions:
         if size_bytes > validate.MAX_DEFINITION_BYTES:
             raise ClientError("Job definition size must be at most 24 KiB.")
         validate.definition(document)
+        if document["type"] == "multinode":
+            nodes.check(document["nodeProperties"])
+            properties = nodes.cleaned(document["nodeProperties"])
+        else:
+            properties = containers.cleaned(document["containerProperties"])
         retry = retries.parse(document.get("retryStrategy"))
         revisions = self._revisions.setdefault(document["jobDefinitionName"], [])
-        container = dict(document["containerProperties"])
-        container["environment"] = [
-            variable for variable in container.get("environment", ()) if variable.get("value")
-        ]
         definition = Definition(
             name=document["jobDefinitionName"],
             revision=len(revisions) + 1,
             document=document,
             retry=retry,
-            container=container,
+            properties=properties,
             tags=dict(document.get("tags") or {}),
         )
         revisions.append(definition)

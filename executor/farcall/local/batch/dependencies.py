@@ -8,7 +8,7 @@ Sources:
 from __future__ import annotations
 
 from farcall.local.batch.errors import ClientError
-from farcall.local.batch.jobs import Job, Jobs, Status
+from farcall.local.batch.jobs import Job, Jobs, Node, Status
 
 #: A job that waits, and whether what it waited for succeeded.
 News = list[tuple[Job, bool]]
@@ -93,6 +93,10 @@ class Dependencies:
         target = self._jobs.find(item["jobId"])
         if target is None:
             raise ClientError(f"Job dependency {item['jobId']} not found.")
+        if isinstance(target, Node):
+            raise ClientError(
+                f"Job dependency {item['jobId']} is a node. Depend on the whole job instead."
+            )
         if kind == N_TO_N and (not job.children or len(job.children) != len(target.children)):
             raise ClientError("An N_TO_N dependency needs two array jobs of the same size.")
         return target

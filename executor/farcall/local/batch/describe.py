@@ -3,13 +3,16 @@
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
     https://docs.aws.amazon.com/batch/latest/APIReference/API_JobSummary.html
+    https://github.com/aws/aws-parallelcluster/tree/ff0a1710/awsbatch-cli/tests/awsbatch/data
+        Recorded answers on multi-node parallel jobs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from farcall.local.batch.jobs import Attempt, Job, Status
+from farcall.local import names
+from farcall.local.batch.jobs import Attempt, Job, Node, Status, Submission
 
 #: Container members that are empty lists when not used.
 _LISTS = ("volumes", "environment", "mountPoints", "ulimits", "secrets", "resourceRequirements")
@@ -20,6 +23,7 @@ def detail(job: Job) -> dict[str, Any]:
 
     Absent members are left out, as Batch does: `startedAt` before RUNNING, `exitCode` when the
     container never ran or its host was lost. `attempts` is empty while the first attempt runs.
+    A multi-node parallel job has no container; what it tells of its attempts is its main node's.
     """
     submission = job.submission
     view = {
@@ -29,23 +33,30 @@ def detail(job: Job) -> dict[str, Any]:
         "jobQueue": submission.queue.arn,
         "status": job.status.value,
         "statusReason": job.status_reason,
-        "createdAt": submission.created_at,
+        "createdAt": job.created_at,
         "startedAt": job.started_at,
         "stoppedAt": job.stopped_at,
-        "attempts": [_attempt(attempt) for attempt in job.attempts],
-        "retryStrategy": submission.retry.describe(),
-        "dependsOn": submission.depends_on,
+        "attempts": [_attempt(job, attempt) for attempt in job.attempts],
         "jobDefinition": submission.definition.arn,
         "parameters": submission.parameters,
-        "container": _container(job),
         "tags": submission.tags,
         "platformCapabilities": submission.definition.platforms,
         "isCancelled": job.withdrawn == "isCancelled",
         "isTerminated": job.withdrawn == "isTerminated",
         **submission.extra,
     }
-    if submission.timeout_s is not None:
-        view["timeout"] = {"attemptDurationSeconds": int(submission.timeout_s)}
+    if isinstance(job, Node):
+        view["nodeDetails"] = {"nodeIndex": job.index, "isMainNode": job.is_main}
+        view["dependsOn"] = []
+    else:
+        view["dependsOn"] = submission.depends_on
+        view["retryStrategy"] = submission.retry.describe()
+    if job.timeout_s is not None:
+        view["timeout"] = {"attemptDurationSeconds": int(job.timeout_s)}
+    if job.is_multi_node:
+        view["nodeProperties"] = _node_properties(submission)
+    else:
+        view["container"] = _container(job)
     array = _array(job)
     if array:
         view["arrayProperties"] = array
@@ -58,7 +69,7 @@ def summary(job: Job) -> dict[str, Any]:
         "jobArn": job.arn,
         "jobId": job.id,
         "jobName": job.submission.name,
-        "createdAt": job.submission.created_at,
+        "createdAt": job.created_at,
         "startedAt": job.started_at,
         "stoppedAt": job.stopped_at,
         "status": job.status.value,
@@ -71,24 +82,40 @@ def summary(job: Job) -> dict[str, Any]:
         )
     if job.withdrawn:
         view[job.withdrawn] = True
+    if isinstance(job, Node):
+        view["nodeProperties"] = {"nodeIndex": job.index, "isMainNode": job.is_main}
+    elif job.is_multi_node:
+        view["nodeProperties"] = {"numNodes": len(job.submission.containers)}
     array = _array(job)
     if array:
         view["arrayProperties"] = array
     return _present(view)
 
 
+def _node_properties(submission: Submission) -> dict[str, Any]:
+    properties = dict(submission.node_properties or {})
+    properties["nodeRangeProperties"] = [
+        {**group, "container": _shown(group["container"])}
+        for group in properties["nodeRangeProperties"]
+    ]
+    return properties
+
+
+def _shown(properties: dict[str, Any]) -> dict[str, Any]:
+    return {**{name: [] for name in _LISTS}, **properties}
+
+
 def _container(job: Job) -> dict[str, Any]:
-    view = {**{name: [] for name in _LISTS}, **job.submission.container, "networkInterfaces": []}
-    attempt = job.current
-    if attempt is None:
-        return view
-    return {**view, **_ended(attempt)}
+    view = _shown(job.container.properties)
+    if job.current is None:
+        return {**view, "networkInterfaces": []}
+    return {**view, **_ended(job, job.current)}
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
+def _attempt(job: Job, attempt: Attempt) -> dict[str, Any]:
     return _present(
         {
-            "container": {**_ended(attempt), "networkInterfaces": []},
+            "container": _ended(job, attempt),
             "startedAt": attempt.started_at,
             "stoppedAt": attempt.stopped_at,
             "statusReason": attempt.status_reason,
@@ -96,16 +123,19 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     )
 
 
-def _ended(attempt: Attempt) -> dict[str, Any]:
-    return _present(
-        {
-            "taskArn": attempt.task_arn,
-            "containerInstanceArn": attempt.instance_arn,
-            "exitCode": attempt.exit_code,
-            "reason": attempt.reason,
-            "logStreamName": attempt.log_stream,
-        }
-    )
+def _ended(job: Job, attempt: Attempt) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "exitCode": attempt.exit_code,
+        "reason": attempt.reason,
+        "logStreamName": attempt.log_stream,
+        "networkInterfaces": [],
+    }
+    if not job.is_multi_node:
+        view["taskArn"] = attempt.task_arn
+        view["containerInstanceArn"] = attempt.instance_arn
+    if isinstance(job, Node) and attempt.started_at is not None:
+        view["networkInterfaces"] = [{"privateIpv4Address": names.NODE_ADDRESS}]
+    return _present(view)
 
 
 def _array(job: Job) -> dict[str, Any]:

@@ -11,13 +11,14 @@ Sources:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from farcall.local import names
 from farcall.local.batch.dependencies import Dependencies
 from farcall.local.batch.errors import ClientError
 from farcall.local.batch.jobs import Job, Jobs, Status, Submission
 from farcall.local.runners.execution import Ending, Execution, World
+from farcall.local.runners.gang import AnyExecution, Gang
 from farcall.local.runners.processors import Processors
 
 CHILD_FAILED = "Array Child Job failed"
@@ -43,7 +44,7 @@ class Engine:
         )
         self._world = world
         self._dependencies = Dependencies(self.jobs)
-        self._executions: dict[Job, Execution] = {}
+        self._executions: dict[Job, AnyExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -75,17 +76,24 @@ class Engine:
             self.cancel(child, reason)
 
     def terminate(self, job: Job, reason: str) -> None:
-        """Stop a job that has a container; cancel one that has none."""
+        """Stop a job that has a container; cancel one that has none.
+
+        Of a multi-node parallel job all nodes are stopped. A node is stopped alone; the job fails
+        if it is the main node.
+        """
         if job.status.final:
             return
         self._withdraw(job, "isTerminated", reason)
         if job in self._executions:
             self._executions[job].stop(Ending(job.withdrawn_reason or reason, final=True))
-        for child in job.children:
+        for child in (*job.children, *job.nodes.values()):
             self.terminate(child, reason)
 
     def reclaim(self, job: Job) -> None:
-        """Take away the host of a job under way, as a spot reclaim does."""
+        """Take away the host of a job under way, as a spot reclaim does.
+
+        Of a multi-node parallel job it is the main node's.
+        """
         if job not in self._executions:
             raise ClientError(f"Job {job.id} is not under way.")
         self._executions[job].lose_host()
@@ -116,53 +124,75 @@ class Engine:
             self._accept(child)
 
     def _make_runnable(self, job: Job, *, again: bool = False) -> None:
+        job.current = job.started_at = None
         job.enter(Status.RUNNABLE)
         self._after(Status.RUNNABLE, lambda: self._queue(job, again=again))
 
     def _queue(self, job: Job, *, again: bool) -> None:
         if job.status is Status.RUNNABLE:
-            self.processors.add(job, job.submission.resources.vcpus, front=again)
+            self.processors.add(job, job.submission.vcpus, front=again)
             self._dispatch()
 
     def _dispatch(self) -> None:
         while not self._closed and (job := self.processors.take()) is not None:
             # Before the loop turns: whoever ends the job by then is to find what there is to stop.
-            execution = self._executions[job] = Execution(job, self._world)
+            execution = self._executions[job] = self._execution(job)
             job.current = execution.attempt
             job.enter(Status.STARTING)
-            task = self._loop.create_task(self._execute(job, execution))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._execute(job, execution))
 
-    async def _execute(self, job: Job, execution: Execution) -> None:
+    def _execution(self, job: Job) -> AnyExecution:
+        if job.is_multi_node:
+            return Gang(job, self._world, self._executions, self._spawn)
+        return Execution(job, self._world)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Make a task that is cancelled at the end."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _execute(self, job: Job, execution: AnyExecution) -> None:
+        again = False
         try:
             await execution.run()
+            again = self._conclude(job, execution)
+            await execution.clear()
         finally:
             del self._executions[job]
-            self.processors.give_back(job.submission.resources.vcpus)
-        self._conclude(job, execution)
+            self.processors.give_back(job.submission.vcpus)
+        if again:
+            self._release(job, again=True)
         self._dispatch()
 
-    def _conclude(self, job: Job, execution: Execution) -> None:
+    def _conclude(self, job: Job, execution: AnyExecution) -> bool:
+        """Note an attempt that has ended, and the job's end unless it is tried again.
+
+        Returns:
+            Whether it is tried again.
+        """
         attempt = execution.attempt
         job.attempts += (attempt,)
         status_reason = attempt.status_reason or ""
         if execution.succeeded:
-            self._finish(job, Status.SUCCEEDED, status_reason)
-        elif not execution.final and job.submission.retry.wants_another(
+            self._finish(job, Status.SUCCEEDED, status_reason, attempt.stopped_at)
+            return False
+        again = not execution.final and job.submission.retry.wants_another(
             len(job.attempts),
             status_reason=status_reason,
             reason=attempt.reason or "",
             exit_code="" if attempt.exit_code is None else str(attempt.exit_code),
-        ):
-            job.current = job.started_at = None
-            self._make_runnable(job, again=True)
-        else:
-            self._finish(job, Status.FAILED, status_reason)
+        )
+        if not again:
+            self._finish(job, Status.FAILED, status_reason, attempt.stopped_at)
+        return again
 
-    def _finish(self, job: Job, status: Status, reason: str | None) -> None:
+    def _finish(
+        self, job: Job, status: Status, reason: str | None, stopped_at: int | None = None
+    ) -> None:
         job.status_reason = reason
-        job.stopped_at = names.now_ms()
+        job.stopped_at = stopped_at or names.now_ms()
         job.enter(status)
         # Told later, because a chain of 10,000 failing dependencies is deeper than the stack.
         self._loop.call_soon(self._tell, job)
@@ -198,11 +228,11 @@ class Engine:
         elif job.waiting_for == 0 and job.status is Status.PENDING:
             self._release(job)
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: Job, *, again: bool = False) -> None:
         if job.withdrawn:
             self._finish(job, Status.FAILED, job.withdrawn_reason)
         else:
-            self._make_runnable(job)
+            self._make_runnable(job, again=again)
 
     def _withdraw(self, job: Job, flag: str, reason: str) -> None:
         """Accept the wish that a job should not run, and fulfil it where nothing holds it."""

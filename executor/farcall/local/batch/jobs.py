@@ -3,20 +3,27 @@
 An array of 10,000 children is 10,001 small objects: what the children have in common is one
 `Submission`, a child's ID is made from its parent's when asked for, and the parent keeps the
 count of its children's states up to date, so that describing it costs nothing.
+
+A multi-node parallel job is a job like any other, whose attempts are its main node's. Its nodes
+are jobs besides, made when they are launched for the first time.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from farcall.local import names
+from farcall.local.batch.containers import Container
 from farcall.local.batch.definitions import Definition
 from farcall.local.batch.queues import Resource
-from farcall.local.batch.resources import Resources
 from farcall.local.batch.retries import RetryStrategy
+
+#: A job's ID, and the mark and index of a child or node. Longer indexes are nobody's.
+_ID = re.compile(r"([^:#]*)(?:([:#])([0-9]{1,9}))?")
 
 
 class Status(str, Enum):
@@ -55,10 +62,10 @@ class Submission:
         name: The job's name.
         queue: Where it waits.
         definition: The revision it runs.
-        container: containerProperties with the overrides in their place.
-        overrides: The overrides alone, whose size ECS limits.
+        containers: What is run: of a multi-node parallel job one for each node, else a single one.
+        node_properties: nodeProperties of a multi-node parallel job with the overrides in their
+            place; None for any other job.
         parameters: Values for ``Ref::`` placeholders.
-        resources: What each attempt occupies.
         retry: Attempts and rules.
         timeout_s: Limit of each attempt, None for none.
         size: Children of the array, None for a plain job.
@@ -73,10 +80,9 @@ class Submission:
     name: str
     queue: Resource
     definition: Definition
-    container: dict[str, Any]
-    overrides: dict[str, Any]
+    containers: tuple[Container, ...]
+    node_properties: dict[str, Any] | None
     parameters: dict[str, str]
-    resources: Resources
     retry: RetryStrategy
     timeout_s: float | None
     size: int | None
@@ -84,6 +90,16 @@ class Submission:
     created_at: int
     tags: dict[str, str]
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def vcpus(self) -> float:
+        """Processors an attempt needs: those of all nodes, which start only when all can."""
+        return sum(container.resources.vcpus for container in self.containers)
+
+    @property
+    def main_node(self) -> int | None:
+        """Index of the main node of a multi-node parallel job; None for any other job."""
+        return None if self.node_properties is None else self.node_properties["mainNode"]
 
 
 class Attempt:
@@ -128,7 +144,7 @@ class Attempt:
 
 
 class Job:
-    """A plain job, an array's parent, or one of its children.
+    """A plain job, an array's parent, one of its children, or a multi-node parallel job.
 
     Attributes:
         submission: What was submitted.
@@ -136,6 +152,7 @@ class Job:
         index: Index in the array, for a child.
         children: The array's children, for a parent.
         counts: How many children are in each state, for a parent.
+        nodes: The nodes by index, in the order they were launched, for a multi-node parallel job.
         status: Where the job is; changed by `enter` only.
         status_reason: Why, once there is something to say.
         waiting_for: Jobs that must succeed before this one may run.
@@ -153,6 +170,7 @@ class Job:
         "counts",
         "current",
         "index",
+        "nodes",
         "parent",
         "started_at",
         "status",
@@ -170,6 +188,7 @@ class Job:
         self.index = index
         self.children: list[Job] = []
         self.counts: Counter[Status] = Counter()
+        self.nodes: dict[int, Node] = {}
         self.status = Status.SUBMITTED
         self.status_reason: str | None = None
         self.waiting_for = 0
@@ -191,6 +210,31 @@ class Job:
         return f"{self.submission.job_id}:{self.index}"
 
     @property
+    def is_multi_node(self) -> bool:
+        """Whether it has nodes instead of a container."""
+        return self.submission.node_properties is not None
+
+    @property
+    def container(self) -> Container:
+        """What is run, unless it has nodes."""
+        return self.submission.containers[0]
+
+    @property
+    def created_at(self) -> int:
+        """When it was made, in milliseconds."""
+        return self.submission.created_at
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Limit of an attempt, None for none."""
+        return self.submission.timeout_s
+
+    @property
+    def attempt_number(self) -> int:
+        """Number of the attempt under way, or the next one, from 1."""
+        return len(self.attempts) + 1
+
+    @property
     def arn(self) -> str:
         """ARN of the job."""
         return names.batch_arn(f"job/{self.id}")
@@ -201,6 +245,63 @@ class Job:
             self.parent.counts[self.status] -= 1
             self.parent.counts[status] += 1
         self.status = status
+
+
+class Node(Job):
+    """A node of a multi-node parallel job, which Batch shows as a job of its own.
+
+    Its state is that of its last attempt. It is made when it is launched, so its creation is later
+    than the whole job's.
+
+    Args:
+        whole: The job it is a node of.
+        index: From 0.
+
+    Attributes:
+        whole: The job it is a node of.
+    """
+
+    __slots__ = ("_launched_at", "whole")
+
+    def __init__(self, whole: Job, index: int) -> None:
+        super().__init__(whole.submission, index=index)
+        self.whole = whole
+        self._launched_at = names.now_ms()
+
+    @property
+    def id(self) -> str:
+        """The job ID: ``<job>#<index>``."""
+        return f"{self.submission.job_id}#{self.index}"
+
+    @property
+    def is_multi_node(self) -> bool:
+        """Always False: it has a container."""
+        return False
+
+    @property
+    def container(self) -> Container:
+        """What is run."""
+        return self.submission.containers[self.index]
+
+    @property
+    def created_at(self) -> int:
+        """When it was launched for the first time, in milliseconds."""
+        return self._launched_at
+
+    @property
+    def timeout_s(self) -> None:
+        """Always None: the limit is the whole job's, and ends all nodes at once."""
+        return None
+
+    @property
+    def attempt_number(self) -> int:
+        """Number of the whole job's attempt under way, from 1."""
+        return self.whole.attempt_number
+
+    @property
+    def is_main(self) -> bool:
+        """Whether the whole job ends as this node does."""
+        return self.index == self.submission.main_node
 
 
 class Jobs:
@@ -216,10 +317,14 @@ class Jobs:
         self.submitted.append(job)
 
     def find(self, job_id: str) -> Job | None:
-        """Return the job of an ID, also of a child's ``<parent>:<index>``."""
-        parent_id, colon, index = job_id.partition(":")
-        job = self._by_id.get(parent_id)
-        if job is None or not colon:
+        """Return the job of an ID, also of a child's ``<parent>:<index>`` or a node's ``#``."""
+        match = _ID.fullmatch(job_id)
+        if match is None:
+            return None
+        whole, mark, index = match.groups()
+        job = self._by_id.get(whole)
+        if job is None or not mark:
             return job
-        known = index.isdecimal() and int(index) < len(job.children)
-        return job.children[int(index)] if known else None
+        if mark == "#":
+            return job.nodes.get(int(index))
+        return job.children[int(index)] if int(index) < len(job.children) else None

@@ -1,4 +1,4 @@
-"""ListJobs: one page of a queue's jobs or of an array's children.
+"""ListJobs: one page of a queue's jobs, an array's children or a multi-node parallel job's nodes.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
@@ -26,8 +26,8 @@ def list_jobs(
     """Answer ListJobs.
 
     Without filters the jobs in one state are listed, RUNNING by default; a filter ignores the
-    state, except SHARE_IDENTIFIER, and takes no children. Jobs come newest first, children by
-    index.
+    state, except SHARE_IDENTIFIER, and takes no children and no nodes. Jobs come newest first,
+    children by index, nodes as they were launched.
 
     Args:
         document: The request.
@@ -44,8 +44,11 @@ def list_jobs(
         pool = [job for job in jobs.submitted if job.submission.queue is where]
         newest_first = True
     else:
-        parent = jobs.find(document.get("arrayJobId", ""))
-        pool = parent.children if parent is not None and not filters else []
+        parent = jobs.find(document[given[0]])
+        pool = []
+        if parent is not None and not filters:
+            is_array = given == ["arrayJobId"]
+            pool = parent.children if is_array else list(parent.nodes.values())
         newest_first = False
     return _page(pool, test, document, newest_first=newest_first)
 

@@ -1,7 +1,8 @@
 """Job queues and compute environments: as much as a second queue needs.
 
 Every queue feeds the same processors of this machine, whatever its compute environment says, and
-its priority is kept but not used.
+its priority is kept but not used. So multi-node parallel jobs run in environments, too, in which
+AWS has none: unmanaged ones, and those of Spot instances.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html

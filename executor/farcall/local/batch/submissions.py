@@ -10,14 +10,12 @@ import uuid
 from typing import Any
 
 from farcall.local import names
-from farcall.local.batch import resources, retries, validate
+from farcall.local.batch import containers, nodes, retries, validate
+from farcall.local.batch.containers import Container
 from farcall.local.batch.definitions import Definition, Definitions
 from farcall.local.batch.errors import ClientError
 from farcall.local.batch.jobs import Submission
 from farcall.local.batch.queues import Queues, Resource
-
-#: Overrides that take the place of what the definition says; the rest is merged.
-_REPLACING = ("command", "instanceType")
 
 
 def build(
@@ -44,8 +42,7 @@ def build(
     queue = queues.queue(document["jobQueue"])
     _check_queue(queue, document)
     definition = definitions.active(document["jobDefinition"])
-    overrides = document.get("containerOverrides") or {}
-    container = _container(definition, overrides)
+    node_properties, ran = _containers(document, definition)
     retry = definition.retry
     if document.get("retryStrategy"):
         retry = retries.parse(document["retryStrategy"])
@@ -56,13 +53,12 @@ def build(
         name=document["jobName"],
         queue=queue,
         definition=definition,
-        container=container,
-        overrides=overrides,
+        containers=ran,
+        node_properties=node_properties,
         parameters={
             **(definition.document.get("parameters") or {}),
             **(document.get("parameters") or {}),
         },
-        resources=resources.parse(container["resourceRequirements"], fargate=definition.fargate),
         retry=retry,
         timeout_s=timeout.get("attemptDurationSeconds"),
         size=(document.get("arrayProperties") or {}).get("size"),
@@ -83,17 +79,20 @@ def _check_queue(queue: Resource, document: dict[str, Any]) -> None:
         raise ClientError("shareIdentifier is for job queues with a scheduling policy only.")
 
 
-def _container(definition: Definition, overrides: dict[str, Any]) -> dict[str, Any]:
-    base = definition.container
-    variables = {item["name"]: item.get("value", "") for item in base["environment"]}
-    for item in overrides.get("environment") or []:
-        variables[item["name"]] = item.get("value", "")
-    merged = {**base, **{key: overrides[key] for key in _REPLACING if overrides.get(key)}}
-    merged["environment"] = [{"name": key, "value": value} for key, value in variables.items()]
-    merged["resourceRequirements"] = resources.merge(
-        base["resourceRequirements"], overrides.get("resourceRequirements")
-    )
-    return merged
+def _containers(
+    document: dict[str, Any], definition: Definition
+) -> tuple[dict[str, Any] | None, tuple[Container, ...]]:
+    """Return the nodeProperties of a multi-node parallel job, and what is to be run."""
+    if definition.multi_node:
+        for name in ("containerOverrides", "arrayProperties"):
+            if document.get(name):
+                raise ClientError(f"{name} should not be set for multi-node parallel jobs.")
+        return nodes.overridden(definition.properties, document.get("nodeOverrides") or {})
+    if document.get("nodeOverrides"):
+        raise ClientError("nodeOverrides should only be set for multi-node parallel jobs.")
+    overrides = document.get("containerOverrides") or {}
+    container = containers.overridden(definition.properties, overrides, fargate=definition.fargate)
+    return None, (container,)
 
 
 def _extra(document: dict[str, Any], definition: Definition) -> dict[str, Any]:

@@ -30,6 +30,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/.+")
 
+#: What a definition of each type has, and no other has.
+PROPERTIES = {"container": "containerProperties", "multinode": "nodeProperties"}
+
 #: Container properties that belong to one platform.
 _FARGATE_ONLY = ("networkConfiguration", "fargatePlatformConfiguration", "ephemeralStorage")
 _EC2_ONLY = ("privileged", "ulimits", "instanceType")
@@ -100,22 +103,39 @@ def reason(document: dict[str, Any]) -> None:
 
 
 def definition(document: dict[str, Any]) -> None:
-    """Check a job definition apart from its retry strategy."""
+    """Check a job definition apart from its retry strategy and its nodeProperties."""
     require(document, "jobDefinitionName", "type")
     name(document["jobDefinitionName"], "Job definition name")
-    for unsupported in ("ecsProperties", "eksProperties", "nodeProperties"):
-        if document.get(unsupported):
-            raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
-    if document["type"] != "container":
-        raise ClientError(f"Job definition type {document['type']} is not supported.")
-    require(document, "containerProperties")
-    platforms = document.get("platformCapabilities") or ["EC2"]
-    if platforms not in (["EC2"], ["FARGATE"]):
-        raise ClientError("Platform capabilities must be either EC2 or FARGATE.")
-    container(document["containerProperties"], fargate=platforms == ["FARGATE"])
+    _type(document)
+    fargate = _is_fargate(document)
+    if document["type"] == "container":
+        container(document["containerProperties"], fargate=fargate)
+    elif fargate:
+        raise ClientError("Multi-node parallel jobs are not supported on Fargate.")
     timeout(document.get("timeout"))
     tags(document.get("tags"))
     priority(document.get("schedulingPriority"))
+
+
+def _type(document: dict[str, Any]) -> None:
+    """Check a definition's type and that it has the properties of this type alone."""
+    for unsupported in ("ecsProperties", "eksProperties"):
+        if document.get(unsupported):
+            raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
+    if document["type"] not in PROPERTIES:
+        raise ClientError(f"Job definition type {document['type']} is not supported.")
+    for kind, properties in PROPERTIES.items():
+        if kind == document["type"]:
+            require(document, properties)
+        elif document.get(properties):
+            raise ClientError(f"{properties} should not be set for {document['type']} jobs.")
+
+
+def _is_fargate(document: dict[str, Any]) -> bool:
+    platforms = document.get("platformCapabilities") or ["EC2"]
+    if platforms not in (["EC2"], ["FARGATE"]):
+        raise ClientError("Platform capabilities must be either EC2 or FARGATE.")
+    return bool(platforms == ["FARGATE"])
 
 
 def container(properties: dict[str, Any], *, fargate: bool) -> None:
@@ -173,18 +193,23 @@ def submission(document: dict[str, Any], size_bytes: int) -> None:
         raise ClientError(f"Job size must be less than 30 KiB, got {kib} KiB")
     require(document, "jobName", "jobQueue", "jobDefinition")
     job_name(document["jobName"])
-    for unsupported in ("nodeOverrides", "ecsPropertiesOverride", "eksPropertiesOverride"):
+    for unsupported in ("ecsPropertiesOverride", "eksPropertiesOverride"):
         if document.get(unsupported):
             raise ClientError(f"farcall's embedded Batch does not support {unsupported}.")
     size = (document.get("arrayProperties") or {}).get("size")
     if size is not None and not MIN_ARRAY_SIZE <= size <= MAX_ARRAY_SIZE:
         raise ClientError(f"Array size must be between {MIN_ARRAY_SIZE} and {MAX_ARRAY_SIZE}.")
-    overrides = document.get("containerOverrides") or {}
-    environment(overrides.get("environment"))
-    if "" in (overrides.get("command") or []):
-        raise ClientError("Container command can't contain an empty string.")
+    container_overrides(document.get("containerOverrides"))
     timeout(document.get("timeout"))
     tags(document.get("tags"))
     priority(document.get("schedulingPriorityOverride"))
     if len(document.get("dependsOn") or []) > MAX_DEPENDENCIES:
         raise ClientError(f"A job can depend on at most {MAX_DEPENDENCIES} jobs.")
+
+
+def container_overrides(overrides: dict[str, Any] | None) -> None:
+    """Check containerOverrides apart from the resources, which are checked when merged."""
+    overrides = overrides or {}
+    environment(overrides.get("environment"))
+    if "" in (overrides.get("command") or []):
+        raise ClientError("Container command can't contain an empty string.")

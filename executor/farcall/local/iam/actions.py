@@ -236,9 +236,18 @@ def _registering(document: dict[str, Any]) -> list[Need]:
     found = [Need("batch:RegisterJobDefinition", arn)]
     if document.get("tags"):
         found.append(Need("batch:TagResource", arn))
-    container = document.get("containerProperties") or {}
+    groups = (document.get("nodeProperties") or {}).get("nodeRangeProperties") or []
+    containers = [
+        document.get("containerProperties"),
+        *(group.get("container") for group in groups),
+    ]
     passed = {"iam:PassedToService": ECS_TASKS}
-    roles = (container.get("jobRoleArn"), container.get("executionRoleArn"))
+    roles = [
+        container.get(name)
+        for container in containers
+        if container
+        for name in ("jobRoleArn", "executionRoleArn")
+    ]
     return found + [Need("iam:PassRole", role, passed) for role in roles if role]
 
 

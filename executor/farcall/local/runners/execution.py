@@ -3,6 +3,7 @@
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_timeouts.html
     https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
+    https://docs.aws.amazon.com/batch/latest/userguide/mnp-env-vars.html
     https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farcall.local import names
-from farcall.local.batch.jobs import Attempt, Job, Status
+from farcall.local.batch.jobs import Attempt, Job, Node, Status
 from farcall.local.runners.logs import CloudWatchLogs, LogStream
 from farcall.local.runners.runner import AttemptSpec, Exit, Runner, Running, StartError
 
@@ -90,20 +91,24 @@ class Ending:
 
 
 class Execution:
-    """Runs one attempt.
+    """Runs one attempt of what has a container.
 
     Args:
-        job: A plain job or a child.
+        job: A plain job, a child or a node.
         world: What the attempt meets.
+        on_running: Called when its container runs.
 
     Attributes:
         attempt: What is to be remembered of it.
         ending: Why it was stopped, None while it was not.
     """
 
-    def __init__(self, job: Job, world: World) -> None:
+    def __init__(
+        self, job: Job, world: World, on_running: Callable[[], None] | None = None
+    ) -> None:
         self._job = job
         self._world = world
+        self._on_running = on_running
         self.attempt = Attempt(fargate=job.submission.definition.fargate)
         self.ending: Ending | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -170,16 +175,19 @@ class Execution:
         if self._preparing is not None:
             self._preparing.cancel()
 
+    async def clear(self) -> None:
+        """Wait until nothing of the attempt is left, which is so when it has run."""
+
     async def _start_and_wait(self) -> None:
         stream = self._open_resources()
         spec = AttemptSpec(
             job_id=self._job.id,
             task_id=self.attempt.task_id,
-            container=self._job.submission.container,
+            container=self._job.container.properties,
             fargate=self._job.submission.definition.fargate,
             command=_command(self._job),
             environment=self._environment(),
-            resources=self._job.submission.resources,
+            resources=self._job.container.resources,
             output=stream.write if stream is not None else _discard,
         )
         await self._prepare(spec)
@@ -210,7 +218,7 @@ class Execution:
             self._preparing = None
 
     def _open_resources(self) -> LogStream | None:
-        container = self._job.submission.container
+        container = self._job.container.properties
         for role in (container.get("executionRoleArn"), container.get("jobRoleArn")):
             if role and not self._world.assumable(role):
                 raise StartError(
@@ -230,10 +238,12 @@ class Execution:
         self.attempt.started_at = self._job.started_at = names.now_ms()
         self.attempt.log_stream = stream.name if stream is not None else None
         self._job.enter(Status.RUNNING)
+        if self._on_running is not None:
+            self._on_running()
 
     async def _wait(self, running: Running) -> Exit:
         loop = asyncio.get_running_loop()
-        limit = self._job.submission.timeout_s
+        limit = self._job.timeout_s
         if limit is not None:
             limit *= self._world.timing.timeout_scale
             self._timers.append(loop.call_later(limit, self.stop, Ending(TIMED_OUT, final=True)))
@@ -260,15 +270,21 @@ class Execution:
     def _environment(self) -> dict[str, str]:
         variables = {
             item["name"]: item.get("value", "")
-            for item in self._job.submission.container.get("environment", ())
+            for item in self._job.container.properties.get("environment", ())
         }
         variables["AWS_BATCH_JOB_ID"] = self._job.id
-        variables["AWS_BATCH_JOB_ATTEMPT"] = str(len(self._job.attempts) + 1)
+        variables["AWS_BATCH_JOB_ATTEMPT"] = str(self._job.attempt_number)
         variables["AWS_BATCH_JQ_NAME"] = self._job.submission.queue.name
         variables["AWS_BATCH_CE_NAME"] = self._world.environment_name(self._job)
         if self._job.parent is not None:
             variables["AWS_BATCH_JOB_ARRAY_INDEX"] = str(self._job.index)
             variables["AWS_BATCH_JOB_ARRAY_SIZE"] = str(len(self._job.parent.children))
+        if isinstance(self._job, Node):
+            variables["AWS_BATCH_JOB_NODE_INDEX"] = str(self._job.index)
+            variables["AWS_BATCH_JOB_NUM_NODES"] = str(len(self._job.submission.containers))
+            variables["AWS_BATCH_JOB_MAIN_NODE_INDEX"] = str(self._job.submission.main_node)
+            if not self._job.is_main:
+                variables["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = names.NODE_ADDRESS
         return variables
 
 
@@ -277,7 +293,7 @@ def _command(job: Job) -> tuple[str, ...]:
     parameters = job.submission.parameters
     return tuple(
         _PLACEHOLDER.sub(lambda match: parameters.get(match[1], match[0]), word)
-        for word in job.submission.container.get("command") or ()
+        for word in job.container.properties.get("command") or ()
     )
 
 
@@ -288,7 +304,7 @@ def _overrides_length(job: Job) -> int:
     stricter than the real one.
     """
     overrides: dict[str, Any] = {"containerOverrides": [{"name": "default"}]}
-    overrides["containerOverrides"][0].update(job.submission.overrides)
+    overrides["containerOverrides"][0].update(job.container.overrides)
     return len(json.dumps(overrides, separators=(",", ":")))
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from farcall.backends.batch.describe import BatchJob, from_describe
+from farcall.backends.batch.describe import BatchJob, from_describe, from_summary
 from farcall.model.jobs import Attempt, JobStatus
 
 EXITED = "Essential container in task exited"
@@ -200,3 +200,104 @@ def test_flags_and_secrets_of_a_job():
 
 def test_only_two_states_are_final():
     assert [str(status) for status in JobStatus if status.is_final] == ["SUCCEEDED", "FAILED"]
+
+
+#: Recorded, and shortened:
+#: https://github.com/aws/aws-parallelcluster/tree/ff0a1710/awsbatch-cli/tests/awsbatch/data
+MULTI_NODE = {
+    "jobId": "6abf3ecd-07a8-4faa-8a65-79e7404eb50f",
+    "jobName": "mnp",
+    "jobQueue": "arn:aws:batch:us-east-1:123456789012:job-queue/parallelcluster",
+    "jobDefinition": "arn:aws:batch:us-east-1:123456789012:job-definition/parallelcluster-mnp:2",
+    "status": "SUCCEEDED",
+    "statusReason": "Essential container in task exited",
+    "createdAt": 1543836418954,
+    "startedAt": 1543836512293,
+    "stoppedAt": 1543836586008,
+    "dependsOn": [],
+    "parameters": {},
+    "retryStrategy": {"attempts": 1},
+    "attempts": [
+        {
+            "startedAt": 1543836512293,
+            "stoppedAt": 1543836586008,
+            "statusReason": "Essential container in task exited",
+            "container": {
+                "networkInterfaces": [],
+                "logStreamName": "parallelcluster-mnp/default/3d430bca",
+                "exitCode": 0,
+            },
+        }
+    ],
+    "nodeProperties": {
+        "numNodes": 2,
+        "mainNode": 0,
+        "nodeRangeProperties": [{"targetNodes": "0:1", "container": {"command": ["echo"]}}],
+    },
+}
+NODE = {
+    "jobId": "6abf3ecd-07a8-4faa-8a65-79e7404eb50f#1",
+    "jobName": "mnp",
+    "jobQueue": MULTI_NODE["jobQueue"],
+    "jobDefinition": MULTI_NODE["jobDefinition"],
+    "status": "FAILED",
+    "statusReason": "Essential container in task exited",
+    "createdAt": 1543836514469,
+    "startedAt": 1543836554285,
+    "stoppedAt": 1543836567456,
+    "dependsOn": [],
+    "parameters": {},
+    "nodeDetails": {"nodeIndex": 1, "isMainNode": False},
+    "container": {
+        "image": "alinux",
+        "exitCode": 3,
+        "logStreamName": "parallelcluster-mnp/default/3557426b",
+        "networkInterfaces": [{"privateIpv4Address": "10.0.0.132"}],
+    },
+    "attempts": [
+        {
+            "startedAt": 1543836554285,
+            "stoppedAt": 1543836567456,
+            "statusReason": "Essential container in task exited",
+            "container": {"exitCode": 3, "logStreamName": "parallelcluster-mnp/default/3557426b"},
+        }
+    ],
+}
+
+
+def test_a_multi_node_job_ends_as_its_attempts_say():
+    detail = from_describe(MULTI_NODE)
+    assert (detail.status, detail.exit_code) == (JobStatus.SUCCEEDED, 0)
+    assert detail.log_stream == "parallelcluster-mnp/default/3d430bca"
+    assert len(detail.tried) == 1
+    assert detail.image == ""
+
+
+def test_a_multi_node_job_that_has_not_run_has_nothing_to_tell():
+    waiting = {"status": "RUNNABLE", "attempts": [], "createdAt": 1543836418954}
+    kept = ("jobId", "jobName", "jobQueue", "nodeProperties")
+    detail = from_describe({**{name: MULTI_NODE[name] for name in kept}, **waiting})
+    assert (detail.status, detail.exit_code) == (JobStatus.RUNNABLE, None)
+    assert detail.log_stream == ""
+
+
+def test_a_node_is_a_job_with_a_container():
+    detail = from_describe(NODE)
+    assert (detail.status, detail.exit_code) == (JobStatus.FAILED, 3)
+    assert detail.log_stream == "parallelcluster-mnp/default/3557426b"
+    assert (detail.image, detail.attempts_allowed) == ("alinux", 1)
+
+
+def test_summaries_of_multi_node_jobs_and_nodes():
+    whole = {
+        "jobId": "7a712b12",
+        "jobName": "mnp-failed",
+        "status": "FAILED",
+        "container": {"exitCode": 2},
+        "createdAt": 1543502756194,
+        "nodeProperties": {"numNodes": 2},
+    }
+    node = {**whole, "jobId": "7a712b12#0", "container": {}, "status": "RUNNING"}
+    node["nodeProperties"] = {"nodeIndex": 0, "isMainNode": True}
+    assert from_summary(whole).exit_code == 2
+    assert from_summary(node).status is JobStatus.RUNNING
