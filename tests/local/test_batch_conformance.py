@@ -683,6 +683,22 @@ def test_describe_takes_100_and_leaves_out_the_unknown(batch):
     refusal(batch.batch.describe_jobs, jobs=["unknown"] * 101)
 
 
+def test_jobs_are_found_by_arn(batch):
+    """A job's ARN does where its ID does; TorchX describes and terminates nodes and jobs so.
+
+    https://github.com/meta-pytorch/torchx/blob/v0.7.0/torchx/schedulers/aws_batch_scheduler.py
+    """
+    job_id = batch.submit(batch.nodes({"0:": "sleep 600"}, 2))
+    arn = batch.wait(job_id, "RUNNING")["jobArn"]
+    assert batch.describe(arn)["jobId"] == job_id
+    assert batch.describe(f"{arn}#0")["jobId"] == f"{job_id}#0"
+    batch.batch.terminate_job(jobId=arn, reason="by ARN")
+    assert batch.wait(arn)["statusReason"] == "by ARN"
+    account = arn.split(":")[4]
+    elsewhere = arn.replace(account, account[::-1])
+    assert batch.batch.describe_jobs(jobs=[elsewhere])["jobs"] == []
+
+
 def test_list_jobs_shows_one_state(batch):
     """ListJobs shows RUNNING jobs unless it is told another state.
 

@@ -6,8 +6,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from farcall.local.batch import resources
 from farcall.local.batch.resources import Resources
@@ -16,8 +15,7 @@ from farcall.local.batch.resources import Resources
 _REPLACING = ("command", "instanceType")
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """A container as it is to be run.
 
     Attributes:

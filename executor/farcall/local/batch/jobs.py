@@ -65,6 +65,7 @@ class Submission:
         containers: What is run: of a multi-node parallel job one for each node, else a single one.
         node_properties: nodeProperties of a multi-node parallel job with the overrides in their
             place; None for any other job.
+        vcpus: Processors an attempt needs: those of all nodes, which start only when all can.
         parameters: Values for ``Ref::`` placeholders.
         retry: Attempts and rules.
         timeout_s: Limit of each attempt, None for none.
@@ -82,6 +83,7 @@ class Submission:
     definition: Definition
     containers: tuple[Container, ...]
     node_properties: dict[str, Any] | None
+    vcpus: float
     parameters: dict[str, str]
     retry: RetryStrategy
     timeout_s: float | None
@@ -90,11 +92,6 @@ class Submission:
     created_at: int
     tags: dict[str, str]
     extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def vcpus(self) -> float:
-        """Processors an attempt needs: those of all nodes, which start only when all can."""
-        return sum(container.resources.vcpus for container in self.containers)
 
     @property
     def main_node(self) -> int | None:
@@ -317,8 +314,14 @@ class Jobs:
         self.submitted.append(job)
 
     def find(self, job_id: str) -> Job | None:
-        """Return the job of an ID, also of a child's ``<parent>:<index>`` or a node's ``#``."""
-        match = _ID.fullmatch(job_id)
+        """Return the job of an ID, also of a child's ``<parent>:<index>`` or a node's ``#``.
+
+        An ARN is taken for the ID at its end: TorchX describes and terminates jobs by ARN.
+
+        Source:
+            https://github.com/meta-pytorch/torchx/blob/v0.7.0/torchx/schedulers/aws_batch_scheduler.py
+        """
+        match = _ID.fullmatch(job_id.removeprefix(names.batch_arn("job/")))
         if match is None:
             return None
         whole, mark, index = match.groups()

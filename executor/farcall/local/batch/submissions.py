@@ -55,6 +55,7 @@ def build(
         definition=definition,
         containers=ran,
         node_properties=node_properties,
+        vcpus=sum(container.resources.vcpus for container in ran),
         parameters={
             **(definition.document.get("parameters") or {}),
             **(document.get("parameters") or {}),
