@@ -59,7 +59,7 @@ class Account:
     def definition(self, *command, vcpu="1", container=None, **document):
         """Register a definition whose container runs a command."""
         properties = {**self._container(command, vcpu), **(container or {})}
-        return self._register(type="container", containerProperties=properties, **document)
+        return self.register(type="container", containerProperties=properties, **document)
 
     def nodes(self, scripts, count, main=0, container=None, group=None, **document):
         """Register a multi-node parallel definition: shell scripts by their target nodes."""
@@ -72,7 +72,7 @@ class Account:
             for targets, script in scripts.items()
         ]
         properties = {"numNodes": count, "mainNode": main, "nodeRangeProperties": groups}
-        return self._register(type="multinode", nodeProperties=properties, **document)
+        return self.register(type="multinode", nodeProperties=properties, **document)
 
     def _container(self, command, vcpu="1"):
         return {
@@ -86,7 +86,8 @@ class Account:
             "linuxParameters": {"initProcessEnabled": True},
         }
 
-    def _register(self, name=None, **document):
+    def register(self, name=None, **document):
+        """Register a definition under a name of its own, unless one is given."""
         name = name or f"farcall-test-{uuid.uuid4().hex[:12]}"
         reply = self.batch.register_job_definition(jobDefinitionName=name, **document)
         self._definitions.append(reply["jobDefinitionArn"])

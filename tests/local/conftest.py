@@ -1,8 +1,9 @@
 """An AWS to test: the embedded one, or with ``pytest tests/local --aws`` a real account.
 
-A real account is described by environment variables: FARCALL_TEST_AWS_QUEUE (an EC2 queue),
-FARCALL_TEST_AWS_IMAGE (any image with a POSIX shell), and the usual AWS variables for credentials
-and region. Tests of the embedded AWS itself are skipped there.
+A real account is described by environment variables: FARCALL_TEST_AWS_QUEUE (an EC2 queue, not of
+Spot instances, on which multi-node parallel jobs do not run), FARCALL_TEST_AWS_IMAGE (any image
+with a POSIX shell), and the usual AWS variables for credentials and region. Tests of the embedded
+AWS itself are skipped there.
 """
 
 from __future__ import annotations

@@ -1118,15 +1118,14 @@ def test_node_groups_have_one_instance_type(batch):
     https://docs.aws.amazon.com/batch/latest/userguide/mnp-node-groups.html
     """
 
+    arn = batch.nodes({"0": "true", "1:": "true"}, 2)
+    shown = batch.batch.describe_job_definitions(jobDefinitions=[arn])["jobDefinitions"][0]
+    properties = shown["nodeProperties"]
+
     def register(*kinds):
-        arn = batch.nodes({"0": "true", "1:": "true"}, 2)
-        shown = batch.batch.describe_job_definitions(jobDefinitions=[arn])["jobDefinitions"][0]
-        properties = shown["nodeProperties"]
         for group, kind in zip(properties["nodeRangeProperties"], kinds, strict=True):
             group["instanceTypes"] = [kind]
-        return batch.batch.register_job_definition(
-            jobDefinitionName="kinds", type="multinode", nodeProperties=properties
-        )
+        batch.register(type="multinode", nodeProperties=properties)
 
     register("c5.large", "c5.large")
     assert "same instance type" in refusal(register, "c5.large", "m5.large")
@@ -1544,14 +1543,15 @@ def test_overrides_of_nodes(batch, meeting):
     https://docs.aws.amazon.com/batch/latest/APIReference/API_NodePropertyOverride.html
     """
     say, until = meeting
-    scripts = {"0": f"{until('word')}; echo A=$A", "1:": f"echo A=$A; {say('word')}"}
+    scripts = {":0": f"{until('word')}; echo A=$A", "1": f"echo A=$A; {say('word')}"}
     definition = batch.nodes(scripts, 2)
     override = {
-        "targetNodes": "1:",
+        "targetNodes": "1:1",
         "containerOverrides": {
             "environment": [{"name": "A", "value": "child"}],
             "resourceRequirements": [{"type": "MEMORY", "value": "256"}],
         },
+        "instanceTypes": ["c5.large"],
     }
     job_id = batch.submit(definition, nodeOverrides={"nodePropertyOverrides": [override]})
     whole = batch.wait(job_id)
@@ -1564,6 +1564,7 @@ def test_overrides_of_nodes(batch, meeting):
     ]
     assert [one["MEMORY"] for one in asked] == ["128", "256"]
     assert {"name": "A", "value": "child"} in shown[1]["container"]["environment"]
+    assert [group.get("instanceTypes") for group in shown] == [None, ["c5.large"]]
 
 
 def test_number_of_nodes_is_overridden(batch, meeting):
@@ -1629,6 +1630,14 @@ def override(**container):
         ),
         pytest.param(
             {"nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "x"}]}}, id="no range"
+        ),
+        pytest.param(
+            {
+                "nodeOverrides": {
+                    "nodePropertyOverrides": [{"targetNodes": "0:", "instanceTypes": ["a", "b"]}]
+                }
+            },
+            id="two instance types",
         ),
         pytest.param(
             {"nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "0:"}] * 2}},
