@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
-from tests.support.timing import marked
+from tests.support.commands import Commands
+from tests.support.timing import STREAM_S, marked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,8 +60,15 @@ def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    with contextlib.closing(Commands()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def embedded() -> Iterator[farcall.local.LocalAWS]:
     with farcall.local.start() as aws:
+        aws.configure(stream_s=STREAM_S)
         yield aws
 
 

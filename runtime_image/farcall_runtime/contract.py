@@ -30,6 +30,10 @@ belongs to the same one."""
 ENV_DISPATCH = "FARCALL_DISPATCH"
 """Covalent's ID of the dispatch the job belongs to; only where there is one."""
 
+ENV_STREAM_S = "FARCALL_STREAM_S"
+"""Seconds between two chunks of output. The embedded AWS sets it where a test wants it to; no
+client does, and on AWS it is not there."""
+
 JOB_ENVIRONMENT = (
     ENV_BUNDLE,
     ENV_DIGEST,

@@ -33,7 +33,7 @@ from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.outlet import say
 from farcall_runtime.storage import SINGLE_PUT_BYTES, Created, Storage, StorageError
-from farcall_runtime.streams import Streams
+from farcall_runtime.streams import Limits, Streams
 from farcall_runtime.times import Times
 
 _STREAM_RETRY_S = 20.0
@@ -47,7 +47,8 @@ class Supervisor:
 
     Args:
         assignment: What to run.
-        environment: Where storage finds endpoint, region and credentials.
+        environment: Where storage finds endpoint, region and credentials, and streams their
+            limits.
         times: What happens when.
     """
 
@@ -59,7 +60,11 @@ class Supervisor:
         self._oom_kills = memory.oom_kills()
         self._meta: dict[str, Any] = {}  # the bundle's, once the index is verified
         self._streams = Streams(
-            assignment.where, assignment.number, assignment.attempt, assignment.key
+            assignment.where,
+            assignment.number,
+            assignment.attempt,
+            assignment.key,
+            Limits.read(environment),
         )
         self._child = Child(self._streams)
         signal.signal(signal.SIGTERM, self._on_terminate)

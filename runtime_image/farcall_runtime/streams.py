@@ -10,11 +10,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from farcall_runtime import envelope, outlet
-from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.outlet import Outlet, say
 from farcall_runtime.storage import DeniedError, Storage, UnfitError
 from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
@@ -24,12 +24,32 @@ INLINE_BYTES = 1024 * 1024
 
 _READ_BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for an unprivileged process
-_CHUNK_BYTES = 8 * 1024 * 1024
-_MOST_PENDING_BYTES = 64 * 1024 * 1024
-_SOON_S, _LATER_S = 2.0, 10.0
+_STEP_S, _LEAST_STEP_S = 0.25, 0.02
 _LOOK_AGAIN_S = 8.0  # about once for each chunk: a look costs a tenth of it
 _GIVE_UP_S = 1.0  # later than the deadline of its own requests
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
+
+
+class Limits(NamedTuple):
+    """How often output is stored, and how much of it waits.
+
+    Attributes:
+        soon_s: How long a stream's first bytes wait for more, before they are stored.
+        later_s: How long after many chunks that nobody reads along.
+        chunk_bytes: What is stored in one object, and does not wait.
+        pending_bytes: What waits at most; a pipe is left to fill then.
+    """
+
+    soon_s: float = 2.0
+    later_s: float = 10.0
+    chunk_bytes: int = 8 * 1024 * 1024
+    pending_bytes: int = 64 * 1024 * 1024
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Limits:
+        """Return those of a container; the embedded AWS may ask for output to be stored sooner."""
+        stream_s = environment.get(ENV_STREAM_S)
+        return cls(soon_s=float(stream_s), later_s=float(stream_s)) if stream_s else cls()
 
 
 class Stream:
@@ -85,9 +105,21 @@ class Streams:
         index: The array child's number.
         attempt: The attempt's number, from 1.
         key: The bundle's outcome key; chunks are signed with it.
+        limits: How often it is stored, and how much waits.
+
+    Attributes:
+        limits: As the argument.
     """
 
-    def __init__(self, where: Location, index: int, attempt: int, key: bytes) -> None:
+    def __init__(
+        self,
+        where: Location,
+        index: int,
+        attempt: int,
+        key: bytes,
+        limits: Limits = Limits(),  # noqa: B008  # nobody can change it
+    ) -> None:
+        self.limits = limits
         self.stdout, self.stderr = self.both = tuple(
             Stream(name, getattr(outlet, name)) for name in STREAMS
         )
@@ -139,10 +171,10 @@ class Streams:
 
         Too much waits to be stored, or to be taken by the container's own stream.
         """
-        if len(stream.pending) >= _MOST_PENDING_BYTES:
+        if len(stream.pending) >= self.limits.pending_bytes:
             if self._storage is None or self._is_being_stored(self._storage):
                 return True
-            self._drop(stream, _MOST_PENDING_BYTES // 2)
+            self._drop(stream, self.limits.pending_bytes // 2)
         return stream.own.holds()
 
     def pump(self, stream: Stream) -> int:
@@ -159,7 +191,7 @@ class Streams:
             if not stream.pending:
                 stream.since = time.monotonic()
             stream.pending += data
-            if len(stream.pending) >= _CHUNK_BYTES:
+            if len(stream.pending) >= self.limits.chunk_bytes:
                 self._wake.set()
         return len(data)
 
@@ -206,21 +238,23 @@ class Streams:
 
     def _store_while_running(self, storage: Storage) -> None:
         while not self._closing:
-            self._wake.wait(0.25)
+            self._wake.wait(min(_STEP_S, max(_LEAST_STEP_S, self.limits.soon_s)))
             self._wake.clear()
             for stream in self.both:
                 due = self._is_due(storage, stream)
-                while (due or len(stream.pending) >= _CHUNK_BYTES) and not self._closing:
+                while (
+                    due or len(stream.pending) >= self.limits.chunk_bytes
+                ) and not self._closing:
                     due = False
                     if not self._store_chunk(storage, stream):
-                        self._drop(stream, _MOST_PENDING_BYTES // 2)
+                        self._drop(stream, self.limits.pending_bytes // 2)
                         break
 
     def _is_due(self, storage: Storage, stream: Stream) -> bool:
         waited_s = time.monotonic() - stream.since
-        if not stream.pending or waited_s < _SOON_S:
+        if not stream.pending or waited_s < self.limits.soon_s:
             return False
-        is_slow = stream.chunks >= SOON_CHUNKS and waited_s < _LATER_S
+        is_slow = stream.chunks >= SOON_CHUNKS and waited_s < self.limits.later_s
         return not is_slow or self._is_followed(storage)
 
     def _is_followed(self, storage: Storage) -> bool:
@@ -251,7 +285,7 @@ class Streams:
         name = self._where.chunk_key(self._index, self._attempt, stream.name, stream.chunks)
         try:
             with self._lock:
-                stream.trying = stream.trying or min(len(stream.pending), _CHUNK_BYTES)
+                stream.trying = stream.trying or min(len(stream.pending), self.limits.chunk_bytes)
                 data = bytes(stream.pending[: stream.trying])
             storage.put(name, envelope.seal_chunk(self._key, name, data))
         except Exception as error:  # whatever it is, the task goes on

@@ -8,8 +8,8 @@ import pathlib
 
 import pytest
 
-from tests.cli.conftest import FARCALL
 from tests.support import terminal
+from tests.support.commands import FARCALL
 
 
 class Value:
@@ -44,7 +44,9 @@ async def cloned(aws, executor, tmp_path, monkeypatch):
     return job.id, mark
 
 
-async def test_a_cloned_folder_has_nothing_read_before_its_user_agreed(cloned, farcall_command):
+async def test_a_cloned_folder_has_nothing_read_before_its_user_agreed(
+    cloned, farcall_command, installed_command
+):
     job_id, mark = cloned
     for command in (
         ["result", job_id],
@@ -59,7 +61,7 @@ async def test_a_cloned_folder_has_nothing_read_before_its_user_agreed(cloned, f
         assert "`farcall allow`" in done.stderr
     assert not mark.exists()
 
-    done = await farcall_command("allow")
+    done = await installed_command("allow")
     assert (done.returncode, done.stdout) == (0, "")
     assert "  s3_bucket_name = farcall-local\n" in done.stderr
     assert "vcpu" not in done.stderr

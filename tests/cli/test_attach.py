@@ -1,4 +1,4 @@
-"""``farcall attach``, ``farcall result`` and ``farcall recover``, as they are installed."""
+"""``farcall attach``, ``farcall result`` and ``farcall recover``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import broken
+from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
-
-FARCALL = Path(sys.executable).with_name("farcall")
 
 
 def command(*arguments, **options):
@@ -30,11 +29,15 @@ def command(*arguments, **options):
     )
 
 
-async def farcall(*arguments):
-    """Return the exit code, stdout and stderr of a command."""
-    started = command(*arguments)
-    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
-    return started.returncode, out, err
+@pytest.fixture
+def farcall(farcall_command):
+    """Gives the exit code, stdout and stderr of a command."""
+
+    async def run(*arguments):
+        done = await farcall_command(*arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
 
 
 def talk(go):
@@ -104,7 +107,7 @@ async def test_attach_prints_output_as_it_comes_and_the_end(executor, tmp_path):
     assert await executor.attach(job.id).result() == {"answer": 42}  # it was not taken away
 
 
-async def test_attach_shows_an_error_and_where_it_was_raised(executor):
+async def test_attach_shows_an_error_and_where_it_was_raised(executor, farcall):
     job = await executor.submit(fail)
 
     code, out, err = await farcall("attach", job.id)
@@ -131,7 +134,7 @@ async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["attach", "result"])
-async def test_an_unknown_job_is_told(aws, name):
+async def test_an_unknown_job_is_told(aws, name, farcall):
     unknown = "00000000-0000-0000-0000-000000000000"
 
     code, out, err = await farcall(name, unknown)
@@ -144,7 +147,7 @@ async def test_an_unknown_job_is_told(aws, name):
 # --- result -------------------------------------------------------------------------------------
 
 
-async def test_result_prints_the_value_and_leaves_it(executor, tmp_path):
+async def test_result_prints_the_value_and_leaves_it(executor, tmp_path, farcall):
     go = tmp_path / "go"
     go.touch()
     job = await executor.submit(talk, str(go))
@@ -153,7 +156,7 @@ async def test_result_prints_the_value_and_leaves_it(executor, tmp_path):
         assert await farcall("result", job.id) == (0, "{'answer': 42}\n", "")
 
 
-async def test_result_shows_the_functions_own_error(executor):
+async def test_result_shows_the_functions_own_error(executor, farcall):
     job = await executor.submit(fail)
 
     code, out, err = await farcall("result", job.id)
@@ -163,7 +166,7 @@ async def test_result_shows_the_functions_own_error(executor):
     assert 'raise LookupError("on purpose")' in err
 
 
-async def test_result_saves_the_value_and_takes_it(executor, tmp_path):
+async def test_result_saves_the_value_and_takes_it(executor, tmp_path, farcall):
     job = await executor.submit(word, "hello")
     path = tmp_path / "values" / "word.pickle"
 
@@ -177,7 +180,7 @@ async def test_result_saves_the_value_and_takes_it(executor, tmp_path):
     assert "no outcome" in err
 
 
-async def test_a_value_that_cannot_be_saved_stays_in_the_bucket(executor, tmp_path):
+async def test_a_value_that_cannot_be_saved_stays_in_the_bucket(executor, tmp_path, farcall):
     job = await executor.submit(double, 21)
     (tmp_path / "file").touch()
 
@@ -189,7 +192,7 @@ async def test_a_value_that_cannot_be_saved_stays_in_the_bucket(executor, tmp_pa
     assert await farcall("result", job.id) == (0, "42\n", "")
 
 
-async def test_keep_artifacts_keeps_what_was_saved(executor, tmp_path, monkeypatch):
+async def test_keep_artifacts_keeps_what_was_saved(executor, tmp_path, monkeypatch, farcall):
     monkeypatch.setenv("FARCALL_KEEP_ARTIFACTS", "true")
     job = await executor.submit(double, 21)
 
@@ -201,7 +204,7 @@ async def test_keep_artifacts_keeps_what_was_saved(executor, tmp_path, monkeypat
 # --- recover ------------------------------------------------------------------------------------
 
 
-async def test_recover_lists_the_runs(executor):
+async def test_recover_lists_the_runs(executor, farcall):
     await executor.submit(double, 1)
 
     code, out, err = await farcall("recover")
@@ -215,14 +218,14 @@ async def test_recover_lists_the_runs(executor):
     assert (code, run["bundles"], run["stored_at"][:2]) == (0, 1, "20")
 
 
-async def test_recover_says_that_there_is_no_run(aws, monkeypatch):
+async def test_recover_says_that_there_is_no_run(aws, monkeypatch, farcall):
     monkeypatch.setenv("FARCALL_PREFIX", "nobody/was/here")
 
     place = f"s3://{aws.environment['FARCALL_S3_BUCKET_NAME']}/nobody/was/here"
     assert await farcall("recover") == (0, f"no run has left anything in {place}\n", "")
 
 
-async def test_recover_tells_what_came_of_each_task(make_executor):
+async def test_recover_tells_what_came_of_each_task(make_executor, farcall):
     async with make_executor(linger_s=0.5) as executor:
         jobs = await asyncio.gather(*(executor.submit(double, x) for x in range(3)))
         run = await run_of(executor)
@@ -240,7 +243,7 @@ async def test_recover_tells_what_came_of_each_task(make_executor):
     assert err == f"{run}: 3 tasks to be delivered\n"
 
 
-async def test_recover_saves_values_and_takes_them(make_executor, tmp_path):
+async def test_recover_saves_values_and_takes_them(make_executor, tmp_path, farcall):
     async with make_executor(linger_s=0.5) as executor:
         jobs = await asyncio.gather(*(executor.submit(double, x) for x in (3, 4)))
         run = await run_of(executor)
@@ -263,7 +266,9 @@ async def test_recover_saves_values_and_takes_them(make_executor, tmp_path):
 HARDEST = [broken.text, broken.notes, broken.chain]
 
 
-async def test_an_error_that_cannot_say_itself_keeps_no_value_back(make_executor, tmp_path):
+async def test_an_error_that_cannot_say_itself_keeps_no_value_back(
+    make_executor, tmp_path, farcall
+):
     async with make_executor(linger_s=0.5) as executor:
         values = [executor.submit(double, x) for x in (3, 4)]
         broken_ones = [executor.submit(way) for way in broken.WAYS]
@@ -293,7 +298,7 @@ async def test_an_error_that_cannot_say_itself_keeps_no_value_back(make_executor
         assert f", in {way.__name__}\n" in err
 
 
-async def test_an_unknown_run_is_told(executor):
+async def test_an_unknown_run_is_told(executor, farcall):
     await executor.submit(double, 1)
 
     code, out, err = await farcall("recover", "nobody")
@@ -304,14 +309,14 @@ async def test_an_unknown_run_is_told(executor):
 
 
 @pytest.mark.parametrize("run", ["a//b", "..", ".", "a/b", "\x1b[2J"])
-async def test_what_can_be_no_run_is_told_like_an_unknown_one(aws, run):
+async def test_what_can_be_no_run_is_told_like_an_unknown_one(aws, run, farcall):
     code, out, err = await farcall("recover", run)
 
     assert (code, out) == (3, "")
     assert err.startswith(f"farcall: no run {run!r} has left anything in s3://")
 
 
-async def test_a_folder_without_a_run_is_refused(aws, tmp_path):
+async def test_a_folder_without_a_run_is_refused(aws, tmp_path, farcall):
     code, _, err = await farcall("recover", "--output", tmp_path)
     assert code == 2
     assert "--output needs a RUN" in err

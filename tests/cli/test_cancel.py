@@ -1,10 +1,9 @@
-"""``farcall cancel``, as it is installed."""
+"""``farcall cancel``."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import pytest
 
 from farcall.engine.session import session_for, this_user
 from tests.support import terminal
+from tests.support.commands import FARCALL
 from tests.support.foreign import submit
 from tests.support.patience import until_async
 
-FARCALL = Path(sys.executable).with_name("farcall")
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 

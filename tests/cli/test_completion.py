@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
 
 from farcall.cli.main import COMMANDS, cli
-
-FARCALL = Path(sys.executable).with_name("farcall")
+from tests.support.commands import FARCALL
 
 
 def script(shell):

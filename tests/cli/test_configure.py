@@ -14,7 +14,7 @@ import tomlkit
 from farcall import FarcallError, Settings
 from farcall.cli.configure import _updated
 from farcall.model.settings_help import describe
-from tests.cli.conftest import FARCALL
+from tests.support.commands import FARCALL
 
 MINE = """\
 # mine

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from pathlib import Path
 
-FARCALL = Path(sys.executable).with_name("farcall")
+from tests.support.commands import FARCALL
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

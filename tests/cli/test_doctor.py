@@ -49,11 +49,11 @@ def bucket(aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 
 
 async def test_on_the_embedded_aws_all_is_well_and_nothing_is_left_in_the_bucket(
-    farcall_command, aws
+    installed_command, aws
 ) -> None:
     before = boto3.client("s3").list_objects_v2(Bucket="farcall-local")["KeyCount"]
 
-    done = await farcall_command("doctor", "--json")
+    done = await installed_command("doctor", "--json")
 
     found = json.loads(done.stdout)
     assert (0, True) == (done.returncode, found["ok"]), done.stdout

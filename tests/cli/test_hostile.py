@@ -14,8 +14,7 @@ import pytest
 
 from farcall.cli import main
 from farcall.engine.session import this_user
-from tests.cli.conftest import FARCALL
-from tests.support import hostile, terminal
+from tests.support import hostile
 from tests.support.foreign import submit
 
 ARGUMENT = hostile.TEXT.encode(errors="ignore").decode()
@@ -104,7 +103,7 @@ LIVE = ("logs", "attach", "run")
 """They let a task rewrite its own line."""
 
 
-async def test_no_command_has_the_terminal_obey_what_it_shows(told, monkeypatch):
+async def test_no_command_has_the_terminal_obey_what_it_shows(told, commands, monkeypatch):
     for line, *variable in SHOWING:
         with monkeypatch.context() as changes:
             if variable:
@@ -112,7 +111,7 @@ async def test_no_command_has_the_terminal_obey_what_it_shows(told, monkeypatch)
             words = [
                 re.sub("^[A-Z]+", lambda w: str(told.get(w[0], w[0])), w) for w in line.split(" ")
             ]
-            shown = await asyncio.to_thread(terminal.run, [FARCALL, *words], columns=300)
+            shown = await asyncio.to_thread(commands.run_on_terminal, *words, columns=300)
         assert hostile.obeyed(shown.text.replace("\r", "")) == set(), (line, shown.text)
         assert hostile.MARK in shown.text, (line, shown.text)
         if line.partition(" ")[0] not in LIVE:  # where output is

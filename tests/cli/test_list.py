@@ -1,34 +1,25 @@
-"""``farcall list``, ``farcall status`` and ``farcall describe``, as they are installed."""
+"""``farcall list``, ``farcall status`` and ``farcall describe``."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-import sys
 import time
 from datetime import datetime, timezone
-from pathlib import Path
 
 import boto3
 import pytest
-from click.testing import CliRunner
 
-from farcall.cli.main import cli
 from tests.support import terminal
+from tests.support.commands import FARCALL
 from tests.support.foreign import submit
 from tests.support.patience import until_async
 from tests.support.proxy import Proxy
 
-FARCALL = Path(sys.executable).with_name("farcall")
 NOBODY = "00000000-0000-0000-0000-000000000000"
 EVIL = "[red]evil[/] "
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
-
-
-async def here(*arguments):
-    """Run ``farcall`` in this process, which has imported everything."""
-    return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
 
 
 def fails(value):
@@ -97,13 +88,13 @@ def environment(batch, job_id):
     return {pair["name"]: pair["value"] for pair in job["container"]["environment"]}
 
 
-async def test_jobs_are_listed_shown_and_described(workflow, farcall_command):
+async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, installed_command):
     ids = {key: value for key, value in workflow.items() if key != "name"}
     only = ("--workflow", workflow["name"])
 
     async def listed(*arguments):
-        done = await here("list", *only, "--json", *arguments)
-        assert (done.exit_code, done.stderr) == (0, "")
+        done = await farcall_command("list", *only, "--json", *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout)
 
     # --- list
@@ -153,15 +144,15 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command):
     assert [job["state"] for job in children] == ["SUCCEEDED", "FAILED"] * 2
 
     # --- status
-    done = await farcall_command("status", *ids.values())
+    done = await installed_command("status", *ids.values())
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(ids.values())
     assert f"{ids['FAILED']}  FAILED since 20" in done.stdout
     assert_harmless(done.stdout)
-    done = await here("status", ids["RUNNING"], NOBODY, "--json")
+    done = await farcall_command("status", ids["RUNNING"], NOBODY, "--json")
     assert [job["state"] for job in json.loads(done.stdout)] == ["RUNNING"]
-    assert done.exit_code == 3
+    assert done.returncode == 3
     assert f"Batch does not know job {NOBODY}" in done.stderr
 
     # --- describe
@@ -188,7 +179,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command):
     assert "Why         the job was cancelled" in plain
     assert "Batch says  farcall: " in plain
 
-    said = json.loads((await here("describe", ids["array"], "--json")).stdout)
+    said = json.loads((await farcall_command("describe", ids["array"], "--json")).stdout)
     assert said["job"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
     assert said["explanation"]["sentence"] == "2 of its 4 children failed"
     assert [c["job_id"] for c in said["explanation"]["children"]] == [
@@ -227,8 +218,8 @@ async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
         (["list", "--state", "done"], "'done' is not one of"),
         (["status"], "JOB"),
     ):
-        done = await here(*arguments)
-        assert done.exit_code == 2
+        done = await farcall_command(*arguments)
+        assert done.returncode == 2
         assert text in done.stderr
     done = await farcall_command("list", "--queue", "no-such-queue")
     assert done.returncode == 4

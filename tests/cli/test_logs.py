@@ -1,4 +1,4 @@
-"""``farcall logs``, as it is installed."""
+"""``farcall logs``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import FARCALL
+from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 
 
@@ -31,8 +31,13 @@ async def end(started):
     return started.returncode, out, err
 
 
-async def logs(*arguments):
-    return await end(start(*arguments))
+@pytest.fixture
+def logs(farcall_command):
+    async def run(*arguments):
+        done = await farcall_command("logs", *arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
 
 
 def talk(go):
@@ -74,7 +79,7 @@ async def test_a_followed_job_shows_everything_where_it_was_written(executor, tm
     assert err == "err 1\nerr 2\n"
 
 
-async def test_what_is_shown_can_be_chosen(job):
+async def test_what_is_shown_can_be_chosen(job, logs):
     everything = [f"out {n}" for n in range(1, 2001)]
     code, out, err = await logs(job.id)
     assert (code, out.splitlines(), err) == (0, everything, "err 1\nerr 2\n")
@@ -94,7 +99,7 @@ async def test_what_is_shown_can_be_chosen(job):
     assert out == f"{last['at'][:23]}Z out 2000\n"
 
 
-async def test_a_pipe_gets_what_was_written_and_a_terminal_what_is_harmless(executor):
+async def test_a_pipe_gets_what_was_written_and_a_terminal_what_is_harmless(executor, logs):
     submitted = await executor.submit(write_hostile)
     await submitted.wait()
     assert await logs(submitted.id) == (0, f"{HOSTILE}\n", "")
@@ -144,14 +149,14 @@ async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
         ([], 3, "farcall: Batch does not know job"),
     ],
 )
-async def test_wrong_usage_is_told(aws, arguments, code, words):
+async def test_wrong_usage_is_told(aws, logs, arguments, code, words):
     found = await logs("00000000-0000-0000-0000-000000000000", *arguments)
     assert found[:2] == (code, "")
     assert words in found[2]
     assert "Traceback" not in found[2]
 
 
-async def test_an_attempt_or_a_child_that_has_to_be_named(job, executor):
+async def test_an_attempt_or_a_child_that_has_to_be_named(job, logs, executor):
     code, _, err = await logs(job.id, "--attempt", 2)
     assert (code, err) == (1, f"farcall: attempt is 2, and job {job.id} has had 1 attempt\n")
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
 
 import farcall
-
-FARCALL = Path(sys.executable).with_name("farcall")
+from tests.support.commands import FARCALL
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

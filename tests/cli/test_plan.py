@@ -26,11 +26,13 @@ def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work.py").write_text(WORK)
 
 
-async def test_nothing_is_sent_and_run_sends_just_that(farcall_command, aws) -> None:
+async def test_nothing_is_sent_and_run_sends_just_that(
+    farcall_command, installed_command, aws
+) -> None:
     extra = 'job_definition_extra={"tags": {"of": "plan"}}'
     words = ["--memory", "1", "-o", extra, "work:twice", 4]
     with Proxy(aws.endpoint_url) as proxy:
-        done = await farcall_command("plan", *words, AWS_ENDPOINT_URL=proxy.url)
+        done = await installed_command("plan", *words, AWS_ENDPOINT_URL=proxy.url)
     planned = json.loads(done.stdout)
     of_s3 = {name.partition(" ")[0] for name in proxy.of("s3")}
     assert {"GET"} == of_s3

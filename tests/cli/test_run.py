@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from farcall.cli.run import _in_json
-from tests.cli.conftest import FARCALL
+from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 from tests.support.proxy import Proxy
 

@@ -27,6 +27,7 @@ import farcall.local
 from farcall.cli.demos.covalent_server import CovalentServer
 from tests.support.absent import Absent
 from tests.support.patience import PATIENCE_S
+from tests.support.timing import STREAM_S
 
 #: Seconds for a dispatch, unless a test knows better.
 WAIT_TIMEOUT_S = PATIENCE_S
@@ -106,6 +107,7 @@ def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def embedded() -> Iterator[farcall.local.LocalAWS]:
     """The embedded AWS whose key the server has, with room for several jobs at a time."""
     with farcall.local.start(cpus=8) as aws:
+        aws.configure(stream_s=STREAM_S)
         yield aws
 
 

@@ -22,6 +22,7 @@ from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent import resume as covalent_resume
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy, lose_reasons
+from tests.support.timing import STREAM_S
 
 FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
@@ -123,6 +124,7 @@ def under_way(client):
 def aws():
     """An embedded AWS with room for all jobs at once."""
     with farcall.local.start(cpus=16) as running:
+        running.configure(stream_s=STREAM_S)
         yield running
 
 

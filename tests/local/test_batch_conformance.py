@@ -101,6 +101,16 @@ def test_log_stream_and_attempts_of_a_running_job(batch):
     batch.wait(job_id)
 
 
+def test_jobs_are_told_how_often_to_store_output_only_where_somebody_asks_for_it(batch, knobs):
+    told = []
+    for stream_s in (None, 0.5, None):
+        knobs.configure(stream_s=stream_s)
+        detail = batch.run("sh", "-c", "echo told:$FARCALL_STREAM_S")
+        batch.wait_for(lambda detail=detail: batch.output(detail))
+        told += batch.output(detail)
+    assert told == ["told:", "told:0.5", "told:"]
+
+
 def test_log_group_and_prefix_of_the_definition(batch, knobs):
     """`awslogs-group` and `awslogs-stream-prefix` name the group and the stream.
 

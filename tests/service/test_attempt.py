@@ -354,7 +354,8 @@ def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(late, tmp_path):
 SLOW = """
 import os
 from farcall_runtime import __main__, runner, streams
-streams.SOON_CHUNKS, streams._SOON_S, streams._LATER_S, streams._LOOK_AGAIN_S = 2, 0, 1e9, 0
+streams.SOON_CHUNKS, streams._LOOK_AGAIN_S = 2, 0
+streams.Limits.read = lambda environment: streams.Limits(soon_s=0.0, later_s=1e9)
 __main__.leave(runner.run(os.environ))
 """
 

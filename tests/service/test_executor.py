@@ -51,6 +51,13 @@ async def test_a_job_tells_its_id_status_and_usage(executor: BatchExecutor) -> N
     assert job.id in repr(job)
 
 
+async def test_a_task_has_no_variable_of_ours(executor: BatchExecutor) -> None:
+    def ours() -> list[str]:
+        return [name for name in os.environ if name.startswith("FARCALL_")]
+
+    assert await executor.task(ours)() == []
+
+
 async def test_a_result_can_be_had_again(executor: BatchExecutor) -> None:
     job = await executor.submit(work, 1)
 

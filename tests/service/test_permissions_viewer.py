@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 import farcall.local
 from farcall import BatchExecutor
 from tests.support.iam import Enforced, actions, policy, without
-
-FARCALL = Path(sys.executable).with_name("farcall")
 
 
 @pytest.fixture(scope="module")
@@ -56,47 +50,51 @@ def sleep():
     time.sleep(600)  # until the test ends it
 
 
-def command(*arguments):
-    return subprocess.run(
-        [FARCALL, *arguments], capture_output=True, text=True, check=False, env=os.environ
-    )
+class Looking:
+    """What somebody sees on the command line."""
+
+    def __init__(self, commands):
+        self.run = commands.run
+
+    def said(self, *arguments):
+        done = self.run(*arguments)
+        return done.stdout + done.stderr
+
+    def described(self, job_id):
+        done = self.run("describe", job_id, "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
 
-def said(*arguments):
-    done = command(*arguments)
-    return done.stdout + done.stderr
+@pytest.fixture
+def looking(commands):
+    return Looking(commands)
 
 
-def described(job_id):
-    done = command("describe", job_id, "--json")
-    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
-
-
-async def test_who_may_look_sees_and_ends_jobs_and_submits_none(jobs):
+async def test_who_may_look_sees_and_ends_jobs_and_submits_none(jobs, looking):
     failed, running, waiting = jobs
-    listed = json.loads(command("list", "--json").stdout)
+    listed = json.loads(looking.run("list", "--json").stdout)
     assert {job["id"] for job in listed} >= set(jobs)
-    assert described(failed)["explanation"]["error"] == "LookupError"
-    assert described(waiting)["position"] == 1
-    assert command("logs", failed).stdout == "before the error\n"
-    assert "asleep" in command("logs", running).stdout
-    done = command("run", "-o", "vcpu=1", "os:getcwd")
+    assert looking.described(failed)["explanation"]["error"] == "LookupError"
+    assert looking.described(waiting)["position"] == 1
+    assert looking.run("logs", failed).stdout == "before the error\n"
+    assert "asleep" in looking.run("logs", running).stdout
+    done = looking.run("run", "-o", "vcpu=1", "os:getcwd")
     assert done.returncode == 4
     assert "not authorized" in done.stderr
-    done = command("cancel", waiting, running)
+    done = looking.run("cancel", waiting, running)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 WITHOUT = {
-    "batch:DescribeJobs": lambda failed, _: "DescribeJobs" in described(failed),
-    "batch:ListJobs": lambda *_: "ListJobs" in command("list").stderr,
-    "batch:GetJobQueueSnapshot": lambda _, waiting: described(waiting)["position"] is None,
-    "batch:TerminateJob": lambda _, waiting: "TerminateJob" in said("cancel", waiting),
-    "s3:GetObject": lambda failed, _: "GetObject" in command("logs", failed).stderr,
-    "s3:ListBucket": lambda failed, _: "ListObjectsV2" in command("logs", failed).stderr,
-    "s3:DeleteObject": lambda failed, _: command("logs", "-f", failed).returncode == 0,
-    "s3:PutObject": lambda failed, _: command("logs", "-f", failed).returncode == 0,
-    "logs:GetLogEvents": lambda failed, _: command("logs", failed).returncode == 0,
+    "batch:DescribeJobs": lambda by, failed, _: "DescribeJobs" in by.described(failed),
+    "batch:ListJobs": lambda by, *_: "ListJobs" in by.run("list").stderr,
+    "batch:GetJobQueueSnapshot": lambda by, _, waiting: by.described(waiting)["position"] is None,
+    "batch:TerminateJob": lambda by, _, waiting: "TerminateJob" in by.said("cancel", waiting),
+    "s3:GetObject": lambda by, failed, _: "GetObject" in by.run("logs", failed).stderr,
+    "s3:ListBucket": lambda by, failed, _: "ListObjectsV2" in by.run("logs", failed).stderr,
+    "s3:DeleteObject": lambda by, failed, _: by.run("logs", "-f", failed).returncode == 0,
+    "s3:PutObject": lambda by, failed, _: by.run("logs", "-f", failed).returncode == 0,
+    "logs:GetLogEvents": lambda by, failed, _: by.run("logs", failed).returncode == 0,
 }
 
 
@@ -104,8 +102,8 @@ def test_each_action_is_looked_at():
     assert sorted(set(actions(policy("viewer")))) == sorted(WITHOUT)
 
 
-async def test_without_an_action_it_is_named_or_not_missed(account, jobs):
+async def test_without_an_action_it_is_named_or_not_missed(account, jobs, looking):
     failed, _, waiting = jobs
     for action, holds in WITHOUT.items():
         account.set_policy("client", without(policy("viewer"), action))
-        assert holds(failed, waiting), action
+        assert holds(looking, failed, waiting), action

@@ -16,8 +16,17 @@ from farcall import JobCancelledError, JobLostError
 from farcall.engine.logs import reader
 from farcall.engine.session import session_for
 from farcall.model.errors import FarcallError, UnknownError
+from tests.support.timing import STREAM_S
 
 MANY = 3000
+
+
+@pytest.fixture
+def _stored_as_on_aws(embedded):
+    """Two seconds after it was written."""
+    embedded.configure(stream_s=None)
+    yield
+    embedded.configure(stream_s=STREAM_S)
 
 
 async def read(executor, job_id, **options):
@@ -154,6 +163,7 @@ async def test_a_job_whose_result_is_waited_for_beside_is_followed_to_its_last_l
     assert err == [f"err {n}" for n in range(MANY)]
 
 
+@pytest.mark.usefixtures("_stored_as_on_aws")
 async def test_cloudwatch_has_what_a_killed_container_did_not_store(executor, tmp_path):
     job = await executor.submit(die_with_the_container, str(tmp_path / "go"))
     session = await session_for(executor.settings)

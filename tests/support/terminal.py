@@ -9,7 +9,7 @@ import pty
 import struct
 import subprocess
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -22,22 +22,34 @@ class Shown(NamedTuple):
 
 def run(command: Sequence[object], *, columns: int = 80, answer: str = "") -> Shown:
     """Run a command on a terminal, and give it an answer to what it asks."""
+
+    def start(its: int, environment: dict[str, str]) -> Callable[[], int]:
+        words = list(map(str, command))
+        return subprocess.Popen(words, stdin=its, stdout=its, stderr=its, env=environment).wait
+
+    return show(start, columns=columns, answer=answer)
+
+
+def show(
+    start: Callable[[int, dict[str, str]], Callable[[], int]], *, columns: int, answer: str
+) -> Shown:
+    """Start something on a terminal.
+
+    Args:
+        start: Gets the terminal, and the environment that goes with it; returns what waits for
+            its exit code.
+        columns: The terminal's width.
+        answer: What is typed.
+    """
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-    with subprocess.Popen(
-        list(map(str, command)),
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        env={**environment, "TERM": "xterm-256color"},
-    ) as process:
-        os.close(its)
-        os.write(ours, answer.encode())
-        data = b""
-        with contextlib.suppress(OSError):  # Linux's way to tell that the other end is closed
-            while piece := os.read(ours, 65_536):
-                data += piece
-        os.close(ours)
-        process.wait()
-    return Shown(data.decode().replace("\r\n", "\n"), process.returncode)
+    wait = start(its, {**environment, "TERM": "xterm-256color"})
+    os.close(its)
+    os.write(ours, answer.encode())
+    data = b""
+    with contextlib.suppress(OSError):  # Linux's way to tell that the other end is closed
+        while piece := os.read(ours, 65_536):
+            data += piece
+    os.close(ours)
+    return Shown(data.decode().replace("\r\n", "\n"), wait())

@@ -8,6 +8,9 @@ import pytest
 
 from farcall.testing import Timing
 
+STREAM_S = 0.1
+"""How often tasks store their output on the embedded AWS, so that tests that read along see it."""
+
 
 def marked(timing: Timing, request: pytest.FixtureRequest) -> Timing:
     """Return what ``@pytest.mark.timing(read_timeout_s=2.0)`` and the like make of a timing."""

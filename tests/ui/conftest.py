@@ -19,6 +19,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 import farcall.local
 from farcall import BatchExecutor
 from tests.support.absent import Absent
+from tests.support.timing import STREAM_S
 from tests.ui import serving
 from tests.ui.looking import PATIENCE_MS
 
@@ -42,6 +43,7 @@ def pytest_pycollect_makemodule(
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[farcall.local.LocalAWS]:
     with farcall.local.start(cpus=8) as aws:
+        aws.configure(stream_s=STREAM_S)
         yield aws
 
 

@@ -32,6 +32,7 @@ class Controls:
         stop_grace_s: float | None = None,
         timeout_scale: float | None = None,
         credential_lifetime_s: float | None = None,
+        stream_s: float | None = UNCHANGED,
         submit_rate: float | None = UNCHANGED,
         api_rate: float | None = UNCHANGED,
     ) -> None:
@@ -44,6 +45,8 @@ class Controls:
             timeout_scale: Factor on the timeouts of jobs, whose least value is 60 s; 1 at first.
             credential_lifetime_s: How long the keys are good for that containers get from now on;
                 6 hours at first.
+            stream_s: Seconds after which a task's output is stored while it runs, so that it can
+                be read along; None at first, as on AWS: after 2 s, and much output less often.
             submit_rate: SubmitJob calls a second, None for no limit; 50 at first, as on AWS.
             api_rate: Calls a second of each other operation, likewise.
         """
@@ -54,8 +57,8 @@ class Controls:
             "credential_lifetime_s": credential_lifetime_s,
         }
         document = {name: value for name, value in document.items() if value is not None}
-        rates = {"submit_rate": submit_rate, "api_rate": api_rate}
-        document.update({name: rate for name, rate in rates.items() if rate != UNCHANGED})
+        others = {"stream_s": stream_s, "submit_rate": submit_rate, "api_rate": api_rate}
+        document.update({name: given for name, given in others.items() if given != UNCHANGED})
         self._call("configure", document)
 
     def fault(self, operation: str, kind: str, count: int = 1) -> None:
@@ -137,6 +140,7 @@ class Control:
         self._credentials.lifetime_s = document.get(
             "credential_lifetime_s", self._credentials.lifetime_s
         )
+        self._timing.stream_s = document.get("stream_s", self._timing.stream_s)
         self._limits.set_rates(document)
 
     def _fault(self, document: dict[str, Any]) -> None:

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from farcall_runtime import envelope, outlet, streams
-from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.storage import DeniedError, NotFoundError, StorageError, UnfitError
-from farcall_runtime.streams import INLINE_BYTES, Streams
+from farcall_runtime.streams import INLINE_BYTES, Limits, Streams
 from tests.support.patience import until
 
 WHERE = Location("bucket", "v1/run", "bundle")
@@ -77,10 +77,9 @@ class Passed:
 @pytest.fixture
 def made(monkeypatch):
     """Streams with small chunks, stored at once, whose pipes end with the test."""
-    monkeypatch.setattr(streams, "_SOON_S", 0.0)
     for name in STREAMS:
         monkeypatch.setattr(outlet, name, Passed())
-    both = Streams(WHERE, 0, 1, KEY)
+    both = Streams(WHERE, 0, 1, KEY, Limits(soon_s=0.0))
     yield both
     for stream in both.both:
         os.close(stream.read_fd)
@@ -119,9 +118,8 @@ def test_what_was_written_counts_before_it_is_read(made):
     assert bytes(made.stdout.pending) == b"read"
 
 
-def test_what_is_dropped_is_not_the_chunk_that_is_tried(made, monkeypatch):
-    monkeypatch.setattr(streams, "_CHUNK_BYTES", 4)
-    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 20)
+def test_what_is_dropped_is_not_the_chunk_that_is_tried(made):
+    made.limits = Limits(soon_s=0.0, chunk_bytes=4, pending_bytes=20)
     bucket = Bucket(failures=1)
     write(made, b"0123456789abcdefgh")  # of which ten may stay
     made.start(bucket)
@@ -156,8 +154,8 @@ def test_at_the_end_what_is_not_stored_fits_the_outcome(made):
     assert len(bucket.chunks()) == 2  # the second of which does not count
 
 
-def test_a_task_waits_while_too_much_does(made, monkeypatch):
-    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+def test_a_task_waits_while_too_much_does(made):
+    made.limits = Limits(soon_s=0.0, pending_bytes=8)
     write(made, b"0123")
     assert not made.holds(made.stdout)
     outlet.stdout.is_full = True
@@ -198,7 +196,7 @@ def test_a_request_that_does_not_end_is_not_waited_for(made):
 
 
 def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatch):
-    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    made.limits = Limits(soon_s=0.0, pending_bytes=8)
     start = threading.Thread.start
 
     def refuse(_self):
@@ -224,7 +222,7 @@ def test_a_task_that_leaves_no_thread_is_not_held_by_its_output(made, monkeypatc
 
 
 def test_a_chunk_that_there_is_no_memory_for_holds_no_task(made, monkeypatch):
-    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    made.limits = Limits(soon_s=0.0, pending_bytes=8)
     short = [True]
 
     def copied(data):
@@ -245,7 +243,7 @@ def test_a_chunk_that_there_is_no_memory_for_holds_no_task(made, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_died_is_replaced(made, monkeypatch):
-    monkeypatch.setattr(streams, "_MOST_PENDING_BYTES", 8)
+    made.limits = Limits(soon_s=0.0, pending_bytes=8)
     is_due = made._is_due
 
     def die(*_):
@@ -286,6 +284,11 @@ def paced(monkeypatch):
     for stream in both.both:
         os.close(stream.read_fd)
         os.close(stream.write_fd)
+
+
+def test_the_embedded_aws_may_have_output_stored_sooner():
+    assert Limits.read({}) == Limits(soon_s=2.0, later_s=10.0)
+    assert Limits.read({ENV_STREAM_S: "0.1"}) == Limits(soon_s=0.1, later_s=0.1)
 
 
 def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):

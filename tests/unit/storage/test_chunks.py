@@ -7,8 +7,8 @@ import pytest
 from farcall.model.errors import IntegrityError
 from farcall.storage import chunks as logs
 from farcall.storage.chunks import Piece
-from farcall_runtime import streams
 from farcall_runtime.contract import STREAMS
+from farcall_runtime.streams import Limits
 from tests.unit.fakes import store_in_memory
 from tests.unit.transcripts import SUBMISSION, WHERE, Counted, put, written
 
@@ -63,7 +63,7 @@ async def test_what_comes_behind_a_deleted_chunk_is_given_as_it_comes(store):
 
 
 def test_a_chunk_is_as_large_as_the_container_makes_it():
-    assert logs.CHUNK_BYTES == streams._CHUNK_BYTES
+    assert logs.CHUNK_BYTES == Limits().chunk_bytes
 
 
 async def test_characters_and_gaps_may_lie_across_chunks(store):

@@ -33,6 +33,9 @@ TIMED_OUT = "Job attempt duration exceeded timeout"
 OVERRIDES_TOO_LONG = f"Container Overrides length must be at most {MAX_OVERRIDES_LENGTH}"
 SPOT_INTERRUPTED = "Your Spot Task was interrupted."
 
+#: Variable by which farcall's runtime is told; `farcall_runtime.contract.ENV_STREAM_S`.
+STREAM_S = "FARCALL_STREAM_S"
+
 _log = logging.getLogger("farcall")
 
 _PLACEHOLDER = re.compile(r"Ref::([A-Za-z0-9_-]+)")
@@ -47,11 +50,14 @@ class Timing:
             RUNNING they follow the end of its process.
         stop_grace_s: Seconds from SIGTERM to SIGKILL. Batch waits 30.
         timeout_scale: Factor on every job's timeout, whose least value is 60 s.
+        stream_s: Seconds between two chunks of output that farcall's runtime stores; None for
+            what it does by itself.
     """
 
     delays: dict[str, float] = field(default_factory=dict)
     stop_grace_s: float = 30.0
     timeout_scale: float = 1.0
+    stream_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +278,8 @@ class Execution:
             item["name"]: item.get("value", "")
             for item in self._job.container.properties.get("environment", ())
         }
+        if self._world.timing.stream_s is not None:
+            variables[STREAM_S] = str(self._world.timing.stream_s)
         variables["AWS_BATCH_JOB_ID"] = self._job.id
         variables["AWS_BATCH_JOB_ATTEMPT"] = str(self._job.attempt_number)
         variables["AWS_BATCH_JQ_NAME"] = self._job.submission.queue.name

@@ -1,0 +1,90 @@
+"""Runs ``farcall`` without half a second of imports.
+
+A command has a process of its own, with its arguments, environment, directory, streams and exit
+code, as the installed one has: one is forked that has imported farcall's commands already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+
+from tests.support import command_server, terminal
+from tests.support.command_server import FARCALL as FARCALL
+from tests.support.command_server import LENGTH_BYTES
+
+
+class Commands:
+    """Runs ``farcall``; close it at the end."""
+
+    def __init__(self) -> None:
+        self._control, its = socket.socketpair()
+        self._one_at_a_time = threading.Lock()
+        with its:
+            self._server = subprocess.Popen(
+                [sys.executable, command_server.__file__, str(its.fileno())],
+                pass_fds=[its.fileno()],
+            )
+
+    def close(self) -> None:
+        """End the server."""
+        self._control.close()
+        self._server.wait()
+
+    def run(
+        self, *arguments: object, answer: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command, with variables beside this process's; return its code and its output."""
+        words = list(map(str, arguments))
+        with contextlib.ExitStack() as stack:
+            stdin, stdout, stderr = (
+                stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)
+            )
+            stdin.write(answer.encode())
+            stdin.seek(0)
+            streams = [stream.fileno() for stream in (stdin, stdout, stderr)]
+            code = self._start(words, streams, {**os.environ, **environment})()
+            said = []
+            for stream in (stdout, stderr):
+                stream.seek(0)
+                said.append(stream.read().decode())
+        return subprocess.CompletedProcess(words, code, *said)
+
+    def run_on_terminal(
+        self, *arguments: object, columns: int = 80, answer: str = ""
+    ) -> terminal.Shown:
+        """Run a command on a terminal, and give it an answer to what it asks."""
+        words = list(map(str, arguments))
+        return terminal.show(
+            lambda its, environment: self._start(words, 3 * [its], environment),
+            columns=columns,
+            answer=answer,
+        )
+
+    def _start(
+        self, words: list[str], streams: list[int], environment: dict[str, str]
+    ) -> Callable[[], int]:
+        """Have a command run; return what waits for its end and returns its exit code."""
+        code, its = os.pipe()
+        request = {"argv": words, "cwd": os.getcwd(), "env": environment}  # noqa: PTH109 - a text
+        data = json.dumps(request).encode()
+        try:
+            with self._one_at_a_time:
+                length = len(data).to_bytes(LENGTH_BYTES, "big")
+                socket.send_fds(self._control, [length], [*streams, its])
+                self._control.sendall(data)
+        finally:
+            os.close(its)
+
+        def wait() -> int:
+            with os.fdopen(code) as answer:
+                return int(answer.read())
+
+        return wait
