@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
-from tests.support.commands import FARCALL
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FARCALL, *arguments], capture_output=True, text=True, check=False)
+from tests.support.commands import run_installed
 
 
 def test_the_demo_trains_scores_sweeps_and_says_what_is_next() -> None:
-    done = run("demo", "--tasks", "4")
+    done = run_installed("demo", "--tasks", "4")
 
     assert 0 == done.returncode, done.stderr
     score = re.search(r"its score is ([\d.]+)", done.stdout)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.commands import FARCALL
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FARCALL, *arguments], capture_output=True, text=True, check=False)
+from tests.support.commands import run_installed
 
 
 def test_local_runs_a_script_against_an_embedded_aws(tmp_path: Path) -> None:
@@ -27,11 +22,13 @@ def test_local_runs_a_script_against_an_embedded_aws(tmp_path: Path) -> None:
         "asyncio.run(main())\n"
     )
 
-    done = run("local", "--", sys.executable, str(script))
+    done = run_installed("local", "--", sys.executable, str(script))
 
     assert "42\n" == done.stdout, done.stderr
     assert 0 == done.returncode
 
 
 def test_local_gives_the_commands_exit_code() -> None:
-    assert 3 == run("local", "--", sys.executable, "-c", "raise SystemExit(3)").returncode
+    assert (
+        3 == run_installed("local", "--", sys.executable, "-c", "raise SystemExit(3)").returncode
+    )

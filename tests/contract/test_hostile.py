@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 from farcall_runtime import envelope
 from farcall_runtime.envelope import EnvelopeError, IntegrityError, VersionMismatchError
 from tests.contract import make_golden as golden
+from tests.support import wire
 
 FILES = golden.files()
 DIGEST = FILES["bundle.digest"].decode().strip()
 ROOT = FILES["bundle"][-envelope.root_size(FILES["bundle"]) :]
+LARGEST_ROOT_BYTES = 16 * 1024 * 1024
+"""An index whose root is larger is none."""
+
 PLACES = {
     **{name: golden.WHERE.outcome_key(index) for name, (_, index, _) in golden.OUTCOMES.items()},
     "chunk": golden.WHERE.chunk_key(7, 1, "stdout", 0),
@@ -168,9 +172,9 @@ def test_another_protocol_version_is_told_as_such(name, reader):
 def test_an_index_that_is_signed_and_nonsense_breaks_nothing(
     data, at, meta, functions, entries, page
 ):
-    head = envelope._ROOT_HEAD.pack(ROOT[:12], *at, meta, functions, entries)
-    length = meta + 32 * -(-entries // envelope.PAGE_ROWS) + envelope._ROW.size * functions
-    root = head + (data + bytes(length))[:length] + bytes(4)
+    length = meta + 32 * -(-entries // envelope.PAGE_ROWS) + wire.ROW.size * functions
+    body = (data + bytes(length))[:length] + bytes(4)
+    root = wire.root(ROOT[:12], at, (meta, functions, entries), body)
     try:
         opened = envelope.Index(root, hashlib.sha256(root).hexdigest())
     except IntegrityError:
@@ -185,9 +189,7 @@ def test_an_index_that_is_signed_and_nonsense_breaks_nothing(
 def signed_outcome(length, body):
     """Return an outcome with a signature that fits, whatever is in it."""
     prefix = FILES["outcome-returned"][:12]
-    length = envelope._PACK_HEAD.pack(length)
-    signature = envelope._sign(golden.KEY, PLACES["outcome-returned"], [prefix, length, body])
-    return prefix + signature + length + body
+    return wire.outcome(golden.KEY, PLACES["outcome-returned"], prefix, length, body)
 
 
 META = b'{"status": "done"}'
@@ -228,7 +230,7 @@ def test_a_chunk_that_is_signed_is_what_it_is(data):
     rest=st.binary(max_size=300),
 )
 def test_packed_buffers_of_any_lengths_are_refused_or_lie_within_the_data(count, lengths, rest):
-    data = envelope._PACK_HEAD.pack(count) + b"".join(map(envelope._PACK_LENGTH.pack, lengths))
+    data = wire.packed(count, lengths)
     try:
         found = envelope.unpack(data + rest)
     except IntegrityError:
@@ -240,10 +242,10 @@ def declared_sizes():
     """Yield readers, each with an object that speaks of more bytes than there are in the world."""
     root = bytearray(ROOT)
     for size in HUGE:
-        if size > envelope._LARGEST_ROOT_BYTES:
-            yield envelope.root_size, envelope._ROOT_SIZE.pack(size)
+        if size > LARGEST_ROOT_BYTES:
+            yield envelope.root_size, wire.ROOT_SIZE.pack(size)
         yield open_outcome, signed_outcome(size, META)
-        yield envelope.unpack, envelope._PACK_HEAD.pack(size) + bytes(100)
+        yield envelope.unpack, wire.packed(size, []) + bytes(100)
         for field in (28, 32, 36):  # bytes of meta, functions, entries
             root[field : field + 4] = size.to_bytes(4, "big")
             data = bytes(root)

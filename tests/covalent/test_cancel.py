@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 import time
 import urllib.request
-from pathlib import Path
 
 import boto3
 import covalent as ct
 import pytest
 
 from farcall.cli.demos.covalent_server import CovalentServer
+from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy, lose_reasons
 
-FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 

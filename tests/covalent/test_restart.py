@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 import boto3
 import covalent as ct
@@ -20,11 +19,11 @@ import pytest
 import farcall.local
 from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent import resume as covalent_resume
+from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy, lose_reasons
 from tests.support.timing import STREAM_S
 
-FARCALL = Path(sys.executable).with_name("farcall")
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 TIMEOUT_S = PATIENCE_S
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,17 +16,11 @@ import farcall.local
 from farcall import BatchExecutor, JobCancelledError
 from tests.support.patience import PATIENCE_S
 from tests.support.proxy import Fault, Proxy
+from tests.support.tasks import wait_for
 
 
 def square(number: int) -> int:
     return number * number
-
-
-def wait_for(path: str) -> int:
-    deadline = time.monotonic() + PATIENCE_S
-    while not Path(path).exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return 49
 
 
 def touch(path: Path) -> None:
@@ -56,7 +49,7 @@ async def sweep(executor: BatchExecutor, spoil: Callable[[], None], _: Path) -> 
 
 async def submit(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
     async with executor:
-        job = await executor.submit(wait_for, str(go))
+        job = await executor.submit(wait_for, str(go), 49)
         spoil()
         touch(go)
         return await job.result()
@@ -64,7 +57,7 @@ async def submit(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -
 
 async def cancel(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
     async with executor:
-        job = await executor.submit(wait_for, str(go))
+        job = await executor.submit(wait_for, str(go), 49)
         spoil()
         try:
             await job.cancel()
@@ -84,7 +77,7 @@ async def end_without_outcome(executor: BatchExecutor, spoil: Callable[[], None]
 
 async def ask(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
     async with executor:
-        job = await executor.submit(wait_for, str(go))
+        job = await executor.submit(wait_for, str(go), 49)
         spoil()
         try:
             await job.status()
@@ -95,7 +88,7 @@ async def ask(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> A
 
 async def read_output(executor: BatchExecutor, spoil: Callable[[], None], go: Path) -> Any:
     async with executor:
-        job = await executor.submit(wait_for, str(go))
+        job = await executor.submit(wait_for, str(go), 49)
         spoil()
         try:
             assert await job.stdout() == ""

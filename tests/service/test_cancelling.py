@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from pathlib import Path
 
 import boto3
 import pytest
@@ -17,6 +15,7 @@ from farcall.operations.cancel import cancel, cancel_all, unfinished
 from farcall.operations.catalog import Catalog, Query
 from tests.support.foreign import submit
 from tests.support.patience import until
+from tests.support.tasks import wait_for
 
 QUEUE = "farcall-local"
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
@@ -168,7 +167,7 @@ async def test_a_job_that_ends_before_it_can_be_is_told_as_it_turned_out(
     executor, session, proxy, batch, tmp_path
 ):
     gate = tmp_path / "gate"
-    job = await executor.submit(_wait, str(gate))
+    job = await executor.submit(wait_for, str(gate), 8)
     await asyncio.to_thread(until, lambda: status(batch, job.id) == "RUNNING")
 
     def let_it_end(answer):
@@ -181,9 +180,3 @@ async def test_a_job_that_ends_before_it_can_be_is_told_as_it_turned_out(
     assert said == [(job.id, "ended", f"{job.id} has ended: SUCCEEDED")]
     assert 1 == proxy.counts["batch terminatejob"]
     assert 8 == await job.result()
-
-
-def _wait(gate):
-    while not Path(gate).exists():
-        time.sleep(0.02)
-    return 8

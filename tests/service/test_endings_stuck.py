@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from farcall.engine.session import session_for
 from farcall.operations.explain import explain
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
+from tests.support.tasks import wait_for
 
 TOO_LARGE = (
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "
@@ -49,13 +49,6 @@ def go(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "go"
     yield path
     path.touch()
-
-
-def wait_for(path: str, value: int = 0) -> int:
-    deadline = time.monotonic() + PATIENCE_S
-    while not Path(path).exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return value
 
 
 def say(proxy: Proxy, change: Callable[[dict[str, Any]], object]) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from tests.service.attacker import Attacker
 from tests.service.places import place
+from tests.support import wire
 from tests.support.patience import PATIENCE_S, until_async
 
 Gate = Callable[[], None]
@@ -91,16 +91,16 @@ def weigh(data: bytes) -> int:
 def part(data: bytes, kind: str, number: int = 0) -> tuple[int, int]:
     """Return where a part of a bundle lies: its first byte, and the first behind it."""
     root = data[-envelope.root_size(data) :]
-    head = envelope._ROOT_HEAD.unpack_from(root)
+    head = wire.ROOT_HEAD.unpack_from(root)
     if kind == "root":
         return len(data) - len(root), len(data)
     pages = head[2]
-    rows = envelope._ROW.size * head[5]
+    rows = wire.ROW.size * head[5]
     if kind == "page":
         return pages, pages + rows
     if kind == "function":
         return pages + rows, len(data) - len(root)
-    offset, length, *_ = envelope._ROW.unpack_from(data, pages + envelope._ROW.size * number)
+    offset, length, *_ = wire.ROW.unpack_from(data, pages + wire.ROW.size * number)
     return offset, offset + length
 
 
@@ -114,8 +114,8 @@ def forge_root(attacker: Attacker, data: bytes) -> bytes:
     """Let the index tell of the attacker's function, with the digest that it has."""
     data = forge(attacker, data, "function")
     start, end = part(data, "function")
-    row = envelope._ROW.pack(start, end - start, sha256(data[start:end]).digest(), 0)
-    at = len(data) - envelope._ROOT_SIZE.size - len(row)
+    row = wire.row(start, data[start:end])
+    at = len(data) - wire.ROOT_SIZE.size - len(row)
     return data[:at] + row + data[at + len(row) :]
 
 
@@ -123,7 +123,7 @@ def forge_page(attacker: Attacker, data: bytes) -> bytes:
     """Let a page tell of the attacker's arguments, with the digest that they have."""
     data = forge(attacker, data, "arguments")
     start, end = part(data, "arguments")
-    row = envelope._ROW.pack(start, end - start, sha256(data[start:end]).digest(), 0)
+    row = wire.row(start, data[start:end])
     at, _ = part(data, "page")
     return data[:at] + row + data[at + len(row) :]
 
@@ -137,7 +137,7 @@ def swap(data: bytes) -> bytes:
 def swap_rows(data: bytes) -> bytes:
     """Exchange the index's rows of the first two tasks."""
     start, _ = part(data, "page")
-    size = envelope._ROW.size
+    size = wire.ROW.size
     first, second = data[start : start + size], data[start + size : start + 2 * size]
     return data[:start] + second + first + data[start + 2 * size :]
 

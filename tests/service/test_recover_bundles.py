@@ -6,8 +6,6 @@ import asyncio
 import builtins
 import os
 import sys
-import time
-from pathlib import Path
 
 import boto3
 import pytest
@@ -19,12 +17,11 @@ from farcall.model.submission import Submission
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from tests.support.proxy import Proxy
+from tests.support.tasks import wait_for
 
 
-def wait_for(path, *_args, **_kwargs):
-    while not Path(path).exists():
-        time.sleep(0.05)
-    return "done"
+def late(path, *_args, **_kwargs):
+    return wait_for(path, "done")
 
 
 def double(x):
@@ -80,7 +77,7 @@ async def test_each_task_tells_its_own_call(keeping):
 
 async def test_an_attached_job_and_one_just_submitted_tell_theirs(keeping, tmp_path):
     async with keeping as executor:
-        job = await executor.submit(wait_for, str(tmp_path / "go"), 2, three=[3])
+        job = await executor.submit(late, str(tmp_path / "go"), 2, three=[3])
         attached = executor.attach(job.id)
         assert attached.name == ""
         wanted = [((str(tmp_path / "go"), 2), {"three": [3]})]
@@ -143,7 +140,7 @@ async def test_a_bundle_that_was_changed_is_refused_and_its_job_found(
     keeping, bucket, tmp_path, spoil
 ):
     async with keeping as executor:
-        job = await executor.submit(wait_for, str(tmp_path / "go"))
+        job = await executor.submit(late, str(tmp_path / "go"))
         while (await job.status()).value != "RUNNING":
             await asyncio.sleep(0.1)
         await asyncio.sleep(1)  # the container has its own part by now
@@ -232,8 +229,8 @@ async def test_a_task_that_was_delivered_is_none_to_be_waited_for(aws, make_exec
         async with make_executor(endpoint_url=proxy.url, linger_s=0.3) as executor:
             (tmp_path / "there").touch()
             first, second = await asyncio.gather(
-                executor.submit(wait_for, str(tmp_path / "there")),
-                executor.submit(wait_for, str(go)),
+                executor.submit(late, str(tmp_path / "there")),
+                executor.submit(late, str(go)),
             )
             assert await first.result() == "done"
             session = await session_for(executor.settings)

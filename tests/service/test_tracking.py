@@ -20,6 +20,7 @@ from farcall.engine.session import session_for
 from farcall_runtime.contract import Location, outcomes_prefix
 from tests.support.patience import PATIENCE_S
 from tests.support.proxy import Proxy, Request
+from tests.support.tasks import wait_for
 
 
 class Watched(Proxy):
@@ -43,13 +44,6 @@ class Watched(Proxy):
 def proxy(aws: farcall.local.LocalAWS) -> Iterator[Watched]:
     with Watched(aws.endpoint_url) as opened:
         yield opened
-
-
-def wait_for(path: str, value: int = 0) -> int:
-    deadline = time.monotonic() + PATIENCE_S
-    while not Path(path).exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return value
 
 
 def fail(number: int) -> None:

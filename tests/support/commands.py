@@ -21,6 +21,11 @@ from tests.support.command_server import FARCALL as FARCALL
 from tests.support.command_server import LENGTH_BYTES
 
 
+def run_installed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as it is installed."""
+    return subprocess.run([FARCALL, *arguments], capture_output=True, text=True, check=False)
+
+
 class Commands:
     """Runs ``farcall``; close it at the end."""
 

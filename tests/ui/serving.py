@@ -8,15 +8,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 
-FARCALL = Path(sys.executable).with_name("farcall")
+from tests.support.commands import FARCALL
+
 _LINK = re.compile(r"\s*(http://\S+)/#token=(\S+)")
 
 

@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 
+from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
-from tests.ui.serving import FARCALL
 
 
 @pytest.fixture

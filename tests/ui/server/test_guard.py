@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from farcall.ui.guard import MOST_BYTES
+from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 from tests.ui import serving
 
@@ -230,7 +231,7 @@ def test_a_taken_port_is_named(embedded, tmp_path):
 def test_an_address_for_others_is_warned_of_and_needs_the_token(embedded, tmp_path):
     options = "--host", "0.0.0.0", "--port", "0"
     with subprocess.Popen(
-        [serving.FARCALL, "ui", *options],
+        [FARCALL, "ui", *options],
         env={**embedded.environment, "HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -252,7 +253,7 @@ def test_an_address_for_others_is_warned_of_and_needs_the_token(embedded, tmp_pa
 
 def run(environment, *options):
     return subprocess.run(
-        [serving.FARCALL, "ui", *options],
+        [FARCALL, "ui", *options],
         env=environment,
         capture_output=True,
         text=True,

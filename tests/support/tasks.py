@@ -1,0 +1,17 @@
+"""Functions that tests run as jobs. They travel by value, as a user's own do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.patience import PATIENCE_S
+
+
+def wait_for(path: str | Path, value: Any = 0) -> Any:
+    """Wait until somebody makes a file, and return a value."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return value
