@@ -253,3 +253,15 @@ def test_without_the_extra(monkeypatch, use):
     )
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'farcall\[local\]'"):
         use()
+
+
+def test_what_starts_it_is_imported_without_the_extra():
+    script = """
+        import sys
+        sys.modules.update(dict.fromkeys(("moto", "flask", "werkzeug")))  # not to be had
+        import farcall.local.runners.process
+        farcall.local.start()
+    """
+    code = textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith("pip install 'farcall[local]'")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from farcall.local.control import Controls
+from farcall.local.controls import Controls
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -27,7 +27,8 @@ from farcall.local.batch.api import BatchApi, Request, Response
 from farcall.local.batch.engine import Engine
 from farcall.local.batch.limits import Limits
 from farcall.local.batch.queues import Queues
-from farcall.local.control import Control, Controls
+from farcall.local.control import Control
+from farcall.local.controls import Controls
 from farcall.local.iam.permissions import Guard
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners.breaking import BreakingRunner
