@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from farcall.aws.access import Access
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
@@ -107,12 +108,12 @@ async def _plan(
     return {"bundle": about, **planned}
 
 
-async def _online(settings: Settings) -> tuple[Aws, Backend]:
+async def _online(settings: Settings) -> tuple[Access, Backend]:
     session = await session_for(settings)
     await session.submitter(settings)  # which looks whether everything is there
     return session.aws, session.backend
 
 
-async def _offline(settings: Settings) -> tuple[Aws, Backend]:
+async def _offline(settings: Settings) -> tuple[Access, Backend]:
     access = await Aws.configured(settings)
     return access, open_backend(settings.backend, access)

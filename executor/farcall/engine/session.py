@@ -11,11 +11,12 @@ import math
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from farcall.aws.access import Access
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
@@ -63,6 +64,9 @@ _PLACE_OPTIONS = (
     "batch_execution_role_name",
     "batch_job_log_group_name",
 )
+Opener: TypeAlias = Callable[[Settings], Awaitable[tuple[Access, Backend]]]
+"""Opens what a session works with."""
+
 T = TypeVar("T")
 
 
@@ -82,7 +86,7 @@ class Session:
         run: This process's name in the bucket.
     """
 
-    def __init__(self, access: Aws, backend: Backend) -> None:
+    def __init__(self, access: Access, backend: Backend) -> None:
         if access.overruled:
             _log.warning("%s", access.overruled)
         self.aws = access
@@ -391,10 +395,11 @@ async def session_for(settings: Settings) -> Session:
         ServiceError: There are no credentials.
     """
     here = _sessions.setdefault(asyncio.get_running_loop(), {})
-    key = tuple(
+    options = (
         getattr(settings, name) if name in settings.model_fields_set else None
         for name in _CONNECTION_OPTIONS
     )
+    key = (_opener, *options)
     found = here.get(key)
     if found is None or (found.done() and not _is_good(found)):
         found = here[key] = asyncio.ensure_future(open_session(settings))
@@ -408,8 +413,29 @@ async def open_session(settings: Settings) -> Session:
         SettingsError: The profile or the credentials file does not exist.
         ServiceError: There are no credentials.
     """
+    return Session(*await _opener(settings))
+
+
+async def _open_aws(settings: Settings) -> tuple[Access, Backend]:
     access = await Aws.open(settings)
-    return Session(access, open_backend(settings.backend, access))
+    return access, open_backend(settings.backend, access)
+
+
+_opener: Opener = _open_aws
+
+
+@contextlib.contextmanager
+def opening(opener: Opener) -> Iterator[None]:
+    """Have this process's sessions opened in another way, for as long as a block lasts.
+
+    Those that are open keep what they have, and are not found in the block.
+    """
+    global _opener
+    before, _opener = _opener, opener
+    try:
+        yield
+    finally:
+        _opener = before
 
 
 def _forget(session: Session) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from farcall.aws.clients import Aws
+from farcall.aws.access import Access
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import Backend, JobSpec
 from farcall.engine.sender import Sender
@@ -89,7 +89,7 @@ class Submitter:
 
     def __init__(
         self,
-        access: Aws,
+        access: Access,
         backend: Backend,
         terminations: Terminations,
         store: Store,
@@ -290,7 +290,7 @@ class Submitter:
         await self._sender.close()
 
 
-def job_of(bundle: Bundle, settings: Settings, access: Aws, *, size: int) -> JobSpec:
+def job_of(bundle: Bundle, settings: Settings, access: Access, *, size: int) -> JobSpec:
     """Say what job carries a bundle.
 
     Args:

@@ -1,0 +1,46 @@
+"""Access protocol: what is open for one account, as far as a session asks for it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from obstore.store import S3Store
+
+from farcall.aws.s3 import Operations
+from farcall.model.timing import Timing
+
+
+class Access(Protocol):
+    """Buckets, and where they are; AWS's own is `farcall.aws.clients.Aws`.
+
+    Attributes:
+        region: The region in force.
+        s3_endpoint: URL of S3 where it is not AWS's own, else empty; jobs are told it.
+        has_console: Whether this is AWS itself, whose console shows jobs and logs.
+        timing: Waits and limits of what is opened by it.
+        overruled: Warns of a ``credentials`` file that other keys come before; else empty.
+    """
+
+    region: str
+    s3_endpoint: str
+    has_console: bool
+    timing: Timing
+    overruled: str
+
+    def store(self, bucket: str, *, sending: bool = False) -> S3Store:
+        """Open the store of a bucket; see `Aws.store`."""
+
+    def operations(self, bucket: str) -> Operations:
+        """Return what asks of a bucket what obstore does not."""
+
+    def bucket_region(self, bucket: str) -> str:
+        """Return the region that a bucket is in, as far as is known."""
+
+    async def locate(self, bucket: str) -> bool:
+        """Ask which region a bucket is in; tell whether that is not the one in force."""
+
+    async def account(self) -> str:
+        """Return the account's ID, twelve digits."""
+
+    async def close(self) -> None:
+        """Let go of what is open."""
