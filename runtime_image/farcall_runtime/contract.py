@@ -18,7 +18,8 @@ ENV_OUTCOME_KEY = "FARCALL_OUTCOME_KEY"
 """Random key of the bundle, 64 hexadecimal digits: the container signs outcomes with it."""
 
 ENV_ENDPOINT = "FARCALL_ENDPOINT"
-"""URL of the S3 endpoint; only where it is not AWS's own."""
+"""URL of the S3 endpoint; only where it is not AWS's own. ``file:///...`` is a folder that has
+buckets as folders in it, for tests."""
 
 ENV_REGION = "FARCALL_REGION"
 """Region of the bucket; only where the job would not know it by itself."""

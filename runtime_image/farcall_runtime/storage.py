@@ -28,7 +28,7 @@ from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from obstore.store import S3Store
+    from obstore.store import ObjectStore
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
 """Values up to this size (64 MiB) are in their outcome; larger ones lie beside it, in parts."""
@@ -124,7 +124,7 @@ class Storage:
         self._retry_s = retry_s
         self._deadline = deadline
         self._patience_s = patience_s
-        self._store: S3Store | None = None  # opening it can fail in a way that passes
+        self._store: ObjectStore | None = None  # opening it can fail in a way that passes
 
     def bounded(self, retry_s: float, deadline: Callable[[], float]) -> Storage:
         """Return this bucket, its connections included, with other bounds."""
@@ -133,10 +133,10 @@ class Storage:
         other._retry_s, other._deadline = retry_s, deadline
         return other
 
-    def _open(self) -> S3Store:
+    def _open(self) -> ObjectStore:
         """Open the bucket with fresh connections and fresh credentials."""
         # Imported here, and so after the fork: the child has no use for it.
-        from obstore.store import S3Store
+        from obstore.store import S3Store, from_url
 
         # What was set for the container goes before what the client uses, which may be an address
         # that only makes sense where the client is.
@@ -146,6 +146,8 @@ class Storage:
             or environment.get("AWS_ENDPOINT_URL")
             or environment.get(contract.ENV_ENDPOINT)
         )
+        if endpoint and endpoint.startswith("file:"):  # buckets that are folders: see the contract
+            return from_url(f"{endpoint}/{self.bucket}")
         region = (
             environment.get(contract.ENV_REGION)
             or environment.get("AWS_REGION")
@@ -218,7 +220,7 @@ class Storage:
             )
         )
 
-    def _call_for_part(self, key: str, size: int, request: Callable[[S3Store], Any]) -> Any:
+    def _call_for_part(self, key: str, size: int, request: Callable[[ObjectStore], Any]) -> Any:
         import obstore
 
         try:
@@ -290,7 +292,7 @@ class Storage:
         sent = 0
         began = math.inf
 
-        def send(store: S3Store) -> None:
+        def send(store: ObjectStore) -> None:
             nonlocal sent, began
             sent, began = sent + 1, time.monotonic()
             obstore.put(store, key, pieces, mode="create", use_multipart=False)
@@ -363,7 +365,7 @@ class Storage:
                     each.cancel()
         return digest.hexdigest()
 
-    def _call(self, key: str, size: int, request: Callable[[S3Store], Any]) -> Any:
+    def _call(self, key: str, size: int, request: Callable[[ObjectStore], Any]) -> Any:
         """Make a request again and again until S3's answer is final, within the bounds.
 
         obstore does not repeat a conditional request whose answer was lost. Here that is right,
@@ -409,6 +411,7 @@ _STATUS = re.compile(r"\bstatus code: (\d{3})\b")
 
 _BY_TEXT: dict[str, type[StorageError]] = {
     "<Code>InvalidRange</Code>": TooShortError,  # it begins behind the object's end
+    "Requested range was invalid": TooShortError,  # the same, of a folder
     "non-partial response": _WholeError,
     "(code: AccessDenied)": DeniedError,  # of a deletion, in an answer with status 200
 }

@@ -151,9 +151,16 @@ class Deletions:
         """
         for start in range(0, len(keys), _MOST):
             some = keys[start : start + _MOST]
-            request = partial(obstore.delete_async, paths=some)
-            with contextlib.suppress(FileNotFoundError):
-                await self._bucket.ask("DeleteObjects", some[0], request)
+            try:
+                await self._delete(some)
+            except FileNotFoundError:  # S3 has no such answer; a folder goes no further then
+                for key in some:
+                    with contextlib.suppress(FileNotFoundError):
+                        await self._delete([key])
+
+    async def _delete(self, keys: Sequence[str]) -> None:
+        request = partial(obstore.delete_async, paths=keys)
+        await self._bucket.ask("DeleteObjects", keys[0], request)
 
     def _start(self) -> None:
         if self._sweeping is None or self._sweeping.done():

@@ -14,7 +14,14 @@ import pytest
 
 from farcall_runtime import storage as storage_module
 from farcall_runtime.contract import VALUE_PART_BYTES
-from farcall_runtime.storage import Created, NotFoundError, Storage, StorageError, UnfitError
+from farcall_runtime.storage import (
+    Created,
+    NotFoundError,
+    Storage,
+    StorageError,
+    TooShortError,
+    UnfitError,
+)
 
 
 class Server:
@@ -215,3 +222,41 @@ def test_a_part_that_is_refused_ends_a_large_value(open_bucket):
 
     with pytest.raises(StorageError, match="AccessDenied"):
         storage.put_large("value/{}".format, [bytes(8 * VALUE_PART_BYTES)])
+
+
+# --- a folder as a bucket, for tests ------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A bucket in a folder whose name is to be quoted in a URL."""
+    place = tmp_path / "a % b"
+    (place / "bucket").mkdir(parents=True)
+    return Storage("bucket", {"FARCALL_ENDPOINT": place.as_uri()})
+
+
+def test_a_folder_keeps_objects(folder, tmp_path):
+    folder.put("a/b", [b"some", b"thing"])
+    assert (tmp_path / "a % b" / "bucket" / "a" / "b").read_bytes() == b"something"
+    assert folder.read("a/b", 2, 6) == b"meth"
+    assert folder.read_end("a/b", 5) == b"thing"
+    assert folder.read_end("a/b", 50) == b"something"
+    assert b"".join(folder.stream("a/b", 0, 9)) == b"something"
+
+
+def test_an_object_of_a_folder_is_created_once(folder):
+    assert folder.create("a", [b"first"]) is Created.NOW
+    before = folder.version("a")
+    assert folder.create("a", [b"second"]) is Created.BEFORE
+    assert folder.read("a", 0, 9) == b"first"
+    assert folder.version("a") == before
+    folder.delete("a")
+    folder.delete("a")
+    with pytest.raises(NotFoundError):
+        folder.read("a", 0, 1)
+
+
+def test_a_folder_says_where_an_object_ends(folder):
+    folder.put("a", [b"short"])
+    with pytest.raises(TooShortError):
+        folder.read("a", 5, 9)
