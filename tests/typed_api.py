@@ -10,7 +10,17 @@ from collections.abc import Callable
 
 from typing_extensions import assert_type
 
-from farcall import BatchExecutor, CallResult, Job, JobDetail, JobStatus, Settings, Sweep, Task
+from farcall import (
+    BatchExecutor,
+    CallResult,
+    Job,
+    JobDetail,
+    JobStatus,
+    Settings,
+    Sweep,
+    Task,
+    testing,
+)
 
 executor = BatchExecutor(vcpu=2, memory=3.75, retry_on="infrastructure", tags={"team": "physics"})
 BatchExecutor(vcpuu=3)  # type: ignore[call-arg]
@@ -81,3 +91,15 @@ def described(detail: JobDetail) -> JobStatus:
 
 
 handler: Callable[[JobDetail], JobStatus] = described
+
+
+def users_tests() -> None:
+    with testing.fake_cloud() as cloud, testing.use_timing(testing.Timing.fast()):
+        assert_type(cloud, testing.FakeCloud)
+        assert_type(cloud.jobs, list[JobDetail])
+        cloud.next_job(testing.HostLost(), testing.OutOfMemory(), testing.ImageFailed(), task=3)
+        cloud.next_job(testing.TimedOut(), testing.OutcomeMissing(), testing.Cancelled("by me"))
+        cloud.next_job(testing.Ending(exit_code=3), testing.Stuck("CAPACITY:X", for_s=0.5))
+        cloud.next_job(testing.Refused("no", code="ClientException"), testing.Throttled(2))
+        cloud.next_job(testing.HostLost)  # type: ignore[arg-type]
+        cloud.next_job(testing.HostLost(), task="3")  # type: ignore[arg-type]

@@ -1,6 +1,18 @@
-"""For test suites of code that uses farcall: shorter waits, such as on the embedded AWS.
+"""For test suites of code that uses farcall: a cloud in this process, and shorter waits.
 
-::
+A fake cloud needs nothing but this package, and how its jobs end can be scripted::
+
+    @pytest.fixture
+    def cloud():
+        with farcall.testing.fake_cloud() as cloud:
+            yield cloud
+
+    async def test_a_lost_host_is_survived(cloud):
+        cloud.next_job(farcall.testing.HostLost())
+        assert await my_pipeline() == 42
+        assert cloud.jobs[0].attempts == 2
+
+The embedded AWS is the same by its own protocols, and `use_timing` shortens waits there::
 
     @pytest.fixture(autouse=True, scope="session")
     def _fast():
@@ -14,9 +26,60 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from farcall.backends.fake import (
+    Cancelled,
+    Ending,
+    FakeCloud,
+    FakePlatform,
+    Happening,
+    HostLost,
+    ImageFailed,
+    OutcomeMissing,
+    OutOfMemory,
+    Refused,
+    Stuck,
+    Throttled,
+    TimedOut,
+)
+from farcall.engine.session import opening
 from farcall.model.timing import Timing, in_force, put_in_force
 
-__all__ = ["Timing", "use_timing"]
+__all__ = [
+    "Cancelled",
+    "Ending",
+    "FakeCloud",
+    "Happening",
+    "HostLost",
+    "ImageFailed",
+    "OutOfMemory",
+    "OutcomeMissing",
+    "Refused",
+    "Stuck",
+    "Throttled",
+    "TimedOut",
+    "Timing",
+    "fake_cloud",
+    "use_timing",
+]
+
+
+@contextlib.contextmanager
+def fake_cloud() -> Iterator[FakeCloud]:
+    """Have a fake cloud do what AWS does for this process, for as long as a block lasts.
+
+    No server, network, AWS account or environment variable is needed, and none of AWS's is used.
+    Functions run in processes of this machine, each with an environment and a folder of its own.
+    When the block ends, so do the jobs, and the bucket is gone. Waits are those of `Timing.fast`.
+
+    It counts for executors that were made before, too. Where blocks are in one another, the
+    innermost counts.
+    """
+    platform = FakePlatform()
+    try:
+        with use_timing(Timing.fast()), opening(platform.open):
+            yield FakeCloud(platform)
+    finally:
+        platform.close()
 
 
 @contextlib.contextmanager

@@ -22,9 +22,10 @@ ELSEWHERE = {
     "cli/ui": "ui/test_demo.py",
     "ui/*": "ui/server/test_requests.py",  # one server, asked as a browser asks
     "aws/findings": "cli/test_doctor.py",
+    "aws/access": "unit/engine/test_session.py",  # a protocol: who uses it tests it
     "storage/doctor": "cli/test_doctor.py",
     "operations/doctor/account": "cli/test_doctor.py",
-    "backends/base": "unit/engine/test_tracker.py",  # a protocol: who uses it tests it
+    "backends/base": "contract/backends/test_backend.py",
     "backends/batch/backend": "unit/engine/test_submitter.py",
     "backends/batch/doctor": "cli/test_doctor.py",
     "backends/batch/preflight": "service/test_preflight.py",

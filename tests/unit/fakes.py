@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import os
@@ -17,9 +16,9 @@ import botocore.exceptions
 from obstore.store import MemoryStore
 
 import farcall_runtime
-from farcall.aws.s3 import Listed, Page
 from farcall.backends.batch.backend import BatchBackend
 from farcall.backends.batch.preflight import Resources
+from farcall.backends.fake import StoreOperations
 from farcall.model.endings import About
 from farcall.model.timing import Timing
 from farcall.payload import pickling, results, unpickling
@@ -29,58 +28,6 @@ from farcall_runtime import envelope
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 
 
-class MemoryOperations:
-    """Asks obstore's store in memory as S3 is asked; its lists have pages of 1000."""
-
-    def __init__(self, memory):
-        self._memory = memory
-        self._uploads = {}
-
-    async def begin_upload(self, key):
-        upload = str(len(self._uploads))
-        self._uploads[upload] = {}
-        return upload
-
-    async def upload_part(self, key, upload, number, data, digest):
-        assert hashlib.sha256(data).hexdigest() == digest
-        self._uploads[upload][number] = data
-        return f"{upload}-{number}"
-
-    async def complete_upload(self, key, upload, parts):
-        sent = self._uploads[upload]
-        assert parts == [f"{upload}-{number}" for number in sorted(sent)]
-        self._memory.put(key, b"".join(sent[number] for number in sorted(sent)))
-        self._uploads[upload] = {}
-
-    async def abort_upload(self, key, upload):
-        self._uploads[upload] = {}
-
-    async def page(self, prefix, *, after="", delimiter="", token=""):
-        found = sorted(await self._memory_objects(prefix), key=lambda each: each.key)
-        if delimiter:
-            names = {each.key[len(prefix) :].partition(delimiter) for each in found}
-            folders = sorted({f"{prefix}{name}{slash}" for name, slash, _ in names if slash})
-            return Page([], folders, "")
-        found = [each for each in found if each.key > (token or after)]
-        return Page(found[:1000], [], found[999].key if len(found) > 1000 else "")
-
-    async def _memory_objects(self, prefix):
-        # Not by `list`, which waits for the store with the interpreter's lock in its hand: one of
-        # obstore's threads may have the store's and wait for the interpreter's.
-        level = await self._memory.list_with_delimiter_async(prefix)
-        found = [
-            Listed(
-                each["path"],
-                each["size"],
-                each["last_modified"].isoformat().replace("+00:00", "Z"),
-            )
-            for each in level["objects"]
-        ]
-        for folder in level["common_prefixes"]:
-            found += await self._memory_objects(folder)
-        return found
-
-
 def store_in_memory(**timing):
     """Return a store on obstore's store in memory, which stands in for S3.
 
@@ -88,7 +35,7 @@ def store_in_memory(**timing):
         **timing: Waits and limits that differ.
     """
     memory = MemoryStore()
-    return Store("bucket", memory, MemoryOperations(memory), Timing(**timing))
+    return Store("bucket", memory, StoreOperations(memory), Timing(**timing))
 
 
 def access_in_memory(**timing):
@@ -105,7 +52,7 @@ def access_in_memory(**timing):
         timing=Timing(**timing),
         close=close,
         store=lambda bucket: memory,
-        operations=lambda bucket: MemoryOperations(memory),
+        operations=lambda bucket: StoreOperations(memory),
         locate=lambda bucket: False,
         overruled="",
         region="us-east-1",

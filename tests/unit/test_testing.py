@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import typing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from farcall import Settings
 from farcall.aws.clients import Aws
-from farcall.testing import Timing, use_timing
+from farcall.testing import Ending, Happening, Timing, use_timing
 
+DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = Settings(endpoint_url="http://127.0.0.1:9", region="us-east-1")
 
 
@@ -49,3 +57,34 @@ async def test_a_block_counts_for_other_threads_and_ends_by_an_error_too():
         raise LookupError
     assert found == [Timing.fast()]
     assert await opened_with() == Timing()
+
+
+# --- the fake cloud, as docs/testing.md shows it ------------------------------------------------
+
+
+def test_the_page_shows_the_files_that_are_run():
+    page = (DOCS / "testing.md").read_text(encoding="utf-8")
+    for name in ("pipeline.py", "test_pipeline.py"):
+        assert (DOCS / "testing" / name).read_text(encoding="utf-8") in page
+
+
+def test_the_page_tells_of_all_that_can_be_scripted():
+    page = (DOCS / "testing.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `(\w+)\(", page, re.MULTILINE)
+    known = {*typing.get_args(Happening), *Ending.__subclasses__()}
+    assert sorted(told) == sorted(each.__name__ for each in known)
+
+
+def test_the_example_works_without_anything(tmp_path):
+    """By another pytest, without plugins and configuration."""
+    shutil.copytree(DOCS / "testing", tmp_path / "project")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"],
+        cwd=tmp_path / "project",
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["project"]

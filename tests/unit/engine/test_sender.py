@@ -11,6 +11,7 @@ from obstore.store import MemoryStore
 from farcall import Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
+from farcall.backends.fake import StoreOperations
 from farcall.engine import sender as sending
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
@@ -21,7 +22,6 @@ from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Store
 from tests.unit.fakes import (
     Client,
-    MemoryOperations,
     ScriptedBatch,
     broken,
     no_answer,
@@ -51,7 +51,7 @@ class World:
         self.client = Client(describe_job_definitions=lambda **_: known, **operations)
         self.backend = ScriptedBatch(self.client)
         memory = MemoryStore()
-        self.store = Store("bucket", memory, MemoryOperations(memory), Timing())
+        self.store = Store("bucket", memory, StoreOperations(memory), Timing())
         self.sender = Sender(self.backend, self.store)
         self.bundle = Bundle(
             SETTINGS,

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from obstore.store import MemoryStore
 
+from farcall.backends.fake import StoreOperations
 from farcall.model.submission import Submission
 from farcall.storage import deletions as module
 from farcall.storage.store import Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location
-from tests.unit.fakes import MemoryOperations
 
 KEY = b"k" * 32
 WHERE = Location("bucket", "v1/run", "work-1")
@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, monkeypatch, timing):
         self.memory = MemoryStore()
-        self.store = Store("bucket", self.memory, MemoryOperations(self.memory), timing)
+        self.store = Store("bucket", self.memory, StoreOperations(self.memory), timing)
         self.submission = Submission("job", WHERE.bundle, WHERE, KEY, TASKS)
         self.asked = []
         self.refused = None

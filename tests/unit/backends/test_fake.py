@@ -1,0 +1,374 @@
+"""The fake cloud, by what users do: tasks, maps, jobs, and endings that are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+
+import pytest
+from obstore.exceptions import GenericError
+from obstore.store import LocalStore
+
+import farcall
+from farcall import BatchExecutor, JobStatus, Settings
+from farcall.aws.paced_client import Ticket
+from farcall.backends.base import JobSpec
+from farcall.backends.fake import StoreOperations
+from farcall.engine.session import session_for
+from farcall.testing import (
+    Cancelled,
+    Ending,
+    HostLost,
+    ImageFailed,
+    OutcomeMissing,
+    OutOfMemory,
+    Refused,
+    Stuck,
+    Throttled,
+    TimedOut,
+    fake_cloud,
+)
+from tests.support.patience import PATIENCE_S, until, until_async
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """Where a fake cloud makes its own folder."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def cloud(folder):
+    with fake_cloud() as opened:
+        yield opened
+
+
+@pytest.fixture
+def executor():
+    return BatchExecutor(retry_attempts=1, linger_s=0.02)
+
+
+def double(x):
+    print("doubling", x)
+    if x < 0:
+        raise ValueError(f"{x} is negative")
+    return 2 * x
+
+
+def sleep_on(path):
+    Path(path).touch()
+    threading.Event().wait(PATIENCE_S)
+
+
+# --- what a task does -------------------------------------------------------------------------
+
+
+async def test_a_function_runs_in_a_process_of_its_own(cloud, executor):
+    assert await executor.task(os.getpid)() != os.getpid()
+    assert await executor.task(double)(4) == 8
+
+
+async def test_a_function_sees_nothing_of_this_process(cloud, executor, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
+    monkeypatch.setenv("FARCALL_PREFIX", "mine")
+    there = await executor.task(dict)(await executor.task(lambda: dict(os.environ))())
+    assert "AWS_ACCESS_KEY_ID" not in there
+    assert "mine" not in there.values()
+
+
+async def test_a_map_is_one_array(cloud, executor):
+    assert await executor.task(double).map(range(12)) == [2 * n for n in range(12)]
+    (job,) = cloud.jobs
+    assert job.array_size == 12
+    assert job.status is JobStatus.SUCCEEDED
+
+
+async def test_a_job_has_result_output_and_state(cloud, executor):
+    job = await executor.submit(double, 4)
+    assert await job.result() == 8
+    assert await job.stdout() == "doubling 4\n"
+    assert cloud.jobs[0].job_id == job.id
+
+
+async def test_an_error_has_the_traceback_of_the_function(cloud, executor):
+    with pytest.raises(ValueError, match="-1 is negative") as caught:
+        await executor.task(double)(-1)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "in double" in told
+    assert cloud.jobs[0].job_id in told
+
+
+async def test_what_was_submitted_can_be_looked_at(cloud, executor):
+    task = executor.task(double).with_options(vcpu=4, memory=8, tags={"team": "physics"})
+    await task(1)
+    await executor.task(double)(1)
+    first, second = cloud.jobs
+    assert (first.vcpu, first.memory_mib, first.tags["team"]) == (4, 8192, "physics")
+    assert first.name.startswith("double-")
+    assert second.vcpu == executor.settings.vcpu
+
+
+async def test_what_batch_would_not_take_is_refused(cloud, executor):
+    with pytest.raises(farcall.SettingsError, match="vcpu is 0.5"):
+        await executor.task(double).with_options(vcpu=0.5)(1)
+    assert cloud.jobs == []
+
+
+async def test_a_large_value_comes_and_goes_in_parts(cloud, executor):
+    data = os.urandom(1024) * (70 * 1024)
+    assert await executor.task(lambda given: hashlib.sha256(given).hexdigest())(data) == (
+        hashlib.sha256(data).hexdigest()
+    )
+    assert len(await executor.task(lambda size: b"x" * size)(len(data))) == len(data)
+
+
+async def test_a_running_job_can_be_cancelled(cloud, executor, tmp_path):
+    job = await executor.submit(sleep_on, str(tmp_path / "runs"))
+    await until_async(lambda: (tmp_path / "runs").exists())
+    await job.cancel()
+    with pytest.raises(farcall.JobCancelledError):
+        await job.result()
+
+
+def test_what_another_event_loop_submitted_is_recovered(cloud, executor):
+    async def submit():
+        name = await executor.run_name()
+        await asyncio.gather(*(executor.submit(double, n) for n in (1, 2)))
+        return name
+
+    async def recover(name):
+        found = await executor.recover(name)
+        return sorted(await asyncio.gather(*(job.result() for job in found.jobs)))
+
+    assert asyncio.run(recover(asyncio.run(submit()))) == [2, 4]
+
+
+async def test_values_that_were_delivered_are_deleted(cloud, executor, folder):
+    async with executor:
+        cloud.next_job(HostLost())
+        await executor.task(double).with_options(retry_attempts=2)(1)
+        await asyncio.gather(*map(executor.task(double), range(3)))
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+# --- endings ----------------------------------------------------------------------------------
+
+ENDINGS = [
+    (HostLost(), farcall.HostLostError),
+    (OutOfMemory(), farcall.OutOfMemoryError),
+    (ImageFailed(), farcall.ImageError),
+    (TimedOut(), farcall.JobTimeoutError),
+    (Cancelled(), farcall.JobCancelledError),
+    (OutcomeMissing(), farcall.OutcomeMissingError),
+    (Ending(exit_code=126), farcall.ImageError),
+    (Ending(exit_code=1), farcall.JobError),
+]
+
+
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    ENDINGS,
+    ids=[error.__name__ + repr(ending.exit_code) for ending, error in ENDINGS],
+)
+async def test_an_attempt_ends_as_scripted(ending, error, cloud, executor, tmp_path):
+    cloud.next_job(ending)
+    job = await executor.submit(sleep_on, str(tmp_path / "runs"))
+    with pytest.raises(error) as caught:
+        await job.result()
+    assert type(caught.value) is error
+    assert caught.value.job_id == cloud.jobs[0].job_id
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("ending", [HostLost(), OutOfMemory(), ImageFailed()])
+async def test_an_attempt_behind_those_that_are_scripted_runs(ending, cloud, executor):
+    cloud.next_job(ending, ending)
+    assert await executor.task(double).with_options(retry_attempts=3)(4) == 8
+    (job,) = cloud.jobs
+    assert job.attempts == 3
+    assert job.status is JobStatus.SUCCEEDED
+
+
+async def test_options_say_which_attempts_are_followed_by_another(cloud, executor):
+    task = executor.task(double).with_options(retry_attempts=3, retry_on="infrastructure")
+    cloud.next_job(HostLost(), OutOfMemory())
+    with pytest.raises(farcall.OutOfMemoryError, match="Attempt 1 had ended with HostLostError"):
+        await task(1)
+    cloud.next_job(TimedOut())
+    with pytest.raises(farcall.JobTimeoutError):
+        await task.with_options(retry_on="failure")(1)
+    assert [job.attempts for job in cloud.jobs] == [2, 1]
+
+
+async def test_each_script_is_for_one_job(cloud, executor):
+    cloud.next_job(HostLost())
+    cloud.next_job(OutOfMemory())
+    task = executor.task(double)
+    for error in (farcall.HostLostError, farcall.OutOfMemoryError):
+        with pytest.raises(error):
+            await task(1)
+    assert await task(1) == 2
+
+
+async def test_a_script_can_be_for_one_task_of_a_map(cloud, executor):
+    cloud.next_job(HostLost(), task=1)
+    found = {}
+    async for result in executor.task(double).map(range(3)).results():
+        found[result.index] = result.error or result.value
+    assert (found[0], found[2]) == (0, 4)
+    assert isinstance(found[1], farcall.HostLostError)
+
+
+async def test_a_stuck_job_is_ended_when_the_options_say_so(cloud, executor):
+    cloud.next_job(Stuck("MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too large"))
+    with pytest.raises(farcall.JobStuckError, match="too large") as caught:
+        await executor.task(double).with_options(stuck_timeout_s=0)(1)
+    assert "larger instances" in str(caught.value)
+
+
+async def test_a_stuck_job_waits_else(cloud, executor, caplog):
+    cloud.next_job(Stuck())
+    job = await executor.submit(double, 1)
+    waiting = asyncio.ensure_future(job.result())
+    await until_async(lambda: "INSUFFICIENT_INSTANCE_CAPACITY" in caplog.text)
+    assert cloud.jobs[0].status is JobStatus.RUNNABLE
+    await job.cancel()
+    with pytest.raises(farcall.JobCancelledError):
+        await waiting
+
+
+async def test_a_job_may_be_placed_after_all(cloud, executor):
+    cloud.next_job(Stuck(for_s=0.05))
+    assert await executor.task(double)(4) == 8
+
+
+async def test_a_stuck_map_is_ended_too(cloud, executor):
+    cloud.next_job(Stuck())
+    with pytest.raises(farcall.JobStuckError):
+        await executor.task(double).with_options(stuck_timeout_s=0).map(range(3))
+
+
+async def test_a_job_is_refused(cloud, executor):
+    cloud.next_job(Refused("Tag keys may not start with aws:"))
+    with pytest.raises(farcall.SubmissionError, match="Tag keys may not"):
+        await executor.task(double)(1)
+    cloud.next_job(Refused("not authorized to perform SubmitJob", "AccessDeniedException"))
+    with pytest.raises(farcall.ServiceError) as caught:
+        await executor.task(double)(1)
+    assert caught.value.code == "AccessDeniedException"
+    assert cloud.jobs == []
+    assert await executor.task(double)(1) == 2
+
+
+async def test_a_throttled_job_is_late(cloud, executor):
+    cloud.next_job(Throttled(2), HostLost())
+    with pytest.raises(farcall.HostLostError):
+        await executor.task(double)(1)
+    assert len(cloud.jobs) == 1
+
+
+@pytest.mark.parametrize("given", [HostLost, farcall.HostLostError, "lost"])
+def test_what_is_no_happening_is_refused(given, cloud):
+    with pytest.raises(TypeError, match=r"HostLost\(\)"):
+        cloud.next_job(given)
+
+
+# --- the block --------------------------------------------------------------------------------
+
+
+async def test_the_innermost_cloud_counts(cloud, executor):
+    with fake_cloud() as inner:
+        await executor.task(double)(1)
+        assert len(inner.jobs) == 1
+        assert (await session_for(executor.settings)).backend.name == "fake"
+    assert cloud.jobs == []
+    await executor.task(double)(1)
+    assert len(cloud.jobs) == 1
+
+
+async def test_outside_of_the_block_there_is_none(executor):
+    with fake_cloud():
+        await executor.task(double)(1)
+    with pytest.raises(farcall.ServiceError, match="no AWS credentials"):
+        await executor.task(double)(1)
+
+
+def test_nothing_is_left_when_the_block_ends(executor, tmp_path, folder):
+    mark = tmp_path / "pid"
+
+    def stay(path):
+        Path(path).write_text(str(os.getpid()))
+        threading.Event().wait()
+
+    async def submit():
+        await executor.submit(stay, str(mark))
+        await until_async(lambda: mark.exists() and mark.read_text())
+
+    with fake_cloud() as cloud:
+        asyncio.run(submit())
+        assert list(folder.iterdir()) != []
+    assert list(folder.iterdir()) == []
+    assert "farcall-fake" not in [thread.name for thread in threading.enumerate()]
+    until(lambda: not Path("/proc", mark.read_text()).exists())
+    (job,) = cloud.jobs
+    assert job.status is JobStatus.FAILED
+
+
+async def test_whoever_waits_at_the_end_of_the_block_is_told(executor, tmp_path):
+    with fake_cloud():
+        job = await executor.submit(sleep_on, str(tmp_path / "runs"))
+        waiting = asyncio.ensure_future(job.result())
+        await until_async(lambda: (tmp_path / "runs").exists())
+    with pytest.raises(farcall.JobCancelledError, match="closed"):
+        await waiting
+
+
+async def test_nothing_is_submitted_to_a_cloud_that_was_closed(executor):
+    with fake_cloud():
+        session = await session_for(Settings())
+    with pytest.raises(farcall.ServiceError, match="closed"):
+        await session.backend.submit(JobSpec("job", 1, {}, Settings()), Ticket())
+
+
+# --- a folder as a bucket ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def operations(folder):
+    return StoreOperations(LocalStore(folder))
+
+
+async def test_a_part_that_arrived_otherwise_is_refused(operations):
+    upload = await operations.begin_upload("key")
+    with pytest.raises(GenericError, match="Mismatch"):
+        await operations.upload_part("key", upload, 1, b"data", hashlib.sha256().hexdigest())
+
+
+async def test_an_upload_is_known_until_it_ends(operations):
+    upload = await operations.begin_upload("key")
+    await operations.abort_upload("key", upload)
+    for asking in (
+        operations.complete_upload("key", upload, []),
+        operations.abort_upload("key", upload),
+    ):
+        with pytest.raises(GenericError, match="NoSuchUpload"):
+            await asking
+
+
+async def test_folders_are_told_by_their_names(operations, folder):
+    for name in ("a/1", "a/b/2", "c"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    assert [each.key for each in (await operations.page("")).objects] == ["a/1", "a/b/2", "c"]
+    assert [each.key for each in (await operations.page("a/", after="a/1")).objects] == ["a/b/2"]
+    assert (await operations.page("", delimiter="/")).folders == ["a/"]
