@@ -1,0 +1,30 @@
+"""A platform, and a session on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall import Settings
+from farcall.engine.session import open_session
+from tests.contract.backends.platforms import PLATFORMS, Jobs
+
+
+@pytest.fixture(params=PLATFORMS)
+def platform(request):
+    with PLATFORMS[request.param](request) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def jobs(platform):
+    session = await open_session(Settings())
+    yield Jobs(session)
+    await session.close()
+
+
+@pytest.fixture
+def go(tmp_path):
+    """What `hold` waits for; made at the end, whatever happens."""
+    path = tmp_path / "go"
+    yield path
+    path.touch()

@@ -1,0 +1,444 @@
+"""What `farcall.backends.base.Backend` promises, on every platform there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import farcall
+from farcall import JobStatus, ServiceError, Settings
+from farcall.aws.paced_client import Ticket
+from farcall.engine.sender import Sender
+from farcall.engine.session import open_session
+from farcall.model.endings import OWN_REASON
+from farcall_runtime import contract
+from tests.contract.backends.platforms import ENDED, PLACES, Jobs
+from tests.support.patience import PATIENCE_S, until_async
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+def say(text):
+    print(text)
+    return text
+
+
+def fail():
+    raise ValueError("no")
+
+
+def mark_in(folder):
+    Path(folder, str(time.time_ns())).touch()
+
+
+def hold(path):
+    deadline = time.monotonic() + PATIENCE_S
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+# --- submitted and found ----------------------------------------------------------------------
+
+
+async def test_a_description_tells_what_was_submitted(jobs):
+    spec = await jobs.spec(
+        say, ("a",), vcpu=2, memory=3, retry_attempts=4, time_limit=77, tags={"team": "physics"}
+    )
+    job_id = await jobs.submit(spec)
+    found = await jobs.ended(job_id)
+    assert found.job_id == job_id
+    assert found.name == spec.name
+    assert found.queue == spec.settings.batch_queue
+    assert (found.vcpu, found.memory_mib, found.gpus) == (2, 3 * 1024, 0)
+    assert (found.attempts_allowed, found.time_limit_s) == (4, 77)
+    assert found.tags["team"] == "physics"
+    assert {name: found.environment[name] for name in spec.environment} == spec.environment
+    assert not found.array_size
+
+
+async def test_a_job_that_went_well_says_when(jobs):
+    found = await jobs.ended(await jobs.start(say, ("a",)))
+    assert found.status is JobStatus.SUCCEEDED
+    assert found.exit_code == 0
+    assert found.attempts == 1
+    assert found.created_at <= found.started_at <= found.stopped_at
+    assert not found.is_cancelled
+    assert not found.is_terminated
+
+
+async def test_an_outcome_is_there_when_a_job_has_succeeded(jobs):
+    spec = await jobs.spec(say, ("a",), ("b",))
+    await jobs.ended(await jobs.submit(spec))
+    where = contract.Location.parse(spec.environment[contract.ENV_BUNDLE])
+    page, _ = await jobs.session.store(where.bucket).list_outcomes(where.root, where.bundle)
+    assert [each.index for each in page] == [0, 1]
+
+
+async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
+    spec = await jobs.spec(hold, (str(go),))
+    queue = spec.settings.batch_queue
+    assert await jobs.backend.find(spec.name, queue) == []
+    job_id = await jobs.submit(spec)
+    await until_async(lambda: jobs.backend.find(spec.name, queue))
+    assert await jobs.backend.find(spec.name, queue) == [job_id]
+    go.touch()
+    await jobs.ended(job_id)
+    assert await jobs.backend.find(spec.name, queue) == [job_id]
+    assert await jobs.backend.find(spec.name[:-1], queue) == []
+
+
+async def test_a_submitted_job_cannot_be_taken_back(jobs):
+    ticket = Ticket()
+    await jobs.backend.submit(await jobs.spec(say, ("a",)), ticket)
+    assert not ticket.withdraw()
+
+
+async def test_what_is_too_large_is_refused_before_it_is_submitted(jobs):
+    spec = await jobs.spec(say, ("a",))
+    large = dataclasses.replace(spec, environment={**spec.environment, "X": "x" * 2_000_000})
+    with pytest.raises(farcall.TaskTooLargeError):
+        await jobs.backend.prepare(large)
+    assert await jobs.backend.find(spec.name, spec.settings.batch_queue) == []
+
+
+@pytest.mark.parametrize("offline", [False, True])
+async def test_a_plan_submits_nothing(jobs, offline):
+    spec = await jobs.spec(say, ("a",), container_image_uri="an/image:1")
+    planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
+    assert spec.name in planned
+    assert await jobs.backend.find(spec.name, spec.settings.batch_queue) == []
+
+
+async def test_what_the_options_name_is_looked_for(jobs):
+    await jobs.backend.check(Settings())
+    assert [finding.verdict for finding in await jobs.backend.reach()] == ["ok"]
+
+
+async def test_unknown_jobs_are_missing(jobs):
+    job_id = await jobs.start(say, ("a",), ("b",))
+    await jobs.ended(job_id)
+    asked = [job_id, NOBODY, f"{job_id}:0", f"{job_id}:1", f"{job_id}:2", f"{NOBODY}:0"]
+    assert list(await jobs.backend.describe(asked)) == [job_id, f"{job_id}:0", f"{job_id}:1"]
+    assert await jobs.backend.describe([]) == {}
+    assert NOBODY in jobs.backend.unknown(NOBODY)
+
+
+async def test_many_are_described_at_once(jobs):
+    size = jobs.backend.capabilities.described_together + 1
+    job_id = await jobs.start(say, ("a",))
+    await jobs.ended(job_id)
+    found = await jobs.backend.describe([*(f"{NOBODY[:-4]}{n:04}" for n in range(size)), job_id])
+    assert list(found) == [job_id]
+
+
+async def test_jobs_go_on_without_the_session_that_submitted_them(jobs, go):
+    other = await open_session(Settings())
+    job_id = await Jobs(other).start(hold, (str(go),))
+    await other.close()
+    go.touch()
+    assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_requests_are_counted(jobs):
+    before = jobs.backend.meter.last_minute
+    await jobs.backend.describe([NOBODY])
+    assert jobs.backend.meter.last_minute == before + 1
+
+
+async def test_a_job_whose_submission_is_not_answered_is_found_and_runs_once(jobs, tmp_path):
+    """What `farcall.engine.sender` is built on."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    settings = Settings(vcpu=1, memory=1)
+    bundle, spec = await jobs.bundle(mark_in, (str(marks),), settings=settings)
+    sender = Sender(NoAnswer(jobs.backend), jobs.session.store(settings.s3_bucket_name))
+    job_id = await sender.send(bundle, lambda: spec, Ticket())
+    await sender.close()
+    assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED
+    assert len(list(marks.iterdir())) == 1
+    assert await jobs.backend.find(spec.name, settings.batch_queue) == [job_id]
+
+
+class NoAnswer:
+    """A backend whose answer to a submission is lost."""
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    async def submit(self, job, ticket):
+        await self._backend.submit(job, ticket)
+        raise ServiceError("no answer", operation="SubmitJob", sent=True)
+
+
+# --- arrays and lists -------------------------------------------------------------------------
+
+
+async def test_an_array_counts_its_children_by_status(jobs, go, tmp_path):
+    quick = tmp_path / "quick"
+    quick.touch()
+    job_id = await jobs.start(hold, (str(quick),), (str(go),), (str(quick),))
+    await jobs.ended(f"{job_id}:0")
+    found = await jobs.describe(job_id)
+    assert found.array_size == 3
+    assert not found.status.is_final
+    assert sum(found.status_summary.values()) == 3
+    assert found.status_summary["SUCCEEDED"] >= 1
+    go.touch()
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.SUCCEEDED
+    assert found.status_summary["SUCCEEDED"] == 3
+
+
+async def test_a_child_tells_its_number(jobs):
+    job_id = await jobs.start(say, ("a",), ("b",))
+    found = await jobs.ended(f"{job_id}:1")
+    assert (found.is_child, found.index, found.array_size) == (True, 1, 0)
+
+
+async def test_an_array_fails_with_one_of_its_children(jobs, tmp_path):
+    job_id = await jobs.start(str, ("a",), (b"a", "no codec"))
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.FAILED
+    assert (await jobs.describe(f"{job_id}:0")).status is JobStatus.SUCCEEDED
+    failed = await jobs.children(job_id, [JobStatus.FAILED])
+    assert [child.job_id for child in failed] == [f"{job_id}:1"]
+
+
+async def test_children_are_listed_by_status(jobs, go):
+    count = PLACES + 3
+    job_id = await jobs.start(hold, *[(str(go),)] * count)
+    await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
+    open_ones = [status for status in JobStatus if not status.is_final]
+    assert await jobs.children(job_id, ENDED) == []
+    waiting = await jobs.children(job_id, open_ones)
+    assert {child.job_id for child in waiting} <= {f"{job_id}:{n}" for n in range(count)}
+    go.touch()
+    await jobs.ended(job_id)
+    done = await jobs.children(job_id, [JobStatus.SUCCEEDED])
+    assert sorted(child.index for child in done) == list(range(count))
+    assert await jobs.children(job_id, open_ones) == []
+
+
+async def test_jobs_are_listed_the_newest_first_and_without_children(jobs):
+    first = await jobs.start(say, ("a",))
+    await jobs.ended(first)
+    second = await jobs.start(say, ("a",), ("b",))
+    await jobs.ended(second)
+    third = await jobs.start(say, ("a",))
+    await jobs.ended(third)
+    ours = (first, second, third)
+    listed = [job.job_id for job in await jobs.listed()]
+    assert [job_id for job_id in listed if job_id.partition(":")[0] in ours] == [*reversed(ours)]
+
+
+async def test_a_list_begins_at_a_moment(jobs):
+    first = await jobs.start(say, ("a",))
+    found = await jobs.ended(first)
+    later = [job.job_id for job in await jobs.listed(since=found.created_at + timedelta(days=1))]
+    assert later == []
+    then = [job.job_id for job in await jobs.listed(since=found.created_at)]
+    assert first in then
+    assert all(job.created_at is not None for job in await jobs.listed())
+
+
+async def test_only_a_waiting_job_has_a_place_in_its_queue(jobs, go):
+    await jobs.start(hold, *[(str(go),)] * (PLACES + 1), vcpu=1)
+    waiting = await jobs.start(say, ("a",))
+    found = await jobs.until(waiting, JobStatus.RUNNABLE)
+    assert await jobs.backend.position(found) >= 1
+    go.touch()
+    assert await jobs.backend.position(await jobs.ended(waiting)) is None
+
+
+# --- ended from outside -----------------------------------------------------------------------
+
+
+async def test_a_terminated_job_keeps_the_reason(jobs, go):
+    job_id = await jobs.start(hold, (str(go),))
+    await jobs.until(job_id, JobStatus.RUNNING)
+    assert await jobs.backend.terminate([job_id], "no longer needed") == {}
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.FAILED
+    assert found.is_terminated
+    assert found.is_explained
+    assert found.status_reason.startswith(f"{OWN_REASON}no longer needed")
+    assert found.verdict().kind is farcall.JobCancelledError
+
+
+async def test_a_waiting_job_ends_without_having_run(jobs, go, tmp_path):
+    await jobs.start(hold, *[(str(go),)] * (PLACES + 1))
+    mark = tmp_path / "ran"
+    waiting = await jobs.start(Path.touch, (mark,))
+    await jobs.until(waiting, JobStatus.RUNNABLE)
+    assert await jobs.backend.terminate([waiting], "too late") == {}
+    found = await jobs.ended(waiting)
+    assert found.status_reason.startswith(f"{OWN_REASON}too late")
+    assert found.verdict().kind is farcall.JobCancelledError
+    assert found.started_at is None
+    assert found.attempts == 0
+    assert not mark.exists()
+
+
+async def test_a_terminated_child_leaves_its_siblings(jobs, go):
+    job_id = await jobs.start(hold, (str(go),), (str(go),))
+    await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
+    assert await jobs.backend.terminate([f"{job_id}:0"], "this one alone") == {}
+    assert (await jobs.ended(f"{job_id}:0")).status is JobStatus.FAILED
+    assert not (await jobs.describe(f"{job_id}:1")).status.is_final
+    assert not (await jobs.describe(job_id)).status.is_final
+    go.touch()
+    assert (await jobs.ended(f"{job_id}:1")).status is JobStatus.SUCCEEDED
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.FAILED
+    assert (found.status_summary["SUCCEEDED"], found.status_summary["FAILED"]) == (1, 1)
+
+
+async def test_a_terminated_array_ends_with_all_its_children(jobs, go):
+    job_id = await jobs.start(hold, *[(str(go),)] * (PLACES + 2))
+    await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
+    assert await jobs.backend.terminate([job_id], "all of it") == {}
+    assert (await jobs.ended(job_id)).status is JobStatus.FAILED
+    failed = await jobs.children(job_id, [JobStatus.FAILED])
+    assert len(failed) == PLACES + 2
+    told = await jobs.backend.describe(child.job_id for child in failed)
+    assert {child.verdict().kind for child in told.values()} == {farcall.JobCancelledError}
+
+
+async def test_what_has_ended_stays_as_it_is(jobs):
+    job_id = await jobs.start(say, ("a",))
+    before = await jobs.ended(job_id)
+    assert await jobs.backend.terminate([job_id], "too late") == {}
+    assert await jobs.describe(job_id) == before
+
+
+async def test_many_jobs_are_ended_at_once(jobs, go):
+    ids = [await jobs.start(hold, (str(go),)) for _ in range(3)]
+    assert await jobs.backend.terminate(ids, "all") == {}
+    for job_id in ids:
+        assert (await jobs.ended(job_id)).status is JobStatus.FAILED
+    assert await jobs.backend.terminate([], "none") == {}
+
+
+async def test_one_that_cannot_be_ended_keeps_no_other_from_its_end(jobs, go):
+    job_id = await jobs.start(hold, (str(go),))
+    refused = await jobs.backend.terminate([NOBODY, job_id], "all")
+    assert set(refused) <= {NOBODY}
+    assert all(isinstance(error, ServiceError) for error in refused.values())
+    assert (await jobs.ended(job_id)).status is JobStatus.FAILED
+
+
+async def test_another_session_knows_the_reason_of_one_that_ended_before(jobs, go):
+    job_id = await jobs.start(hold, (str(go),))
+    await jobs.until(job_id, JobStatus.RUNNING)
+    await jobs.backend.terminate([job_id], "cancelled by its owner")
+    await jobs.ended(job_id)
+    other = await open_session(Settings())
+    try:
+        other.backend.note_ended([job_id], "cancelled by its owner")
+        found = await Jobs(other).describe(job_id)
+    finally:
+        await other.close()
+    assert "cancelled by its owner" in found.status_reason
+    assert found.verdict().kind is farcall.JobCancelledError
+
+
+# --- verdicts ---------------------------------------------------------------------------------
+
+
+async def test_a_lost_host_is_told(jobs, platform, go):
+    job_id = await platform.losing_its_host(jobs, lambda: jobs.start(hold, (str(go),)))
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.FAILED
+    assert found.exit_code is None
+    assert found.verdict().kind is farcall.HostLostError
+    assert found.told
+
+
+async def test_a_container_that_does_not_start_is_told(jobs, platform):
+    job_id = await platform.not_starting(jobs, lambda: jobs.start(say, ("a",)))
+    found = await jobs.ended(job_id)
+    assert found.verdict().kind is farcall.ImageError
+    assert found.is_explained
+    assert (found.exit_code, found.log_stream) == (None, "")
+
+
+async def test_a_missing_payload_is_told(jobs):
+    spec = await jobs.spec(say, ("a",))
+    where = contract.Location.parse(spec.environment[contract.ENV_BUNDLE])
+    await jobs.session.store(where.bucket).delete([where.bundle_key])
+    found = await jobs.ended(await jobs.submit(spec))
+    assert found.exit_code == contract.ExitCode.BUNDLE_MISSING
+    assert found.verdict().kind is farcall.OutcomeMissingError
+
+
+async def test_a_success_without_an_outcome_is_told(jobs):
+    found = await jobs.ended(await jobs.start(say, ("a",)))
+    assert found.verdict().kind is farcall.OutcomeMissingError
+
+
+@pytest.mark.parametrize(("retry_on", "attempts"), [("failure", 3), ("infrastructure", 1)])
+async def test_a_failure_is_tried_again_where_the_options_say_so(jobs, retry_on, attempts):
+    job_id = await jobs.start(fail, (), retry_attempts=3, retry_on=retry_on)
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.FAILED
+    assert found.attempts == attempts
+    assert {each.exit_code for each in found.tried} == {contract.ExitCode.RAISED}
+
+
+@pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
+async def test_a_lost_host_is_followed_by_another(jobs, platform, go, retry_on):
+    job_id = await platform.losing_its_host(
+        jobs, lambda: jobs.start(hold, (str(go),), retry_attempts=2, retry_on=retry_on)
+    )
+    await until_async(lambda: _has_tried(jobs, job_id))
+    go.touch()
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.SUCCEEDED
+    first, second = found.tried
+    assert found.of_attempt(first).verdict().kind is farcall.HostLostError
+    assert second.exit_code == 0
+
+
+async def _has_tried(jobs, job_id):
+    return (await jobs.describe(job_id)).attempts
+
+
+# --- beside -----------------------------------------------------------------------------------
+
+
+async def test_the_log_has_what_a_container_wrote(jobs):
+    found = await jobs.ended(await jobs.start(say, ("one\ntwo\nthree",)))
+    log = jobs.backend.log(found, found.log_stream)
+    lines = [line async for page in log.read() for line in page]
+    assert [line.text for line in lines] == ["one", "two", "three"]
+    assert log.exists
+    assert all(found.created_at <= line.at <= found.stopped_at for line in lines)
+    assert [line async for page in log.read() for line in page] == []
+    assert [line.text for line in await log.last(2)] == ["two", "three"]
+    assert await log.last(0) == []
+
+
+@pytest.mark.parametrize("stream", ["", "no/such/stream"])
+async def test_there_may_be_no_log(jobs, stream):
+    found = await jobs.ended(await jobs.start(say, ("a",)))
+    log = jobs.backend.log(found, stream)
+    assert await log.last(5) == []
+    assert log.exists is False
+    assert [page async for page in jobs.backend.log(found, stream).read()] == []
+
+
+async def test_pages_of_the_platform_are_urls(jobs):
+    found = await jobs.ended(await jobs.start(say, ("a",)))
+    links = jobs.backend.links(found)
+    assert set(links) <= {"job", "queue", "log"}
+    assert all(url.startswith("https://") for url in links.values())
