@@ -12,6 +12,9 @@ PYTEST := $(BIN)/python -m pytest
 # In their order: those that take long come first.
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check bench pictures image clean
 
 help:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import farcall.local
 from farcall.engine import sender
-from tests.service.attempt import Attempt
+from tests.service.attempt import LATE, Attempt
 from tests.support.proxy import Proxy
 
 
@@ -30,6 +31,29 @@ def attempt(aws: farcall.local.LocalAWS, proxy: Proxy) -> Iterator[Callable[...,
             return stack.enter_context(contextlib.closing(made))
 
         yield make
+
+
+class Late:
+    """Starts tasks whose time is up as soon as there is a file.
+
+    Attributes:
+        said: The file's path.
+    """
+
+    def __init__(self, attempt: Callable[..., Attempt], said: Path) -> None:
+        self._attempt = attempt
+        self.said = str(said)
+
+    def __call__(
+        self, function: Callable[..., Any], *args: Any, time_limit: int = 600, **options: Any
+    ) -> Attempt:
+        made = self._attempt(function, *args, time_limit=time_limit, **options)
+        return made.start(entry=("-c", LATE, self.said))
+
+
+@pytest.fixture
+def late(attempt: Callable[..., Attempt], tmp_path: Path) -> Late:
+    return Late(attempt, tmp_path / "late")
 
 
 @pytest.fixture

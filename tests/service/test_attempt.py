@@ -22,7 +22,7 @@ import pytest
 
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.electron import Code, Node, run_group
-from tests.service.attempt import LATE, value_of
+from tests.service.attempt import value_of
 from tests.support.patience import until
 from tests.support.signing import session
 
@@ -220,19 +220,6 @@ def test_sigterm_does_not_take_what_the_function_has_returned(attempt, proxy):
 
 
 # --- the time limit ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def late(attempt, tmp_path):
-    """Start a task whose time is up when a file appears, whose path it gets first."""
-    said = str(tmp_path / "late")
-
-    def start(function, *args, time_limit=600, **options):
-        made = attempt(function, *args, time_limit=time_limit, **options)
-        return made.start(entry=("-c", LATE, said))
-
-    start.said = said
-    return start
 
 
 def wait_until_told(late=None):

@@ -241,18 +241,19 @@ async def test_a_job_of_a_map_that_is_attached_to_gives_its_calls_values(
 # --- being told to stop -------------------------------------------------------------------------
 
 
-def work_until_told(x: int) -> int:
-    print("call", x, flush=True)
-    if x == 2:
-        with contextlib.suppress(TaskTerminated):
-            time.sleep(600)  # until the test, or what it tests, ends it
-        print("cleaned up")
-    return x
+def test_after_the_time_limit_no_other_call_is_begun(late: Any) -> None:
+    path = late.said
 
+    def work(x: int) -> int:
+        print("call", x, flush=True)
+        if x == 2:
+            with contextlib.suppress(TaskTerminated):
+                Path(path).touch()
+                time.sleep(600)  # until the test, or what it tests, ends it
+            print("cleaned up")
+        return x
 
-def test_after_the_time_limit_no_other_call_is_begun(attempt: Any) -> None:
-    limit = 20  # a twentieth of it is the time to clean up
-    made = attempt(work_until_told, list(range(5)), time_limit=limit).start()
+    made = late(work, list(range(5)))
 
     assert made.end()[0] == ExitCode.TIMED_OUT
     outcome = made.outcome()
