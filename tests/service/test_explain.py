@@ -154,7 +154,7 @@ async def test_a_value_that_was_delivered(make_executor):
         job = await executor.submit(fails, 2)
         assert await job.result() == 2
         detail = await described(session, job.id)
-        await session.store(executor.settings.s3_bucket_name).flush()
+        await session.stores.of(executor.settings.s3_bucket_name).flush()
         why = await explain(session, detail)
     assert (why.kind, why.error, why.source) == ("returned", "", "Batch")
     assert "no longer" in why.sentence

@@ -29,7 +29,7 @@ def invert_behind(gate: Path) -> Callable[[int], float]:
 async def left(executor: BatchExecutor, kind: str = "outcomes") -> int:
     """Return how many objects of a kind are left, what is to be deleted left out."""
     session = await session_for(executor.settings)
-    store = session.store(executor.settings.s3_bucket_name)
+    store = session.stores.of(executor.settings.s3_bucket_name)
     await store.flush()
     root = run_root(executor.settings.prefix, session.run)
     return len(await store.list_keys(f"{root}/{kind}/"))

@@ -44,7 +44,7 @@ class Fetches:
 
 async def fetches_of(executor: BatchExecutor) -> Fetches:
     session = await session_for(executor.settings)
-    return Fetches(session.store(executor.settings.s3_bucket_name))
+    return Fetches(session.stores.of(executor.settings.s3_bucket_name))
 
 
 async def all_stored(executor: BatchExecutor, sweep: farcall.Sweep[Any]) -> None:

@@ -142,7 +142,7 @@ async def test_a_job_whose_result_another_client_takes_is_followed_in_cloudwatch
         if not (tmp_path / "go").exists():
             (tmp_path / "go").touch()
             await executor.attach(job.id).result()
-            await session.store(executor.settings.s3_bucket_name).flush()
+            await session.stores.of(executor.settings.s3_bucket_name).flush()
 
     assert texts(found) == ["first", *map(str, range(500))]
     assert [line.stream for line in found] == ["stdout", *["log"] * 500]
@@ -213,7 +213,7 @@ async def test_what_was_delivered_and_deleted_is_in_cloudwatch(executor):
     job = await executor.submit(print, "early\n\nlate")
     await job.result()
     session = await session_for(executor.settings)
-    await session.store(executor.settings.s3_bucket_name).flush()
+    await session.stores.of(executor.settings.s3_bucket_name).flush()
 
     found = await read(executor, job.id)
     assert [line[:3] for line in found] == [("early", "log", 1), ("late", "log", 1)]
@@ -224,7 +224,7 @@ async def test_it_is_said_that_output_may_be_missing(executor):
     job = await executor.submit(print, "gone")
     await job.result()
     session = await session_for(executor.settings)
-    await session.store(executor.settings.s3_bucket_name).flush()
+    await session.stores.of(executor.settings.s3_bucket_name).flush()
     detail = await job.detail()
     boto3.client("logs", region_name="us-east-1").delete_log_stream(
         logGroupName=detail.log_group, logStreamName=detail.log_stream

@@ -234,7 +234,7 @@ async def test_a_task_that_was_delivered_is_none_to_be_waited_for(aws, make_exec
             )
             assert await first.result() == "done"
             session = await session_for(executor.settings)
-            await session.store(executor.settings.s3_bucket_name).flush()
+            await session.stores.of(executor.settings.s3_bucket_name).flush()
             recovered = await executor.recover(session.run)
             go.touch()
             assert await second.result() == "done"

@@ -7,6 +7,7 @@ import bisect
 import collections
 import functools
 import itertools
+from types import SimpleNamespace
 
 from farcall import Settings
 from farcall.backends.batch.describe import from_describe
@@ -160,7 +161,7 @@ class World:
         self.jobs = Jobs()
         self.inbox = Inbox()
         self.told = []
-        self.tracker = Tracker(self.jobs.backend, lambda bucket: self.inbox)
+        self.tracker = Tracker(self.jobs.backend, SimpleNamespace(of=lambda bucket: self.inbox))
 
     def watch(self, job_id, size=1, indexes=None, tell=None, is_full=None, root=ROOT, **options):
         where = Location("bucket", root, f"bundle-of-{job_id}")

@@ -20,6 +20,7 @@ from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult
+from farcall.payload.spill import where_needed
 from farcall.storage.chunks import Chunks
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
@@ -163,7 +164,7 @@ class Job(Generic[R]):
         delivered = await self._delivered()
         if not delivered.is_whole and delivered.written is not None:
             session, submission, _ = await self._handle.find()
-            store = session.store(submission.where.bucket)
+            store = session.stores.of(submission.where.bucket)
             out, err = await delivered.written.whole(store)
             delivered = delivered.with_output(out.data, err.data)
         await self._discard(delivered, self._handle.settings)
@@ -244,7 +245,7 @@ class Job(Generic[R]):
             self._handle.watch(session, submission, index)
         kept = self._handle.kept()
         if kept is not None:
-            chunks = Chunks(session.store(submission.where.bucket), submission, index)
+            chunks = Chunks(session.stores.of(submission.where.bucket), submission, index)
             transcript = Transcript(chunks, kept.attempt)
             ending = kept.ending()
             if ending is not None:
@@ -281,8 +282,13 @@ class Job(Generic[R]):
     async def _fetch(
         self, session: Session, submission: Submission, index: int, arrived: Arrival
     ) -> Delivered:
-        settings = self._handle.settings
-        return await session.deliver(settings, submission, index, arrived, output=self._fetched)
+        return await session.fetcher.deliver(
+            submission,
+            index,
+            arrived,
+            folder_for=where_needed(self._handle.settings.cache_dir),
+            output=self._fetched,
+        )
 
     async def _discard(self, delivered: Delivered, settings: Settings) -> None:
         """Have what lies in the bucket deleted: who asked for the result has it now.
@@ -295,9 +301,9 @@ class Job(Generic[R]):
                 session, submission, index = await self._handle.find()
                 if self._fetched is not Output.NONE and not delivered.is_whole:
                     spent, output = delivered.spent, delivered.output
-                    session.discard(settings, submission, index, spent, output, self)
+                    session.cleaner.discard(settings, submission, index, spent, output, self)
                 else:
-                    session.discard(settings, submission, index, delivered.all_spent)
+                    session.cleaner.discard(settings, submission, index, delivered.all_spent)
             if delivered.spent:
                 self._on_spent()
 
@@ -310,8 +316,8 @@ class Job(Generic[R]):
                 whole = delivered.stdout if stream == STDOUT else delivered.stderr
                 return whole.decode(errors="replace")
         session, submission, index = await self._handle.find()
-        store = session.store(submission.where.bucket)
-        written = written or await session.written(submission, index)
+        store = session.stores.of(submission.where.bucket)
+        written = written or await session.fetcher.written(submission, index)
         if written is not None:
             return await written.text(store, stream)
         return await Chunks(store, submission, index).text(stream)

@@ -103,7 +103,7 @@ class Recovered:
         for where, left in list(self._left.items()):
             if not left:
                 del self._left[where]
-                store = session.store(where.bucket)
+                store = session.stores.of(where.bucket)
                 receipts: list[tuple[str, int]] = []
                 with contextlib.suppress(FarcallError):
                     receipts = await store.list_keys(f"{where.bundle_key}{RECEIPTS}")
@@ -126,7 +126,7 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
         SettingsError: There is no such bucket.
         ServiceError: S3 refused.
     """
-    store = session.store(settings.s3_bucket_name)
+    store = session.stores.of(settings.s3_bucket_name)
     listed = await store.list_folders(f"{run_root(settings.prefix, '')}/")
     names = [name for name in listed if _NAME.fullmatch(name)]
     roots = [run_root(settings.prefix, name) for name in names]
@@ -143,7 +143,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
         settings: The executor's options.
         run: The run's name.
     """
-    store = session.store(settings.s3_bucket_name)
+    store = session.stores.of(settings.s3_bucket_name)
     root = run_root(settings.prefix, run)
     is_name = is_key(run) and "/" not in run
     stored, receipts = await _bundles(store, root) if is_name else ({}, {})
@@ -225,7 +225,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
         FarcallError: That cannot be told.
         ServiceError: AWS refused a call.
     """
-    store = session.store(where.bucket)
+    store = session.stores.of(where.bucket)
     queues = await _queues(settings, store, [where])
     look = functools.partial(_look, session, store, queues, where)
     found = await look(session.aws.timing.recover_looks_s)

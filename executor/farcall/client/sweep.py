@@ -24,6 +24,7 @@ from farcall.model.wording import named
 from farcall.payload import pickling
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult, Result
+from farcall.payload.spill import where_needed
 from farcall.storage.store import Arrived
 
 _log = logging.getLogger("farcall")
@@ -197,7 +198,7 @@ class Sweep(Generic[R]):
     async def _submit_all(self, session: Session, state: SweepState) -> None:
         try:
             submitter = await session.submitter(self._settings)
-            function = await session.in_thread(pickling.pack_function, self._function)
+            function = await session.threads.run(pickling.pack_function, self._function)
             step, last = self._chunksize, len(self._calls)
             groups = (self._calls[at : at + step] for at in range(0, last, step))
             tasks = (
@@ -227,7 +228,7 @@ class Sweep(Generic[R]):
             state.arrivals.put_nowait(Ready(submission, index, numbers, arrival))
 
         array.tell = tell
-        session.note_submission(submission)
+        session.cleaner.note_submission(submission)
         session.tracker.watch(
             submission, range(submission.size), self._settings, tell, state.is_full
         )
@@ -243,14 +244,14 @@ class Sweep(Generic[R]):
             numbers, arrival = ready.numbers, ready.arrival
             place = await state.budget.enter(arrival.size if isinstance(arrival, Arrived) else 0)
             try:
-                delivered = await session.deliver(
-                    self._settings,
+                delivered = await session.fetcher.deliver(
                     submission,
                     index,
                     arrival,
                     len(numbers),
-                    place.grow,
-                    Output.WHOLE if state.with_output else Output.NONE,
+                    folder_for=where_needed(self._settings.cache_dir),
+                    room=place.grow,
+                    output=Output.WHOLE if state.with_output else Output.NONE,
                 )
             except Exception as error:
                 place.leave()
@@ -263,7 +264,7 @@ class Sweep(Generic[R]):
                 delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             discard = functools.partial(
-                session.discard, self._settings, submission, index, delivered.all_spent
+                session.cleaner.discard, self._settings, submission, index, delivered.all_spent
             )
             state.put(Fetched(numbers.start, job_id, deque(results), place, discard))
             del delivered, results  # the values are the caller's, as soon as they are taken

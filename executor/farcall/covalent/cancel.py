@@ -153,7 +153,7 @@ async def _facts(session: Session, submission: Submission) -> dict[str, Any] | s
     """Return what a bundle says of its tasks, or why that is not known."""
     where = submission.where
     try:
-        found = await bundles.facts_of(session.store(where.bucket), submission)
+        found = await bundles.facts_of(session.stores.of(where.bucket), submission)
     except EnvelopeError as error:
         return f"{where.url} does not say which task of the dispatch it is ({error})"
     except FarcallError as error:

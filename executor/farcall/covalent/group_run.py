@@ -117,7 +117,7 @@ class GroupRun:
             except FarcallError as error:
                 _log.warning("delivered objects may stay in the bucket: %s", error)
             else:
-                session.discard(self.settings, submission, index, self._spent)
+                session.cleaner.discard(self.settings, submission, index, self._spent)
 
     async def _delivered(self) -> Delivered:
         if self.handle is None:
@@ -143,5 +143,10 @@ class GroupRun:
     async def _fetch(
         self, session: Session, submission: Submission, index: int, arrival: Arrival
     ) -> Delivered:
-        read, spool = node_results.read, self.settings.cache_dir
-        return await session.fetch(submission, index, arrival, read, spool)
+        return await session.fetcher.deliver(
+            submission,
+            index,
+            arrival,
+            read=node_results.read,
+            folder_for=lambda _: self.settings.cache_dir,
+        )

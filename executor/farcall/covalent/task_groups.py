@@ -209,7 +209,7 @@ class TaskGroups:
         self, run: GroupRun, group: TaskGroup, planned: Planned | None
     ) -> TaskHandle:
         async def pack(session: Session) -> tuple[Packed, Packed]:
-            packed = await session.in_thread(group.pack)
+            packed = await session.threads.run(group.pack)
             await self.debouncer.passing()
             return packed
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from farcall.backends.base import Backend
@@ -22,6 +21,7 @@ from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.storage import outcomes
 from farcall.storage.store import Store, number_in
+from farcall.storage.stores import Stores
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStatus
 
@@ -44,12 +44,12 @@ class AttemptReporter:
 
     Args:
         backend: Where the jobs run.
-        store_of: Gives the store of a bucket.
+        stores: The buckets.
     """
 
-    def __init__(self, backend: Backend, store_of: Callable[[str], Store]) -> None:
+    def __init__(self, backend: Backend, stores: Stores) -> None:
         self._backend = backend
-        self._store_of = store_of
+        self._stores = stores
         self._news: deque[tuple[Watch, int, JobDetail, int]] = deque()
         self._looks: dict[Watch, None] = {}
         self._rests: dict[Watch, float] = {}
@@ -116,7 +116,7 @@ class AttemptReporter:
             if not self._may_tell():
                 self._count(1)
                 continue
-            store = self._store_of(submission.where.bucket)
+            store = self._stores.of(submission.where.bucket)
             (how,) = await explain(store, submission, index, detail, [number])
             text = "job %s (%s): attempt %d of %d failed and is followed by another: %s"
             job_id = submission.id_of(index)
@@ -147,7 +147,7 @@ class AttemptReporter:
     async def _find_new(self, watch: Watch) -> dict[int, int]:
         """Return by number of the task the last of its attempts that stored something since."""
         where = watch.submission.where
-        listed = await self._store_of(where.bucket).list_keys(where.attempts_prefix)
+        listed = await self._stores.of(where.bucket).list_keys(where.attempts_prefix)
         if watch.waiting:  # still
             self._rests[watch] = clock.now() + (1 + len(listed) // _PAGE) * _PAGE_S
         new: dict[int, int] = {}

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -14,7 +13,9 @@ from typing import Any, TypeAlias
 from farcall.backends.base import Backend
 from farcall.engine import attempt_reporter as attempts
 from farcall.engine.delivered import Delivered, Usage
+from farcall.engine.tracker import Tracker
 from farcall.engine.watch import Arrival, Ended
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import endings
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError, IntegrityError
@@ -27,6 +28,7 @@ from farcall.storage import chunks as logs
 from farcall.storage import outcomes
 from farcall.storage.chunks import Piece, Written
 from farcall.storage.store import Arrived, Store
+from farcall.storage.stores import Stores
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
@@ -85,25 +87,27 @@ class Fetcher:
 
     Args:
         backend: Where the jobs run, for the platform's own log.
-        describe: Asks Batch for a job.
+        stores: The buckets.
+        tracker: Asks for the description of a job.
         threads: Where outcomes are verified and unpickled.
     """
 
     def __init__(
         self,
         backend: Backend,
-        describe: Callable[[str], Awaitable[JobDetail | None]],
-        threads: Executor,
+        stores: Stores,
+        tracker: Tracker,
+        threads: WorkerThreads,
     ) -> None:
         self._backend = backend
-        self._describe = describe
+        self._stores = stores
+        self._tracker = tracker
         self._threads = threads
         # Fetches share connections: one for each would cost a TLS handshake for each.
         self._places = asyncio.Semaphore(_PARALLEL)
 
     async def deliver(
         self,
-        store: Store,
         submission: Submission,
         index: int,
         arrival: Arrival,
@@ -114,10 +118,9 @@ class Fetcher:
         room: Room = no_bound,
         output: Output = Output.WHOLE,
     ) -> Delivered:
-        """Fetch what came of a task.
+        """Fetch what came of a task, and leave its objects where they are, for the `Cleaner`.
 
         Args:
-            store: The bucket.
             submission: The task's job.
             index: Its number there.
             arrival: What the tracker saw.
@@ -133,14 +136,21 @@ class Fetcher:
         Raises:
             ServiceError: S3 refused.
         """
+        store = self._stores.of(submission.where.bucket)
         task = _Task(store, submission, index, calls, room, output)
+        with self._threads.held():  # a session that is closed does not wait for this
+            return await self._deliver(task, arrival, read, folder_for)
+
+    async def _deliver(
+        self, task: _Task, arrival: Arrival, read: Reader, folder_for: FolderFor
+    ) -> Delivered:
         try:
             if isinstance(arrival, Ended):
                 return await self._explain(task, arrival, read, folder_for)
             outcome = await self._open(task, arrival)
-            beside = _bytes_beside(outcome, output)
+            beside = _bytes_beside(outcome, task.output)
             if beside:
-                await room(beside)
+                await task.room(beside)
             return await self._unpack(task, outcome, read, folder_for)
         except _TakenError:
             return task.fail(endings.taken(task.about))
@@ -149,7 +159,7 @@ class Fetcher:
         except IntegrityError as error:  # a chunk of its output
             return task.fail(error)
 
-    async def written(self, store: Store, submission: Submission, index: int) -> Written | None:
+    async def written(self, submission: Submission, index: int) -> Written | None:
         """Return what an ended task wrote, and leave its outcome where it is.
 
         Returns:
@@ -159,9 +169,9 @@ class Fetcher:
             IntegrityError: It is not what the container wrote.
             ServiceError: S3 refused.
         """
-        key = submission.where.outcome_key(index)
+        store, key = self._stores.of(submission.where.bucket), submission.where.outcome_key(index)
         try:
-            found = await outcomes.fetch(store, submission, key, threads=self._threads)
+            found = await outcomes.fetch(store, submission, key, threads=self._threads.executor)
         except envelope.EnvelopeError as error:
             about = About(submission.id_of(index), submission.name)
             raise endings.unusable(error).error(about) from error
@@ -173,7 +183,7 @@ class Fetcher:
         key = task.submission.where.outcome_key(task.index)
         async with self._places:
             found = await outcomes.fetch(
-                task.store, task.submission, key, size=arrived.size, threads=self._threads
+                task.store, task.submission, key, size=arrived.size, threads=self._threads.executor
             )
         if found is None:
             raise _TakenError
@@ -203,7 +213,7 @@ class Fetcher:
         except NoRoomError as error:  # which takes nothing from what the task has written
             return replace(known, results=task.fail(error).results)
         job = await self._complete(task, meta, out, err)
-        found = await self._in_thread(read, meta, value, job)
+        found = await self._threads.run(read, meta, value, job)
         found = results.complete(found, meta, job, task.calls)
         well = all(result.error is None for result in found)
         spent = await outcomes.spent_keys(store, where, index, meta) if well else []
@@ -243,7 +253,7 @@ class Fetcher:
         detail = None
         if meta["status"] != OutcomeStatus.DONE or task.submission.size <= _MANY:
             with contextlib.suppress(FarcallError):  # the error itself matters more
-                detail = await self._describe(job.job_id)
+                detail = await self._tracker.detail(job.job_id)
         about = self._with(job, detail, out, err, int(meta["attempt"]))
         return await self._with_earlier(task, about, detail)
 
@@ -278,7 +288,7 @@ class Fetcher:
         found = [Result(None, why.error(job), out.data, err.data)] * task.calls
         if kept is not None and "results" in kept.meta and task.calls > 1:
             value = await self._fetch_value(store, submission, index, kept, in_memory)
-            found = await self._in_thread(results.read, kept.meta, value, job, why)
+            found = await self._threads.run(results.read, kept.meta, value, job, why)
             found = results.complete(found, kept.meta, job, task.calls, why)
         return Delivered(
             found,
@@ -302,7 +312,9 @@ class Fetcher:
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
         """Return what the last attempt stored of itself when it was told to stop."""
         key = task.submission.where.attempt_key(task.index, max(1, detail.attempts))
-        found = await outcomes.fetch(task.store, task.submission, key, threads=self._threads)
+        found = await outcomes.fetch(
+            task.store, task.submission, key, threads=self._threads.executor
+        )
         if found is None:
             return None
         await task.room(found.size + _bytes_beside(found.outcome, task.output))
@@ -333,10 +345,6 @@ class Fetcher:
         except FarcallError:  # the error itself matters more
             return job
         return job._replace(earlier=tuple(earlier))
-
-    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *args)
 
 
 async def _read_output(task: _Task, written: Written, *, failed: bool) -> tuple[Piece, Piece]:

@@ -6,12 +6,13 @@ and the same function pickled as often.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from farcall.engine.batcher import Batcher
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.payload import pickling
 from farcall.payload.pickling import Call, Packed
 
@@ -30,12 +31,12 @@ class Packer:
     """Pickles functions and arguments of one event loop.
 
     Args:
-        in_thread: Runs a function in a thread.
+        threads: Where that is done.
     """
 
-    def __init__(self, in_thread: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, threads: WorkerThreads) -> None:
         self._batcher: Batcher[_Wanted, tuple[Packed, Packed]] = Batcher(
-            partial(in_thread, _pack_all), _TOGETHER
+            partial(threads.run, _pack_all), _TOGETHER
         )
 
     async def pack(

@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import getpass
 import logging
-import math
 import re
 import secrets
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from farcall.aws.access import Access
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
-from farcall.engine.delivered import Delivered
-from farcall.engine.fetcher import Fetcher, Output, Reader, Room, no_bound
+from farcall.engine.cleaner import Cleaner
+from farcall.engine.fetcher import Fetcher
 from farcall.engine.packer import Packer
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
-from farcall.engine.watch import Arrival
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
-from farcall.model.submission import Submission
-from farcall.payload.spill import where_needed
 from farcall.storage.bundles import BundleReader
-from farcall.storage.chunks import Written
-from farcall.storage.held import Held
 from farcall.storage.store import Store
+from farcall.storage.stores import Stores
 from farcall_runtime.contract import run_root
 
 _log = logging.getLogger("farcall")
 
-_THREADS = 4
 _LAST_TURNS = 100
 """Turns of the event loop in which a cancel, or an answer, reaches whoever it is for: one for each
 task on the way there, however long they take."""
@@ -52,9 +45,6 @@ _LAST_BLOCKS_S = 1.0
 
 _LAST_REPORT_S = 0.05
 _LAST_DELETIONS_S = 10.0
-_MOST_UNDELIVERED = 20_000
-"""Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
-a result there may be more; the oldest are left to the bucket's lifecycle rule."""
 _CONNECTION_OPTIONS = ("backend", "profile", "region", "credentials", "endpoint_url")
 _PLACE_OPTIONS = (
     "s3_bucket_name",
@@ -67,7 +57,6 @@ _PLACE_OPTIONS = (
 Opener: TypeAlias = Callable[[Settings], Awaitable[tuple[Access, Backend]]]
 """Opens what a session works with."""
 
-T = TypeVar("T")
 
 
 class Session:
@@ -79,9 +68,13 @@ class Session:
     Attributes:
         aws: The open clients.
         backend: Where the jobs run.
+        stores: The buckets.
+        threads: For what takes long.
         tracker: Follows every task.
         terminations: Ends jobs.
         packer: Pickles what is submitted.
+        fetcher: Fetches what came of tasks.
+        cleaner: Deletes what they left in the bucket.
         bundles: Reads back what was submitted.
         run: This process's name in the bucket.
     """
@@ -91,34 +84,22 @@ class Session:
             _log.warning("%s", access.overruled)
         self.aws = access
         self.backend = backend
-        self.tracker = Tracker(backend, self.store)
+        self.stores = Stores(access)
+        self.tracker = Tracker(backend, self.stores)
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
-        self.packer = Packer(self.in_thread)
-        self._fetcher = Fetcher(backend, self.tracker.detail, self._threads)
-        self._stores: dict[str, Store] = {}
-        self.bundles = BundleReader(self.store)
+        self.threads = WorkerThreads()
+        self.packer = Packer(self.threads)
+        self.fetcher = Fetcher(backend, self.stores, self.tracker, self.threads)
+        self.cleaner = Cleaner(self.stores)
+        self.bundles = BundleReader(self.stores)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
-        self._held = Held()
-        self._undelivered: dict[str, tuple[int, bool]] = {}
         self.terminations = Terminations(backend, self.tracker)
         self._keeper = asyncio.ensure_future(self._keep())
-        self._is_closing = self._is_closed = False
+        self._is_closing = False
         self._at_work = 0
         self._blocks = 0
         self._less = asyncio.Event()
-        self._delivering = 0
-
-    def store(self, bucket: str) -> Store:
-        """Return the store of a bucket."""
-        if bucket not in self._stores:
-            reopen = functools.partial(self.aws.store, bucket)
-            operations = self.aws.operations(bucket)
-            locate = functools.partial(self.aws.locate, bucket)
-            timing = self.aws.timing
-            self._stores[bucket] = Store(bucket, reopen(), operations, timing, reopen, locate)
-        return self._stores[bucket]
 
     async def submitter(self, settings: Settings) -> Submitter:
         """Return the submitter for some settings, after a first look at what they name.
@@ -134,125 +115,10 @@ class Session:
         return found.result() if found.done() else await asyncio.shield(found)
 
     async def _open_submitter(self, settings: Settings) -> Submitter:
-        store = self.store(settings.s3_bucket_name)
+        store = self.stores.of(settings.s3_bucket_name)
         root = run_root(settings.prefix, self.run)
         await asyncio.gather(store.check(root), self.backend.check(settings))
         return Submitter(self.aws, self.backend, self.terminations, store, root)
-
-    async def deliver(
-        self,
-        settings: Settings,
-        submission: Submission,
-        index: int,
-        arrival: Arrival,
-        calls: int = 1,
-        room: Room = no_bound,
-        output: Output = Output.NONE,
-    ) -> Delivered:
-        """Fetch what came of a task, and leave its objects where they are, for `discard`.
-
-        Args:
-            settings: The options it was made with.
-            submission: The task's job.
-            index: Its number there.
-            arrival: What the tracker saw.
-            calls: Number of calls the task makes.
-            room: Is waited for before anything is fetched but the object that arrived.
-            output: How much of what the task wrote is fetched with it.
-
-        Raises:
-            ServiceError: S3 refused.
-        """
-        store = self.store(submission.where.bucket)
-        folder_for = where_needed(settings.cache_dir)
-        with self._in_delivery():
-            return await self._fetcher.deliver(
-                store,
-                submission,
-                index,
-                arrival,
-                calls,
-                folder_for=folder_for,
-                room=room,
-                output=output,
-            )
-
-    async def fetch(
-        self, submission: Submission, index: int, arrival: Arrival, read: Reader, spool: str
-    ) -> Delivered:
-        """Do the same with a way of one's own to read an outcome.
-
-        Args:
-            submission: The task's job.
-            index: Its number there.
-            arrival: What the tracker saw.
-            read: Turns the outcome into results.
-            spool: Folder where a large value may lie meanwhile.
-
-        Raises:
-            ServiceError: S3 refused.
-        """
-        store = self.store(submission.where.bucket)
-        with self._in_delivery():
-            return await self._fetcher.deliver(
-                store, submission, index, arrival, read=read, folder_for=lambda _: spool
-            )
-
-    def discard(
-        self,
-        settings: Settings,
-        submission: Submission,
-        index: int,
-        spent: list[str],
-        output: Sequence[str] = (),
-        holder: object | None = None,
-    ) -> None:
-        """Have the objects of a task deleted whose result its owner has, where all went well.
-
-        Whoever is killed before finds them again; see `farcall.BatchExecutor.recover`.
-
-        Args:
-            settings: The options it was made with.
-            submission: Its job.
-            index: Its number there.
-            spent: Keys of what is of no more use; see `farcall.engine.fetcher.Delivered`.
-            output: Keys of output that may still be asked for.
-            holder: By whom: it stays as long as this lives and the session is open.
-        """
-        bundle = submission.where.bundle_key
-        store = self.store(submission.where.bucket)
-        spent = [] if settings.keep_artifacts else spent
-        if spent:
-            store.delete_delivered(submission, index, spent)
-            if output and holder is not None:
-                self._held.hold(holder, store, list(output))
-        if bundle in self._undelivered:
-            left, well = self._undelivered.pop(bundle)
-            left, well = left - 1, well and bool(spent)
-            if left:
-                self._undelivered[bundle] = left, well
-            else:
-                store.end_bundle(submission.where, delete=well)
-
-    async def written(self, submission: Submission, index: int) -> Written | None:
-        """Return what an ended task wrote, without taking its outcome; None if there is none.
-
-        Raises:
-            IntegrityError: It is not what the container wrote.
-            ServiceError: S3 refused.
-        """
-        store = self.store(submission.where.bucket)
-        return await self._fetcher.written(store, submission, index)
-
-    def note_submission(self, submission: Submission) -> None:
-        """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
-        self._undelivered.setdefault(submission.where.bundle_key, (submission.size, True))
-        if len(self._undelivered) > _MOST_UNDELIVERED:
-            del self._undelivered[next(iter(self._undelivered))]
-
-    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function that takes long in one of the session's threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def detail(self, job_id: str) -> JobDetail | None:
         """Return what Batch says of a job, or None if it does not know it.
@@ -295,16 +161,6 @@ class Session:
             self._at_work -= 1
             self._less.set()
 
-    @contextlib.contextmanager
-    def _in_delivery(self) -> Iterator[None]:
-        """Keep the threads while something is delivered, which `close` does not wait for."""
-        self._delivering += 1
-        try:
-            yield
-        finally:
-            self._delivering -= 1
-            self._end_threads()
-
     async def close(self) -> None:
         """Finish what is on its way, and close the clients. Jobs go on."""
         if not self._is_closing:  # a second time would cut the first one short
@@ -326,8 +182,7 @@ class Session:
             finally:
                 await self.backend.close()
                 await self.aws.close()
-                self._is_closed = True
-                self._end_threads()
+                self.threads.close()
 
     async def _finish(self) -> None:
         """Bring to their end the requests that something depends on."""
@@ -349,8 +204,8 @@ class Session:
         await self._close_submitters()
         await _give_way()  # those that were told may end their jobs too
         await self.terminations.settle()
-        self._held.let_go()
-        for store in self._stores.values():
+        self.cleaner.let_go()
+        for store in self.stores:
             with contextlib.suppress(Exception):  # what stays there harms nobody
                 await _flush(store)
         await self._last_reports()
@@ -367,8 +222,7 @@ class Session:
         obstore's threads may be about to report their end to the loop, and nobody sees when they
         have.
         """
-        given_up = max((store.given_up_at for store in self._stores.values()), default=-math.inf)
-        left_s = given_up + _LAST_REPORT_S - clock.now()
+        left_s = self.stores.given_up_at + _LAST_REPORT_S - clock.now()
         if left_s > 0:
             await asyncio.sleep(left_s)
 
@@ -376,10 +230,6 @@ class Session:
         for future in list(self._submitters.values()):
             if _is_good(future):
                 await future.result().close()
-
-    def _end_threads(self) -> None:
-        if self._is_closed and not self._delivering:
-            self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 _sessions: weakref.WeakKeyDictionary[

@@ -225,7 +225,7 @@ async def submit(
         submission, index = await submitter.submit(
             settings, name, function, arguments, planned, workflow, node
         )
-        session.note_submission(submission)
+        session.cleaner.note_submission(submission)
 
         def note_end(job_id: str) -> None:
             session.terminations.note_end(submission, index)

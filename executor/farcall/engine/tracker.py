@@ -7,7 +7,7 @@ many tasks wait. Batch itself is asked more slowly beside it, about what died wi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from farcall.backends.base import Backend
 from farcall.engine.attempt_reporter import AttemptReporter
@@ -18,7 +18,7 @@ from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble,
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
-from farcall.storage.store import Store
+from farcall.storage.stores import Stores
 
 _COALESCE_S = 0.01
 
@@ -28,18 +28,18 @@ class Tracker:
 
     Args:
         backend: Where the jobs run.
-        store_of: Gives the store of a bucket.
+        stores: The buckets.
 
     Attributes:
         trouble: What keeps it from looking at the moment, if anything does.
     """
 
-    def __init__(self, backend: Backend, store_of: Callable[[str], Store]) -> None:
+    def __init__(self, backend: Backend, stores: Stores) -> None:
         self._backend = backend
-        self._store_of = store_of
+        self._stores = stores
         self._watches: dict[str, Watch] = {}
         self._outcome_pollers: dict[tuple[str, str], OutcomePoller] = {}
-        self._reporter = AttemptReporter(backend, store_of)
+        self._reporter = AttemptReporter(backend, stores)
         self.trouble = Trouble()
         self._status_poller = StatusPoller(
             backend, self._watches, self._look_soon, self._reporter, self.trouble
@@ -143,7 +143,7 @@ class Tracker:
         where = watch.submission.where
         place = (where.bucket, where.root)
         if place not in self._outcome_pollers:
-            store = self._store_of(where.bucket)
+            store = self._stores.of(where.bucket)
             self._outcome_pollers[place] = OutcomePoller(
                 store, where.root, self._status_poller.look_for, self.trouble
             )

@@ -134,7 +134,7 @@ async def explain(session: Session, detail: JobDetail) -> Explanation:
 
 async def _read_meta(session: Session, submission: Submission, key: str) -> dict[str, Any] | None:
     """Return what an outcome says of itself, or that of an attempt; None if it is not there."""
-    store = session.store(submission.where.bucket)
+    store = session.stores.of(submission.where.bucket)
     found = await outcomes.fetch(store, submission, key)
     return None if found is None else found.outcome.meta
 
@@ -245,7 +245,7 @@ async def _earlier(
     numbers = list(range(1, last))
     if not numbers:
         return ()
-    store = session.store(submission.where.bucket)
+    store = session.stores.of(submission.where.bucket)
     try:
         return tuple(await attempt_reporter.explain(store, submission, index, detail, numbers))
     except FarcallError:  # S3 refused: Batch has words for each, too

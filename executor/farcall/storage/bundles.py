@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from farcall.model.endings import About
@@ -24,6 +23,7 @@ from farcall.model.submission import Submission
 from farcall.payload import unpickling
 from farcall.payload.pickling import Call
 from farcall.storage.store import Store
+from farcall.storage.stores import Stores
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part
@@ -76,11 +76,11 @@ class BundleReader:
     """Reads the arguments of tasks, on one event loop; bundles that are asked for stay open.
 
     Args:
-        store_of: Gives the store of a bucket.
+        stores: The buckets.
     """
 
-    def __init__(self, store_of: Callable[[str], Store]) -> None:
-        self._store_of = store_of
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
         self._bundles: weakref.WeakKeyDictionary[Submission, _Bundle]
         self._bundles = weakref.WeakKeyDictionary()
 
@@ -102,7 +102,7 @@ class BundleReader:
         where = submission.where
         bundle = self._bundles.get(submission)
         if bundle is None:
-            bundle = _Bundle(self._store_of(where.bucket), where, submission.digest)
+            bundle = _Bundle(self._stores.of(where.bucket), where, submission.digest)
             self._bundles[submission] = bundle
         try:
             data = await bundle.arguments(index)

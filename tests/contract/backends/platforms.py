@@ -54,7 +54,7 @@ class Jobs:
         bundle = Bundle(
             settings, "v1/contract", "task", tasks, Workflow("contract"), most=len(calls)
         )
-        store = self.session.store(settings.s3_bucket_name)
+        store = self.session.stores.of(settings.s3_bucket_name)
         await store.put(bundle.where.bundle_key, bundle.pieces())
         return bundle, job_of(bundle, settings, self.session.aws, size=bundle.size)
 

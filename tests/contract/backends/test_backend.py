@@ -77,7 +77,7 @@ async def test_an_outcome_is_there_when_a_job_has_succeeded(jobs):
     spec = await jobs.spec(say, ("a",), ("b",))
     await jobs.ended(await jobs.submit(spec))
     where = contract.Location.parse(spec.environment[contract.ENV_BUNDLE])
-    page, _ = await jobs.session.store(where.bucket).list_outcomes(where.root, where.bundle)
+    page, _ = await jobs.session.stores.of(where.bucket).list_outcomes(where.root, where.bundle)
     assert [each.index for each in page] == [0, 1]
 
 
@@ -158,7 +158,7 @@ async def test_a_job_whose_submission_is_not_answered_is_found_and_runs_once(job
     marks.mkdir()
     settings = Settings(vcpu=1, memory=1)
     bundle, spec = await jobs.bundle(mark_in, (str(marks),), settings=settings)
-    sender = Sender(NoAnswer(jobs.backend), jobs.session.store(settings.s3_bucket_name))
+    sender = Sender(NoAnswer(jobs.backend), jobs.session.stores.of(settings.s3_bucket_name))
     job_id = await sender.send(bundle, lambda: spec, Ticket())
     await sender.close()
     assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED
@@ -375,7 +375,7 @@ async def test_a_container_that_does_not_start_is_told(jobs, platform):
 async def test_a_missing_payload_is_told(jobs):
     spec = await jobs.spec(say, ("a",))
     where = contract.Location.parse(spec.environment[contract.ENV_BUNDLE])
-    await jobs.session.store(where.bucket).delete([where.bundle_key])
+    await jobs.session.stores.of(where.bucket).delete([where.bundle_key])
     found = await jobs.ended(await jobs.submit(spec))
     assert found.exit_code == contract.ExitCode.BUNDLE_MISSING
     assert found.verdict().kind is farcall.OutcomeMissingError

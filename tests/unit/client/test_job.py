@@ -28,7 +28,7 @@ def raised(number=0):
 
 @pytest.fixture
 def store(session):
-    return session.store(golden.WHERE.bucket)
+    return session.stores.of(golden.WHERE.bucket)
 
 
 def handle_of(**options):

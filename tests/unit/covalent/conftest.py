@@ -41,7 +41,7 @@ async def opened(account, monkeypatch):
     )
 
     made = Session(access, ScriptedBatch(account.client))
-    monkeypatch.setattr(made, "_stores", {SETTINGS.s3_bucket_name: Bucket()})
+    monkeypatch.setattr(made.stores, "_open", {SETTINGS.s3_bucket_name: Bucket()})
 
     async def find(settings):
         return made
@@ -49,7 +49,7 @@ async def opened(account, monkeypatch):
     for module in (task_groups, task_handle):
         monkeypatch.setattr(module, "session_for", find)
     # A thread's work would be done in no time at all, or never.
-    monkeypatch.setattr(made, "in_thread", lambda function, *args: _at_once(function, *args))
+    monkeypatch.setattr(made.threads, "run", lambda function, *args: _at_once(function, *args))
     yield made
     for event in account.open.values():
         event.set()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from farcall.engine.fetcher import Fetcher, Output, _bytes_beside
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
 from tests.contract import make_golden as golden
@@ -15,8 +15,15 @@ from tests.unit.fakes import store_in_memory
 from tests.unit.transcripts import Counted, put, written
 
 
+@pytest.fixture
+def threads():
+    made = WorkerThreads()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize(("size", "questions"), [(1, 1), (100, 1), (101, 0), (10_000, 0)])
-async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, questions):
+async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, questions, threads):
     asked = []
 
     async def describe(job_id):
@@ -26,10 +33,9 @@ async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, ques
     data = golden.outcome(golden.RAISED, 8, [b"no pickle"])
     await store.put(golden.WHERE.outcome_key(8), [data])
     submission = Submission("job", "name", golden.WHERE, golden.KEY, size)
-    with ThreadPoolExecutor(1) as threads:
-        delivered = await Fetcher(None, describe, threads).deliver(
-            store, submission, 8, Arrived(golden.WHERE.bundle, 8, len(data))
-        )
+    stores, tracker = SimpleNamespace(of=lambda _: store), SimpleNamespace(detail=describe)
+    fetcher = Fetcher(None, stores, tracker, threads)
+    delivered = await fetcher.deliver(submission, 8, Arrived(golden.WHERE.bundle, 8, len(data)))
     (result,) = delivered.results
     assert "ValueError: wrong \u00fc" in str(result.error)
     assert len(asked) == questions

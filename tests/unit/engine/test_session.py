@@ -26,14 +26,14 @@ async def session():
 
 async def submit(session, name, size=1):
     where = Location("bucket", ROOT, name)
-    await session.store("bucket").put(where.bundle_key, [b"bundle"])
+    await session.stores.of("bucket").put(where.bundle_key, [b"bundle"])
     submission = Submission(f"job-{name}", name, where, b"key", size)
-    session.note_submission(submission)
+    session.cleaner.note_submission(submission)
     return submission
 
 
 async def bundles_left(session):
-    store = session.store("bucket")
+    store = session.stores.of("bucket")
     await store.flush()
     found = await store.list_keys(f"{ROOT}/bundles/")
     names = (key.removeprefix(f"{ROOT}/bundles/") for key, _ in found)
@@ -44,9 +44,9 @@ async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(session)
     settings = Settings()
     well, badly = await submit(session, "well", 2), await submit(session, "badly", 2)
     for submission, index, spent in ((well, 0, ["o"]), (badly, 0, []), (badly, 1, ["o"])):
-        session.discard(settings, submission, index, spent)
+        session.cleaner.discard(settings, submission, index, spent)
     assert await bundles_left(session) == ["badly", "well"]
-    session.discard(settings, well, 1, ["o"])
+    session.cleaner.discard(settings, well, 1, ["o"])
     assert await bundles_left(session) == ["badly"]
 
 
@@ -83,7 +83,7 @@ async def test_closing_takes_no_time_where_nothing_is_under_way(session, slept):
 async def test_closing_leaves_the_loop_to_requests_that_were_given_up(session, slept):
     hanging = asyncio.Event()
     asking = asyncio.ensure_future(
-        session.store("bucket")._requests.ask("GetObject", "key", lambda _: hanging.wait())
+        session.stores.of("bucket")._requests.ask("GetObject", "key", lambda _: hanging.wait())
     )
     await asyncio.sleep(0)
     asking.cancel()
@@ -135,9 +135,9 @@ async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(session, 
     busy = await submit(session, "busy", 4)
     others = []
     for n in range(3):
-        session.discard(settings, busy, n, done)  # which is not forgotten, then
+        session.cleaner.discard(settings, busy, n, done)  # which is not forgotten, then
         others.append(await submit(session, f"{n}"))
     for submission in (*others, busy):
-        session.discard(settings, submission, submission.size - 1, done)
+        session.cleaner.discard(settings, submission, submission.size - 1, done)
     assert await bundles_left(session) == ["0"]
     assert session._undelivered == {}

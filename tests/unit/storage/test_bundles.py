@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,7 +64,7 @@ async def test_each_task_tells_the_calls_it_makes(store, submitted, requests):
     submission = await submitted(
         [((1,), {}), ((2,), {})], [((3,), {"note": "x"})], *[[((n,), {})] for n in range(200)]
     )
-    calls = BundleReader(lambda _: store)
+    calls = BundleReader(SimpleNamespace(of=lambda _: store))
     assert await calls.read(submission, 0) == [((1,), {}), ((2,), {})]
     assert await calls.read(submission, 1) == [((3,), {"note": "x"})]
     assert await calls.read(submission, 201) == [((199,), {})]
@@ -73,7 +74,7 @@ async def test_each_task_tells_the_calls_it_makes(store, submitted, requests):
 async def test_a_large_bundle_is_read_by_parts(store, submitted, requests):
     large = bytes(300 * 1024)
     submission = await submitted(*[[((n, large), {})] for n in range(3)])
-    calls = BundleReader(lambda _: store)
+    calls = BundleReader(SimpleNamespace(of=lambda _: store))
     for number in (2, 0):
         ((args, _),) = await calls.read(submission, number)
         assert args == (number, large)
@@ -82,7 +83,7 @@ async def test_a_large_bundle_is_read_by_parts(store, submitted, requests):
 
 async def test_a_bundle_is_let_go_of_with_its_job(store, submitted, requests):
     submission = await submitted([((1,), {})])
-    calls = BundleReader(lambda _: store)
+    calls = BundleReader(SimpleNamespace(of=lambda _: store))
     await calls.read(submission, 0)
     again = dataclasses.replace(submission)
     del submission
@@ -95,7 +96,7 @@ async def test_what_was_deleted_is_told(store, submitted):
     submission = await submitted([((1,), {})])
     await store.delete([submission.where.bundle_key])
     with pytest.raises(FarcallError, match="no longer there: a bundle is deleted when every task"):
-        await BundleReader(lambda _: store).read(submission, 0)
+        await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
     assert await facts_of(store, submission) is None
 
 
@@ -105,7 +106,7 @@ async def test_what_is_not_what_batch_knows_is_not_unpickled(store, submitted):
     data = await store.get(forged.where.bundle_key)
     await store.put(submission.where.bundle_key, [data])
     with pytest.raises(IntegrityError, match="is not what was submitted") as caught:
-        await BundleReader(lambda _: store).read(submission, 0)
+        await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
     assert caught.value.job_id == "6f1c"
     with pytest.raises(envelope.IntegrityError):
         await facts_of(store, submission)
@@ -116,7 +117,7 @@ async def test_arguments_that_cannot_be_unpickled_here_are_told(store, submitted
     with pytest.raises(
         TaskNotPicklableError, match="cannot be unpickled here .TypeError: .*job 6f1c"
     ):
-        await BundleReader(lambda _: store).read(submission, 0)
+        await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
 
 
 async def test_another_python_s_arguments_are_not_read(store):
@@ -129,7 +130,7 @@ async def test_another_python_s_arguments_are_not_read(store):
     digest = files["bundle.digest"].decode().strip()
     submission = Submission("6f1c", "work", where, golden.KEY, len(golden.ENTRIES), digest)
     with pytest.raises(VersionMismatchError, match=r"pickled by Python 3\.99, and this is"):
-        await BundleReader(lambda _: store).read(submission, 0)
+        await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
 
 
 async def test_facts_are_believed_by_the_digest(store, submitted):

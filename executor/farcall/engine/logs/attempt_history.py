@@ -58,7 +58,7 @@ class AttemptHistory:
         self.kept = kept
         self._find = find
         self._backend = session.backend
-        self.store = session.store(submission.where.bucket)
+        self.store = session.stores.of(submission.where.bucket)
         self.submission = submission
         self.index = index
         self.chunks = Chunks(self.store, submission, index)

@@ -41,8 +41,9 @@ class Session:
         self.asked = 0
         self._details = list(details)
         self._store = store_in_memory()
+        self.stores = self
 
-    def store(self, _bucket):
+    def of(self, _bucket):
         return self._store
 
     async def detail(self, _job_id):
@@ -109,7 +110,7 @@ async def test_a_job_is_waited_for_without_haste_until_it_has_a_log(monkeypatch)
 async def test_a_job_that_batch_forgets_is_followed_no_longer(monkeypatch):
     Clock(asyncio.get_running_loop(), monkeypatch)
     session = Session(None)
-    await put(session.store("bucket"), "stdout", 0, b"a\nb")
+    await put(session.stores.of("bucket"), "stdout", 0, b"a\nb")
     assert await follow(job("RUNNING"), session) == ["a", "b"]
 
 
@@ -118,13 +119,13 @@ async def test_a_look_costs_four_small_requests(monkeypatch):
     Clock(asyncio.get_running_loop(), monkeypatch)
     session = Session(*[job("RUNNING")] * 10, job("FAILED", (Attempt(),)))
     asked = []
-    get = session.store("bucket").get_dated
+    get = session.stores.of("bucket").get_dated
 
     async def counted(key, **options):
         asked.append(key)
         return await get(key, **options)
 
-    monkeypatch.setattr(session.store("bucket"), "get_dated", counted)
+    monkeypatch.setattr(session.stores.of("bucket"), "get_dated", counted)
     await follow(job("RUNNING"), session)
     seconds = course_module._ASK_S * session.asked
     assert len(asked) <= 4 * (seconds / reader._LOOK_S) + 8

@@ -1,0 +1,77 @@
+"""Garbage collector of the bucket: deletes what a task left there, once its owner has the value.
+
+A bundle goes when the last of its tasks does: they are counted. Where a task went wrong nothing of
+it is deleted, so whoever looks into that finds all there was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farcall.model.settings import Settings
+from farcall.model.submission import Submission
+from farcall.storage.held import Held
+from farcall.storage.stores import Stores
+
+_MOST_COUNTED = 20_000
+"""Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
+a result there may be more; the oldest are left to the bucket's lifecycle rule."""
+
+
+class Cleaner:
+    """Deletes the objects of tasks that were submitted in one session.
+
+    Args:
+        stores: The buckets.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._held = Held()
+        self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all went well
+
+    def note_submission(self, submission: Submission) -> None:
+        """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
+        self._left.setdefault(submission.where.bundle_key, (submission.size, True))
+        if len(self._left) > _MOST_COUNTED:
+            del self._left[next(iter(self._left))]
+
+    def discard(
+        self,
+        settings: Settings,
+        submission: Submission,
+        index: int,
+        spent: list[str],
+        output: Sequence[str] = (),
+        holder: object | None = None,
+    ) -> None:
+        """Have the objects of a task deleted whose result its owner has, where all went well.
+
+        Whoever is killed before finds them again; see `farcall.BatchExecutor.recover`.
+
+        Args:
+            settings: The options it was made with.
+            submission: Its job.
+            index: Its number there.
+            spent: Keys of what is of no more use; see `farcall.engine.delivered.Delivered`.
+            output: Keys of output that may still be asked for.
+            holder: By whom: it stays as long as this lives and the session is open.
+        """
+        bundle = submission.where.bundle_key
+        store = self._stores.of(submission.where.bucket)
+        spent = [] if settings.keep_artifacts else spent
+        if spent:
+            store.delete_delivered(submission, index, spent)
+            if output and holder is not None:
+                self._held.hold(holder, store, list(output))
+        if bundle in self._left:
+            left, well = self._left.pop(bundle)
+            left, well = left - 1, well and bool(spent)
+            if left:
+                self._left[bundle] = left, well
+            else:
+                store.end_bundle(submission.where, delete=well)
+
+    def let_go(self) -> None:
+        """Have the output deleted that is still held."""
+        self._held.let_go()

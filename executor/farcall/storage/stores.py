@@ -1,0 +1,40 @@
+"""Registry of the buckets in use: one store for each, opened when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+from farcall.aws.access import Access
+from farcall.storage.store import Store
+
+
+class Stores:
+    """The stores of one session.
+
+    Args:
+        access: The open clients.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._open: dict[str, Store] = {}
+
+    def of(self, bucket: str) -> Store:
+        """Return the store of a bucket."""
+        if bucket not in self._open:
+            access = self._access
+            reopen = functools.partial(access.store, bucket)
+            operations = access.operations(bucket)
+            locate = functools.partial(access.locate, bucket)
+            self._open[bucket] = Store(bucket, reopen(), operations, access.timing, reopen, locate)
+        return self._open[bucket]
+
+    def __iter__(self) -> Iterator[Store]:
+        return iter(self._open.values())
+
+    @property
+    def given_up_at(self) -> float:
+        """When a request was last given up, by `clock.now`; minus infinity where none was."""
+        return max((store.given_up_at for store in self), default=-math.inf)
