@@ -57,13 +57,13 @@ def arrive(store):
 @pytest.fixture
 def fetched(session, monkeypatch):
     """Which outcomes were fetched."""
-    deliver, found = session.deliver, []
+    deliver, found = session.fetcher.deliver, []
 
-    async def note(settings, submission, index, *args, **options):
+    async def note(submission, index, *args, **options):
         found.append(index)
-        return await deliver(settings, submission, index, *args, **options)
+        return await deliver(submission, index, *args, **options)
 
-    monkeypatch.setattr(session, "deliver", note)
+    monkeypatch.setattr(session.fetcher, "deliver", note)
     return found
 
 

@@ -240,7 +240,7 @@ async def test_all_that_is_left_of_an_array_ends_with_one_request(groups, accoun
     ended = [number for number in range(40) if ":" in runs[number].handle.id][:5]
     for number in ended:
         submission, index = runs[number].handle._place
-        opened.store(submission.where.bucket).arrived.append(
+        opened.stores.of(submission.where.bucket).arrived.append(
             Arrived(submission.where.bundle, index, 10)
         )
     await asyncio.sleep(10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,7 +44,7 @@ async def threads():
 
 @pytest.fixture
 def pack(threads, tmp_path):
-    packer = Packer(threads.run)
+    packer = Packer(threads)
 
     def one(*args, function=double):
         return packer.pack(function, (args, {}), str(tmp_path))
@@ -103,7 +104,7 @@ async def test_where_no_thread_is_to_be_had_the_callers_are_told(tmp_path):
     async def closed(*_):
         raise RuntimeError("cannot schedule new futures after shutdown")
 
-    packer = Packer(closed)
+    packer = Packer(SimpleNamespace(run=closed))
     calls = [packer.pack(double, ((n,), {}), str(tmp_path)) for n in range(300)]
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert {str(error) for error in found} == {"cannot schedule new futures after shutdown"}

@@ -53,7 +53,7 @@ async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(session)
 async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch, caplog):
     monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
     made = Session(access_in_memory(), ScriptedBatch(None))
-    monkeypatch.setattr(made.store("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short
+    monkeypatch.setattr(made.stores.of("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short
     await asyncio.sleep(0)  # its keeper begins
     await made.close()
     assert "delivered objects stay in s3://bucket" in caplog.text
@@ -104,7 +104,7 @@ async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session, mo
             await asyncio.Event().wait()
         finally:
             await cleaned_up.wait()
-            assert not session._is_closed
+            assert not session._keeper.done()
             await session.leave_block()
 
     block = asyncio.ensure_future(inside())
@@ -116,7 +116,7 @@ async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session, mo
     assert not session._keeper.done()
     cleaned_up.set()
     await asyncio.wait([session._keeper, block])
-    assert session._is_closed
+    assert session._keeper.done()
     assert block.cancelled()
 
 
@@ -126,7 +126,7 @@ async def test_the_end_of_the_event_loop_waits_for_no_block_for_ever(session, mo
     await asyncio.sleep(0)
     session._keeper.cancel()
     await asyncio.wait([session._keeper])
-    assert session._is_closed
+    assert session._keeper.done()
 
 
 async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(session, monkeypatch):
