@@ -58,7 +58,6 @@ Opener: TypeAlias = Callable[[Settings], Awaitable[tuple[Access, Backend]]]
 """Opens what a session works with."""
 
 
-
 class Session:
     """Clients, tracker and submitters of one account on one event loop.
 

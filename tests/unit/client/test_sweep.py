@@ -52,11 +52,13 @@ class Opened:
             watch=self._watch, unwatch=self._unwatch, latest=lambda _: None, trouble=Trouble()
         )
         self.terminations = SimpleNamespace(leave=self._leave, now=self._now)
+        self.threads = SimpleNamespace(run=self._in_thread)
+        self.fetcher = self.cleaner = self
 
     async def submitter(self, settings):
         return self
 
-    async def in_thread(self, function, *args):
+    async def _in_thread(self, function, *args):
         return function(*args)
 
     def at_work(self):
@@ -88,7 +90,7 @@ class Opened:
     def _unwatch(self, job_id, tell):
         assert self.watched.pop(job_id) == tell
 
-    async def deliver(self, settings, submission, index, arrival, calls, grow, output):
+    async def deliver(self, submission, index, arrival, calls, *, folder_for, room, output):
         await asyncio.sleep(0)
         if self.undelivered:
             raise self.undelivered.pop(0)

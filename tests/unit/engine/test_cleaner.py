@@ -1,0 +1,87 @@
+"""When the objects of a task go, and when its bundle does."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall import Settings
+from farcall.engine import cleaner as module
+from farcall.engine.cleaner import Cleaner
+from farcall.model.submission import Submission
+from farcall.storage.stores import Stores
+from farcall_runtime.contract import Location
+from tests.unit.fakes import access_in_memory
+
+ROOT = "farcall/v1/run"
+SETTINGS = Settings()
+
+
+class Owner:
+    """A cleaner, and the bucket that it cleans."""
+
+    def __init__(self):
+        stores = Stores(access_in_memory())
+        self.store = stores.of("bucket")
+        self.cleaner = Cleaner(stores)
+
+    async def submit(self, name, size=1):
+        where = Location("bucket", ROOT, name)
+        await self.store.put(where.bundle_key, [b"bundle"])
+        submission = Submission(f"job-{name}", name, where, b"key", size)
+        self.cleaner.note_submission(submission)
+        return submission
+
+    async def bundles_left(self):
+        await self.store.flush()
+        found = await self.store.list_keys(f"{ROOT}/bundles/")
+        names = (key.removeprefix(f"{ROOT}/bundles/") for key, _ in found)
+        return [name for name in names if "/" not in name]  # others are receipts
+
+
+@pytest.fixture
+async def owner():
+    return Owner()
+
+
+async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(owner):
+    discard = owner.cleaner.discard
+    well, badly = await owner.submit("well", 2), await owner.submit("badly", 2)
+    for submission, index, spent in ((well, 0, ["o"]), (badly, 0, []), (badly, 1, ["o"])):
+        discard(SETTINGS, submission, index, spent)
+    assert await owner.bundles_left() == ["badly", "well"]
+    discard(SETTINGS, well, 1, ["o"])
+    assert await owner.bundles_left() == ["badly"]
+
+
+async def test_artifacts_are_kept_where_that_is_asked_for(owner):
+    kept = await owner.submit("kept")
+    await owner.store.put("o", [b"outcome"])
+    owner.cleaner.discard(Settings(keep_artifacts=True), kept, 0, ["o"])
+    assert await owner.bundles_left() == ["kept"]
+    assert await owner.store.get("o") is not None
+
+
+async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(owner, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_COUNTED", 3)
+    done = ["o"]
+    busy = await owner.submit("busy", 4)
+    others = []
+    for n in range(3):
+        owner.cleaner.discard(SETTINGS, busy, n, done)  # which is not forgotten, then
+        others.append(await owner.submit(f"{n}"))
+    for submission in (*others, busy):
+        owner.cleaner.discard(SETTINGS, submission, submission.size - 1, done)
+    assert await owner.bundles_left() == ["0"]
+
+
+async def test_output_goes_with_its_holder(owner):
+    class Holder: ...
+
+    holder, task = Holder(), await owner.submit("one")
+    await owner.store.put("chunk", [b"output"])
+    owner.cleaner.discard(SETTINGS, task, 0, ["o"], ["chunk"], holder)
+    await owner.store.flush()
+    assert await owner.store.get("chunk") is not None
+    owner.cleaner.let_go()
+    await owner.store.flush()
+    assert await owner.store.get("chunk") is None
