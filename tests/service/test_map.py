@@ -217,9 +217,9 @@ async def test_cancelling_the_wait_ends_the_jobs(
         asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         submit = session.backend.submit
 
-        async def noted(request: Any, ticket: Any) -> str:
-            asked.set_result(request["jobName"])
-            return await submit(request, ticket)
+        async def noted(job: Any, ticket: Any) -> str:
+            asked.set_result(job.name)
+            return await submit(job, ticket)
 
         session.backend.submit = noted  # type: ignore[method-assign]
         waiting = asyncio.ensure_future(_wait_for(sweep))
