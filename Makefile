@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 IMAGE ?= farcall
 BASE_IMAGE ?= python:$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-slim
 PIP_PACKAGES ?=
-# The modules of the tests that run at a time.
-WORKERS ?= 4
+# The modules of the tests that run at a time: tests wait for most of their time, so six leave two processors room.
+WORKERS ?= 6
 PYTEST := $(BIN)/python -m pytest
 # In their order: those that take long come first.
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -23,7 +23,7 @@ help:
 	@echo "make demo            the same from plain Python, and a sweep"
 	@echo "make demo-page       the page, with workflows to look at and to cancel, until Ctrl-C"
 	@echo "make test            the tests, but for slow ones; those that need a docker engine where there is one"
-	@echo "make test-all        the slow ones, too: installations, demos, gigabytes, chaos"
+	@echo "make test-all        the slow ones, too: installations, demos, gigabytes, chaos, restarts"
 	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
@@ -47,7 +47,8 @@ demo-covalent: $(VENV)/demo-covalent
 
 test: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
-	@echo "make test-all runs those that were left out, too: they take minutes"
+	@echo "make test-all runs the slow ones, too, which were left out: demos, installations, gigabytes, chaos,"
+	@echo "servers that are killed and started again"
 
 test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.support.commands import run_installed
 
 
+@pytest.mark.slow
 def test_the_demo_trains_scores_sweeps_and_says_what_is_next() -> None:
     done = run_installed("demo", "--tasks", "4")
 

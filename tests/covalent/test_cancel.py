@@ -480,6 +480,7 @@ def test_the_nodes_of_a_packed_task_group_end_together(
 # --- whole dispatches ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sixty_tasks_are_cancelled_with_few_requests(
     dispatch, wait, node, batch, folder, client, counting
 ):

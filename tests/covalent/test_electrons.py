@@ -466,6 +466,7 @@ def test_requests_per_electron_are_few(run, batch, counting):
     assert {} == counting.of("sts") | counting.of("iam") | counting.of("logs")
 
 
+@pytest.mark.slow
 def test_a_hundred_electrons_run_in_one_lattice(run, batch, counting):
     @ct.electron(executor=batch(endpoint_url=counting.url, linger_s=0.5))
     def square(value):

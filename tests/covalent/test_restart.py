@@ -24,6 +24,8 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy, lose_reasons
 from tests.support.timing import STREAM_S
 
+pytestmark = pytest.mark.slow  # each starts Covalent servers
+
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 TIMEOUT_S = PATIENCE_S
 

@@ -363,6 +363,7 @@ async def test_a_failing_task_is_final_where_only_infrastructure_is_retried(
         await work()
 
 
+@pytest.mark.slow  # no time limit of Batch's is below 60 s
 async def test_a_function_learns_that_its_time_is_up_and_keeps_its_output(
     executor: BatchExecutor,
 ) -> None:

@@ -190,6 +190,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak")
 def test_a_loop_over_much_more_than_the_memory_should_hold(aws: farcall.local.LocalAWS) -> None:
     done = subprocess.run(

@@ -13,6 +13,8 @@ import pytest
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def demo():
