@@ -21,7 +21,6 @@ import farcall.awsbatch
 from farcall import JobLostError, Settings, SettingsError
 from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent.plugin import database
-from farcall.engine import status_poller
 from farcall.model.errors import FarcallError
 from farcall.model.workflows import Workflow
 from tests.support.proxy import Proxy
@@ -442,8 +441,8 @@ async def test_only_covalents_wrapper_can_be_run_directly(small):
         await EXECUTOR(**small).query_result(metadata)
 
 
-async def test_a_job_that_batch_no_longer_knows_is_lost(direct, aws, monkeypatch):
-    monkeypatch.setattr(status_poller, "_LOST_AFTER_S", 0.2)
+@pytest.mark.timing(lost_after_s=0.2)
+async def test_a_job_that_batch_no_longer_knows_is_lost(direct, aws):
     command = {"containerProperties": {"command": ["true"]}}
     with Proxy(aws.endpoint_url) as proxy:
         proxy.changes["describejobs"] = lambda answer: answer["jobs"].clear()

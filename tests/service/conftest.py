@@ -1,4 +1,4 @@
-"""What tests of services share: a proxy on the way there, attempts of tasks, and quick looks."""
+"""What tests of services share: a proxy on the way there, and attempts of tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import farcall.local
-from farcall.engine import sender
 from tests.service.attempt import LATE, Attempt
 from tests.support.proxy import Proxy
 
@@ -54,9 +53,3 @@ class Late:
 @pytest.fixture
 def late(attempt: Callable[..., Attempt], tmp_path: Path) -> Late:
     return Late(attempt, tmp_path / "late")
-
-
-@pytest.fixture
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for a job less long: the embedded Batch's lists lag only where a test has them lag."""
-    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.2, 0.5, 1.0, 2.0))

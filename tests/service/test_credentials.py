@@ -11,7 +11,6 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, ServiceError, Settings
-from farcall.engine import watch
 from farcall.engine.session import session_for
 from farcall.operations import doctor
 from farcall.operations.doctor import WARNING
@@ -78,14 +77,13 @@ async def test_keys_that_are_renewed_in_their_file_are_taken_up(
         await until_async(lambda: not trouble.text)
 
 
+@pytest.mark.timing(give_up_s=1.0)
 async def test_the_wait_ends_and_the_jobs_go_on(
     login: Login,
     proxy: Proxy,
     make_executor: Callable[..., BatchExecutor],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(watch, "_GIVE_UP_S", 1.0)
     go = tmp_path / "go"
     with pytest.raises(ServiceError, match="renew the credentials.*goes on") as caught:
         async with make_executor(endpoint_url=proxy.url) as executor:
@@ -103,18 +101,17 @@ async def test_the_wait_ends_and_the_jobs_go_on(
     assert not proxy.counts["batch terminatejob"]
 
 
+@pytest.mark.timing(give_up_s=1.0)
 @pytest.mark.parametrize("return_exceptions", [False, True])
 async def test_so_do_those_of_a_map_which_shows_why(
     login: Login,
     proxy: Proxy,
     make_executor: Callable[..., BatchExecutor],
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
     return_exceptions: bool,
 ) -> None:
-    monkeypatch.setattr(watch, "_GIVE_UP_S", 1.0)
     go = tmp_path / "go"
     async with make_executor(endpoint_url=proxy.url) as executor:
         run = await executor.run_name()

@@ -26,7 +26,6 @@ from farcall import (
     JobStuckError,
     OutcomeMissingError,
 )
-from farcall.engine import status_poller
 from farcall.engine.session import session_for
 from farcall.operations.explain import explain
 from tests.support.patience import PATIENCE_S, until_async
@@ -168,15 +167,11 @@ async def test_a_stuck_job_that_somebody_else_ended_is_not_called_stuck(
 # --- jobs that Batch does not know ------------------------------------------------------------
 
 
+@pytest.mark.timing(lost_after_s=3.0)
 @pytest.mark.parametrize("size", [1, 3])
 async def test_a_job_that_batch_lists_no_more_is_lost_after_a_bound(
-    size: int,
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    go: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    size: int, proxy: Proxy, make_executor: Callable[..., BatchExecutor], go: Path
 ) -> None:
-    monkeypatch.setattr(status_poller, "_LOST_AFTER_S", 3.0)  # of 60
     async with make_executor(endpoint_url=proxy.url) as executor:
         jobs = await asyncio.gather(*(executor.submit(wait_for, str(go), n) for n in range(size)))
         ends = [asyncio.ensure_future(end_of(job)) for job in jobs]
@@ -359,14 +354,10 @@ async def test_a_container_that_was_not_started_for_an_unknown_reason_points_to_
         assert "s3:" not in str(error)
 
 
+@pytest.mark.timing(lost_after_s=1.0)
 async def test_a_child_that_batch_never_listed_is_told_as_what_it_is(
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    go: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    proxy: Proxy, make_executor: Callable[..., BatchExecutor], go: Path
 ) -> None:
-    monkeypatch.setattr(status_poller, "_LOST_AFTER_S", 1.0)  # of 60
-
     def hide(answer: dict[str, Any]) -> None:
         answer["jobs"] = [job for job in answer["jobs"] if not job["jobId"].endswith(":1")]
         for job in answer["jobs"]:

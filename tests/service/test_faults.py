@@ -22,8 +22,6 @@ from tests.service.attempt import Attempt, value_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import FAULTS, Fault, Proxy, Request
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
-
 SUBMIT, LIST = "batch submitjob", "batch listjobs"
 
 

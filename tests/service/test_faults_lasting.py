@@ -14,9 +14,6 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, FarcallError, ServiceError
-from farcall.aws import paced_client
-from farcall.backends.batch import client
-from farcall.engine import sender, watch
 from farcall.testing import Timing, use_timing
 from tests.service.operations import Meeting, Way, ask, call, each_operation, outcome_of
 from tests.support.proxy import FAULTS, Fault, Proxy
@@ -26,23 +23,21 @@ KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
 REMEDY = re.compile("check |try again|renew |need permission|log in|find out|can be set to")
 
 
-IMPATIENT = pytest.mark.timing(attempts=2, store_retry_s=1.0, sending_retry_s=1.0)
-
-
-@pytest.fixture
-def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is borne for a minute, or for an hour, is here for a second or two.
-
-    It counts from a first failure on. An answer that takes long is none.
-    """
-    monkeypatch.setattr(sender, "_SUBMIT_FOR_S", 1.0)
-    monkeypatch.setattr(client, "_REGISTER_FOR_S", 1.0)
-    monkeypatch.setattr(client, "_TERMINATE_FOR_S", 1.0)
-    monkeypatch.setattr(client, "LOOK_FOR_S", 1.0)
-    monkeypatch.setattr(sender, "LOOK_AGAIN_S", (0.1, 0.3))
-    monkeypatch.setitem(paced_client.PacedClient.call.__kwdefaults__, "patience_s", 1.0)
-    monkeypatch.setattr(paced_client, "_REFUSED_FOR_S", 2.0)
-    monkeypatch.setattr(watch, "_GIVE_UP_S", 3.0)
+# What is borne for a minute, or for an hour, is here for a second or two. It counts from a first
+# failure on. An answer that takes long is none.
+pytestmark = pytest.mark.timing(
+    attempts=2,
+    call_retry_s=1.0,
+    give_up_s=3.0,
+    listed_within_s=1.0,
+    register_retry_s=1.0,
+    sending_retry_s=1.0,
+    store_retry_s=1.0,
+    submit_looks_s=(0.1, 0.3),
+    submit_retry_s=1.0,
+    terminate_retry_s=1.0,
+    throttled_for_s=2.0,
+)
 
 
 @pytest.fixture
@@ -57,8 +52,6 @@ def answering_within(timing: Timing, seconds: float) -> Timing:
 
 
 @each_operation
-@IMPATIENT
-@pytest.mark.usefixtures("_impatience")
 async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
     meeting: Meeting, pattern: str, operation: str, way: Way
 ) -> None:
@@ -71,8 +64,6 @@ async def test_a_fault_that_lasts_ends_in_a_value_or_in_words(
 
 
 @each_operation
-@IMPATIENT
-@pytest.mark.usefixtures("_impatience")
 async def test_an_answer_that_never_comes_ends_in_a_value_or_in_words(
     meeting: Meeting,
     pattern: str,
@@ -102,8 +93,6 @@ def check(came: Any, operation: str, kind: str) -> None:
         assert isinstance(came, FarcallError), (kind, repr(came))
 
 
-@IMPATIENT
-@pytest.mark.usefixtures("_impatience")
 @pytest.mark.parametrize("kind", ["error", "lost", "denied", "page", "hang"])
 @pytest.mark.parametrize("way", [call, ask])
 async def test_credentials_that_cannot_be_had_are_told(

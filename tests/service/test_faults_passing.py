@@ -13,8 +13,6 @@ from farcall import BatchExecutor, JobError
 from tests.service.operations import Meeting, Way, each_operation, end_without_outcome
 from tests.support.proxy import FAULTS
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
-
 
 @pytest.fixture
 def meeting(

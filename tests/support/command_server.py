@@ -72,11 +72,13 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 def _main() -> None:
     sys.path[0] = str(FARCALL.parent)  # as the installed command has it
     from farcall.cli.main import COMMANDS, main
+    from farcall.model.timing import Timing, put_in_force
 
     for command in COMMANDS.values():
         importlib.import_module(f"farcall.cli.{command.place.partition(':')[0]}")
     gc.collect()
     gc.freeze()
+    put_in_force(Timing.fast())
     _serve(socket.socket(fileno=int(sys.argv[1])))
     main()
 

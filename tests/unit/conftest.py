@@ -31,9 +31,9 @@ async def clock():
 
 
 @pytest.fixture
-async def world(clock):
+async def world(clock, timing):
     """A tracker, and the S3 and Batch that it asks."""
-    made = World(clock)
+    made = World(clock, timing)
     yield made
     await made.tracker.close()
 

@@ -25,6 +25,7 @@ from farcall.payload import pickling, results, unpickling
 from farcall.storage.store import Store
 from farcall_runtime import envelope
 
+TIMING = Timing()
 RUNTIME_ROOT = Path(farcall_runtime.__file__).parents[1]
 
 
@@ -38,18 +39,18 @@ def store_in_memory(**timing):
     return Store("bucket", memory, StoreOperations(memory), Timing(**timing))
 
 
-def access_in_memory(**timing):
+def access_in_memory(timing=TIMING):
     """Return what a session opens clients with, with a store in memory for each bucket's.
 
     Args:
-        **timing: Waits and limits that differ.
+        timing: Waits and limits.
     """
 
     async def close(): ...
 
     memory = MemoryStore()
     return SimpleNamespace(
-        timing=Timing(**timing),
+        timing=timing,
         close=close,
         store=lambda bucket: memory,
         operations=lambda bucket: StoreOperations(memory),
@@ -130,10 +131,13 @@ class ScriptedBatch(BatchBackend):
     Args:
         client: The client.
         batch: What makes calls of the client, in place of the real one.
+        timing: Waits and limits.
     """
 
-    def __init__(self, client, batch=None):
-        super().__init__(SimpleNamespace(batch=client, region="us-east-1", has_console=False))
+    def __init__(self, client, batch=None, timing=TIMING):
+        super().__init__(
+            SimpleNamespace(batch=client, timing=timing, region="us-east-1", has_console=False)
+        )
         self._batch = batch or self._batch
 
     async def check(self, settings):

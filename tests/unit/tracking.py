@@ -15,7 +15,7 @@ from farcall.engine.tracker import Tracker
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived, number_in
 from farcall_runtime.contract import Location
-from tests.unit.fakes import Client, ScriptedBatch
+from tests.unit.fakes import TIMING, Client, ScriptedBatch
 
 ROOT = "farcall/v1/run"
 HOST_LOST = "Host EC2 (instance i-1) terminated."
@@ -90,6 +90,7 @@ class Jobs:
         known: By ID what DescribeJobs says.
         log: When each call came, its operation, and what it asked for.
         failure: What DescribeJobs is to raise.
+        request_s: How long an answer takes.
         refusal: What TerminateJob is to raise.
     """
 
@@ -97,6 +98,7 @@ class Jobs:
         self.known = {}
         self.log = []
         self.failure = self.refusal = None
+        self.request_s = REQUEST_S
         client = Client(
             describe_jobs=self._describe, list_jobs=self._list, terminate_job=self._terminate
         )
@@ -122,7 +124,7 @@ class Jobs:
         self._note("describe", jobs)
         assert 1 <= len(jobs) <= 100
         found = [dict(self.known[job_id]) for job_id in jobs if job_id in self.known]
-        await asyncio.sleep(REQUEST_S)
+        await asyncio.sleep(self.request_s)
         if self.failure is not None:
             raise self.failure
         return {"jobs": found}
@@ -135,7 +137,7 @@ class Jobs:
             for job_id, job in reversed(self.known.items())
             if job_id.startswith(f"{arrayJobId}:") and job["status"] == jobStatus
         ]
-        await asyncio.sleep(REQUEST_S)
+        await asyncio.sleep(self.request_s)
         reply = {"jobSummaryList": children[first : first + PAGE]}
         if first + PAGE < len(children):
             reply["nextToken"] = str(first + PAGE)
@@ -156,12 +158,13 @@ class World:
         told: Job, number and arrival of each end that was told.
     """
 
-    def __init__(self, clock):
+    def __init__(self, clock, timing=TIMING):
         self.clock = clock
         self.jobs = Jobs()
         self.inbox = Inbox()
         self.told = []
-        self.tracker = Tracker(self.jobs.backend, SimpleNamespace(of=lambda bucket: self.inbox))
+        stores = SimpleNamespace(of=lambda bucket: self.inbox)
+        self.tracker = Tracker(self.jobs.backend, stores, timing)
 
     def watch(self, job_id, size=1, indexes=None, tell=None, is_full=None, root=ROOT, **options):
         where = Location("bucket", root, f"bundle-of-{job_id}")

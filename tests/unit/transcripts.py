@@ -11,7 +11,7 @@ from farcall.model.submission import Submission
 from farcall.storage.chunks import Written
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
-from tests.unit.fakes import Client
+from tests.unit.fakes import TIMING, Client
 
 WHERE = Location("bucket", "farcall/v1/run", "bundle")
 KEY = b"k" * 32
@@ -27,7 +27,7 @@ def access(replies):
         assert service == "logs"
         return client
 
-    return SimpleNamespace(client=lend, batch=None), client
+    return SimpleNamespace(client=lend, batch=None, timing=TIMING), client
 
 
 def page(*lines, token, at=NOW):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from typing import Any
@@ -16,22 +17,18 @@ from typing import Any
 from farcall.aws import clients, refusals
 from farcall.model import clock
 from farcall.model.errors import ServiceError
+from farcall.model.timing import Timing
 
 _log = logging.getLogger("farcall")
 
 _THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitExceeded"}
 _AT_ONCE = 40
 """Calls of one client on their way at once; a client has connections for three."""
-_PATIENCE_S = 10.0
 _FIRST_WAIT_S = 0.3
 _SAY_S = 60.0
 _MINUTE_S = 60.0
 _SAY_FAILING_S = 15.0
 """Longer than most calls are tried again: who makes them has words of their own."""
-
-_REFUSED_FOR_S = 3600.0
-"""So long a client bears nothing but refusals for coming too fast. The pace is down to a call in
-two seconds after the first minute of that, so it is not the client that is too fast."""
 
 
 class Limiter:
@@ -105,14 +102,16 @@ class Limiter:
 
 
 class Meter:
-    """Counts requests, for whoever shows how many there are.
+    """Counts requests, for whoever shows how many there are, and times them.
 
     Attributes:
+        quickest_s: What the quickest of them took; infinite before the first answer.
         throttled_at: When one was last refused for coming too fast, by `clock.now`; None where
             none was.
     """
 
     def __init__(self) -> None:
+        self.quickest_s = math.inf
         self.throttled_at: float | None = None
         self._times: deque[float] = deque()
 
@@ -126,6 +125,10 @@ class Meter:
         """Count a request."""
         self._times.append(clock.now())
         self._forget()
+
+    def note_answered(self, took_s: float) -> None:
+        """Note that a request was answered, other than that it was refused."""
+        self.quickest_s = min(self.quickest_s, took_s)
 
     def note_throttled(self) -> None:
         """Note that a request was refused for coming too fast."""
@@ -142,11 +145,15 @@ class PacedClient:
     Args:
         client: A client that sends once.
         most: Calls a second at most; fewer while the service refuses some.
+        timing: How long calls are tried again.
         meter: Counts them.
     """
 
-    def __init__(self, client: Any, most: float, meter: Meter | None = None) -> None:
+    def __init__(
+        self, client: Any, most: float, timing: Timing, meter: Meter | None = None
+    ) -> None:
         self._client = client
+        self._timing = timing
         self._meter = meter or Meter()
         self._limiter = Limiter(most)
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -176,6 +183,7 @@ class PacedClient:
                 pace = await self._limiter.turn()
                 ticket.note_sent()
                 self._meter.note_sent()
+                sent_at = clock.now()
                 try:
                     reply = await clients.call(self._client, operation, **parameters)
                 except ServiceError as error:
@@ -189,22 +197,24 @@ class PacedClient:
                     self._note_refused(error)
                 else:
                     self._refused_since = None
+                    self._meter.note_answered(clock.now() - sent_at)
                     return reply
 
     async def call(
-        self, operation: str, *, patience_s: float = _PATIENCE_S, **parameters: Any
+        self, operation: str, *, patience_s: float | None = None, **parameters: Any
     ) -> dict[str, Any]:
         """Make a call that may be repeated, and repeat it where the service fails for a while.
 
         Args:
             operation: The client's method, such as ``"describe_jobs"``.
-            patience_s: Seconds from the first failure, after which it is not tried again.
+            patience_s: Seconds from the first failure, after which it is not tried again; by
+                default those of the timing.
             **parameters: The request.
 
         Raises:
             ServiceError: The service refused, or failed each time.
         """
-        tries = Tries(patience_s)
+        tries = Tries(self._timing.call_retry_s if patience_s is None else patience_s)
         while True:
             try:
                 return await self.once(operation, **parameters)
@@ -223,7 +233,7 @@ class PacedClient:
             self._refused_since = self._said_at = now
         self._refused_at = now
         spent_s = now - self._refused_since
-        if spent_s > _REFUSED_FOR_S:
+        if spent_s > self._timing.throttled_for_s:
             raise refusals.explain_throttling(error, spent_s)
         if now - self._said_at > _SAY_S:
             self._said_at = now

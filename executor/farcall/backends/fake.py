@@ -374,6 +374,7 @@ class FakePlatform:
     def __init__(self) -> None:
         self._scripts: collections.deque[_Script] = collections.deque()
         self._jobs: dict[str, _Job] = {}
+        self._names: dict[str, _Job] = {}
         self._logs: dict[str, _Output] = {}
         folder = Path(tempfile.mkdtemp(prefix="farcall-fake-")).resolve()
         self.url = folder.as_uri()
@@ -467,7 +468,7 @@ class FakePlatform:
         asked = _asked(spec)
         job = _Job(_new_id(), spec, script, asked.strategy, asked.resources, _now())
         job.tasks = [_Task(job, index) for index in range(spec.size)]
-        self._jobs[job.job_id] = job
+        self._jobs[job.job_id] = self._names[spec.name] = job
         for task in job.tasks:
             task.going = asyncio.ensure_future(self._run(task))
         return job.job_id
@@ -509,6 +510,11 @@ class FakePlatform:
     def _refuse_closed(self, operation: str) -> None:
         if self._is_closed:
             raise _service_error(operation, "the fake cloud was closed", _NOT_ACCEPTED, 400)
+
+    def is_going(self, name: str, index: int) -> bool:
+        """Tell whether a task has not ended, by its job's name; from any thread."""
+        job = self._names.get(name)
+        return job is not None and index < len(job.tasks) and not job.tasks[index].status.is_final
 
     # --- what becomes of a task ---------------------------------------------------------------
 
@@ -885,6 +891,7 @@ class _Access:
     overruled = ""
 
     def __init__(self, platform: FakePlatform, region: str) -> None:
+        self._platform = platform
         self.region = region
         self.s3_endpoint = platform.url
         self.timing = in_force()
@@ -893,7 +900,7 @@ class _Access:
         return cast("S3Store", LocalStore.from_url(f"{self.s3_endpoint}/{bucket}", mkdir=True))
 
     def operations(self, bucket: str) -> Operations:
-        return StoreOperations(cast("LocalStore", self.store(bucket)))
+        return _Operations(cast("LocalStore", self.store(bucket)), self._platform)
 
     def bucket_region(self, bucket: str) -> str:
         return self.region
@@ -974,6 +981,28 @@ class StoreOperations:
         if upload not in self._uploads:
             raise GenericError(f"status 404: <Code>{NO_UPLOAD}</Code>")
         return self._uploads[upload]
+
+
+class _Operations(StoreOperations):
+    """Lists no outcome before its task has ended: who has a value finds its job at its end."""
+
+    def __init__(self, store: LocalStore, platform: FakePlatform) -> None:
+        super().__init__(store)
+        self._platform = platform
+
+    async def page(
+        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
+    ) -> Page:
+        page = await super().page(prefix, after=after, delimiter=delimiter, token=token)
+        there = [each for each in page.objects if not self._is_early(each.key)]
+        return page._replace(objects=there)
+
+    def _is_early(self, key: str) -> bool:
+        _, is_outcome, place = key.rpartition("/outcomes/")
+        bundle, _, index = place.partition("/")
+        return bool(
+            is_outcome and index.isdecimal() and self._platform.is_going(bundle, int(index))
+        )
 
 
 def _as_s3_tells(moment: datetime) -> str:

@@ -246,7 +246,7 @@ class Job(Generic[R]):
         kept = self._handle.kept()
         if kept is not None:
             chunks = Chunks(session.stores.of(submission.where.bucket), submission, index)
-            transcript = Transcript(chunks, kept.attempt)
+            transcript = Transcript(chunks, kept.attempt, session.timing)
             ending = kept.ending()
             if ending is not None:
                 async for lines in transcript.catch_up():

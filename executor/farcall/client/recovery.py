@@ -151,7 +151,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
         raise await _unknown(session, settings, run)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
     queues = await _queues(settings, store, places)
-    timing = session.aws.timing
+    timing = session.timing
     found, unanswered = await _find_jobs(session, queues, timing.recover_looks_s)
     succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
     # Listed last: what Batch calls a success by now was stored before, unless it was deleted.
@@ -228,7 +228,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     store = session.stores.of(where.bucket)
     queues = await _queues(settings, store, [where])
     look = functools.partial(_look, session, store, queues, where)
-    found = await look(session.aws.timing.recover_looks_s)
+    found = await look(session.timing.recover_looks_s)
     if found is not None:
         return found
     new = renamed(where)

@@ -135,7 +135,7 @@ class Sweep(Generic[R]):
             raise FarcallError(
                 "this sweep is being waited for already; call map again for another"
             )
-        timing = session.aws.timing
+        timing = session.timing
         state = SweepState(len(self._calls), self._chunksize, timing, with_output=with_output)
         self._state = state
         progress: AbstractContextManager[object] = nullcontext()

@@ -122,8 +122,9 @@ class GroupRun:
     async def _delivered(self) -> Delivered:
         if self.handle is None:
             raise CancelledGroupError
-        trouble = (await self.handle.session()).tracker.trouble
-        patience = Patience(trouble)
+        session = await self.handle.session()
+        trouble = session.tracker.trouble
+        patience = Patience(trouble, session.timing)
         with trouble.told_to(self.tell):
             try:
                 while True:

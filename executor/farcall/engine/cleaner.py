@@ -10,12 +10,9 @@ from collections.abc import Sequence
 
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall.storage.held import Held
 from farcall.storage.stores import Stores
-
-_MOST_COUNTED = 20_000
-"""Bundles that are deleted after their last task is delivered. Of jobs that nobody ever asks for
-a result there may be more; the oldest are left to the bucket's lifecycle rule."""
 
 
 class Cleaner:
@@ -23,17 +20,19 @@ class Cleaner:
 
     Args:
         stores: The buckets.
+        timing: How many bundles are counted.
     """
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, timing: Timing) -> None:
         self._stores = stores
+        self._timing = timing
         self._held = Held()
         self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all went well
 
     def note_submission(self, submission: Submission) -> None:
         """Count the tasks of a job submitted here, to know when its bundle is of no more use."""
         self._left.setdefault(submission.where.bundle_key, (submission.size, True))
-        if len(self._left) > _MOST_COUNTED:
+        if len(self._left) > self._timing.most_undelivered:
             del self._left[next(iter(self._left))]
 
     def discard(

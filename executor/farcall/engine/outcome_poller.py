@@ -20,19 +20,15 @@ from farcall.engine.watch import Ended, Patience, Trouble, Watch
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.jobs import JobDetail
+from farcall.model.timing import Timing
 from farcall.storage.store import Store
 from farcall_runtime.contract import outcomes_prefix
 
 _log = logging.getLogger("farcall")
 
-_SHORTEST_S = 0.25
-"""Between two looks, for each page that the first of them took."""
-
-_NEAR_S = 0.008
-"""An endpoint that answers sooner is on this machine, or beside it: S3 takes 10 to 30 ms."""
-
 _NEAR_TIMES = 5
-"""There the shortest pause is so many times what a look takes, while few tasks are waited for."""
+"""Where the endpoint is near, and few tasks are waited for, the shortest pause is so many times
+what a look takes."""
 
 _NEAREST_S = 0.02
 _SHARE_AT_FIRST = 0.2
@@ -59,6 +55,10 @@ class OutcomePoller:
         on_missing: Is told of tasks that have ended, whose outcome is not there, and of which no
             detail is known.
         trouble: Is told of looks that fail.
+        timing: How often it is looked.
+
+    Attributes:
+        timing: As the argument.
     """
 
     def __init__(
@@ -67,7 +67,9 @@ class OutcomePoller:
         root: str,
         on_missing: Callable[[Watch, list[int]], None],
         trouble: Trouble,
+        timing: Timing,
     ) -> None:
+        self.timing = timing
         self.store = store
         self.root = root
         self.on_missing = on_missing
@@ -88,7 +90,7 @@ class OutcomePoller:
         lister = self._large.get(bundle, self._small)
         if lister is self._small and len(watch.waiting) > _MANY:
             self._small.watches.pop(bundle, None)
-            lister = self._large[bundle] = _Lister(self, _SHORTEST_S)
+            lister = self._large[bundle] = _Lister(self, self.timing.outcome_pause_s)
         lister.watches[bundle] = watch
         lister.hurry()
         lister.start()
@@ -147,8 +149,8 @@ class _Lister:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._least_s = first_s
-        self._longest_s = _SHORTEST_S
-        self._patience = Patience(poller.trouble)
+        self._longest_s = self._pause_s = poller.timing.outcome_pause_s
+        self._patience = Patience(poller.trouble, poller.timing)
 
     def hurry(self) -> None:
         self._news = clock.now()
@@ -174,7 +176,7 @@ class _Lister:
         least_s = self._least_s * self._poller.crowd
         await asyncio.sleep(least_s)
         in_vain_s = clock.now() - self._news
-        late_s = max(min(_SHORTEST_S, _SHARE_AT_FIRST * in_vain_s), _SHARE_OF_WAIT * in_vain_s)
+        late_s = max(min(self._pause_s, _SHARE_AT_FIRST * in_vain_s), _SHARE_OF_WAIT * in_vain_s)
         wait_s = min(self._longest_s, late_s) - least_s
         if wait_s <= 0:  # or something was announced meanwhile
             return
@@ -185,7 +187,7 @@ class _Lister:
     async def _look(self) -> None:
         """Tell of the outcomes that have arrived, then of the ends that came without one."""
         wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
-        self._least_s = _SHORTEST_S
+        self._least_s = self._pause_s
         if not wanted:
             self._news = clock.now()  # those who fetch are busy, and will want more
             return
@@ -207,8 +209,8 @@ class _Lister:
         self, wanted: Mapping[str, Watch], pages: Sequence[int], took_s: float
     ) -> float:
         """Return how long to wait at least after a look of so many pages of each part."""
-        far_s = max(1, *pages) * _SHORTEST_S
-        is_near = took_s < sum(pages) * _NEAR_S
+        far_s = max(1, *pages) * self._pause_s
+        is_near = took_s < sum(pages) * self._poller.timing.near_s
         if not is_near or sum(len(watch.waiting) for watch in wanted.values()) > _MANY:
             return far_s
         return min(far_s, max(_NEAREST_S, _NEAR_TIMES * took_s))

@@ -28,22 +28,15 @@ from farcall.backends.base import Backend, JobSpec, raise_first
 from farcall.model import clock
 from farcall.model.endings import WITHDRAWN
 from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.timing import Timing
 from farcall.payload.bundle import Bundle
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
 
-LOOK_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Waits before looking for a job whose submission was not answered, half a minute in sum. AWS
-names no bound for how far lists lag behind; some seconds have been seen."""
-
-_SUBMIT_FOR_S = 60.0
 _CANCELLED = "cancelled while it was submitted"
 _BEGUN_S = 5.0
-_LISTED_WITHIN_S = 300.0
-_LATE_S = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0)
-"""Waits before looking for a withdrawn job that has turned up, a quarter of an hour in sum."""
 
 Write = Callable[[], JobSpec]
 """Says what job is to carry a bundle, by the name that it has now."""
@@ -60,11 +53,13 @@ class Sender:
     Args:
         backend: Where the jobs run.
         store: The bucket.
+        timing: How long is submitted, and looked for what was.
     """
 
-    def __init__(self, backend: Backend, store: Store) -> None:
+    def __init__(self, backend: Backend, store: Store, timing: Timing) -> None:
         self._backend = backend
         self._store = store
+        self._timing = timing
         self._ending: set[asyncio.Future[None]] = set()
         self._following: set[asyncio.Future[None]] = set()
 
@@ -110,7 +105,7 @@ class Sender:
     async def _send(
         self, bundle: Bundle, write: Write, ticket: Ticket, renamed: Renamed | None
     ) -> str:
-        tries = Tries(_SUBMIT_FOR_S)
+        tries = Tries(self._timing.submit_retry_s)
         while True:
             job = write()
             try:
@@ -159,7 +154,7 @@ class Sender:
         """Return the job of a request that was not answered; None where there seems to be none."""
         _log.warning("%s; looking whether %s was submitted", error, where.bundle)
         try:
-            for wait_s in LOOK_AGAIN_S:
+            for wait_s in self._timing.submit_looks_s:
                 await asyncio.sleep(wait_s)
                 found = await self._backend.find(where.bundle, queue)
                 if found:
@@ -202,14 +197,15 @@ class Sender:
 
     async def _await_listed(self, where: Location, queue: str) -> str:
         """Return the ID of a job that has left something in the bucket, once Batch lists it."""
-        until = clock.now() + _LISTED_WITHIN_S
+        within_s = self._timing.listed_within_s
+        until = clock.now() + within_s
         while clock.now() < until:
             found = await self._backend.find(where.bundle, queue)
             if found:
                 return found[0]
             await asyncio.sleep(_BEGUN_S)
         raise ServiceError(
-            f"it has begun, and no list has told of it for {_LISTED_WITHIN_S:.0f} s; try again",
+            f"it has begun, and no list has told of it for {within_s:.0f} s; try again",
             operation="ListJobs",
         )
 
@@ -218,7 +214,7 @@ class Sender:
 
         async def follow() -> None:
             reason = f"{WITHDRAWN}; if it was submitted again, it is job {new.bundle}"
-            for wait_s in _LATE_S:
+            for wait_s in self._timing.withdrawn_looks_s:
                 await asyncio.sleep(wait_s)
                 try:
                     found = await self._backend.find(old.bundle, queue)

@@ -40,11 +40,7 @@ _LAST_TURNS = 100
 """Turns of the event loop in which a cancel, or an answer, reaches whoever it is for: one for each
 task on the way there, however long they take."""
 
-_LAST_BLOCKS_S = 1.0
-"""For how long the end of the event loop waits for blocks to be left, which some never are."""
-
 _LAST_REPORT_S = 0.05
-_LAST_DELETIONS_S = 10.0
 _CONNECTION_OPTIONS = ("backend", "profile", "region", "credentials", "endpoint_url")
 _PLACE_OPTIONS = (
     "s3_bucket_name",
@@ -66,6 +62,7 @@ class Session:
 
     Attributes:
         aws: The open clients.
+        timing: How long is waited and tried in it.
         backend: Where the jobs run.
         stores: The buckets.
         threads: For what takes long.
@@ -84,13 +81,14 @@ class Session:
         self.aws = access
         self.backend = backend
         self.stores = Stores(access)
-        self.tracker = Tracker(backend, self.stores)
+        self.timing = access.timing
+        self.tracker = Tracker(backend, self.stores, access.timing)
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self.threads = WorkerThreads()
         self.packer = Packer(self.threads)
         self.fetcher = Fetcher(backend, self.stores, self.tracker, self.threads)
-        self.cleaner = Cleaner(self.stores)
+        self.cleaner = Cleaner(self.stores, access.timing)
         self.bundles = BundleReader(self.stores)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self.terminations = Terminations(backend, self.tracker)
@@ -189,7 +187,7 @@ class Session:
         # ask for their end before the clients close. They find this session, and open no other.
         if self._blocks:  # who is inside may have to clean up before
             with contextlib.suppress(asyncio.TimeoutError):
-                await within(_LAST_BLOCKS_S, self._until(lambda: not self._blocks))
+                await within(self.timing.last_blocks_s, self._until(lambda: not self._blocks))
         await _give_way()
         _forget(self)
         await self.terminations.settle()
@@ -206,8 +204,16 @@ class Session:
         self.cleaner.let_go()
         for store in self.stores:
             with contextlib.suppress(Exception):  # what stays there harms nobody
-                await _flush(store)
+                await self._flush(store)
         await self._last_reports()
+
+    async def _flush(self, store: Store) -> None:
+        limit_s = self.timing.last_deletions_s
+        try:
+            await within(limit_s, store.flush())
+        except asyncio.TimeoutError:
+            text = "delivered objects stay in s3://%s, which did not answer for %g s; a lifecycle "
+            _log.warning(f"{text}rule can delete them", store.bucket, limit_s)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for what comes of fewer blocks, or of less that is submitted."""
@@ -296,18 +302,6 @@ def _forget(session: Session) -> None:
 
 def _is_good(future: asyncio.Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-async def _flush(store: Store) -> None:
-    try:
-        await within(_LAST_DELETIONS_S, store.flush())
-    except asyncio.TimeoutError:
-        _log.warning(
-            "delivered objects stay in s3://%s, which did not answer for %g s; a lifecycle rule "
-            "can delete them",
-            store.bucket,
-            _LAST_DELETIONS_S,
-        )
 
 
 async def _give_way() -> None:

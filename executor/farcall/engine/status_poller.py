@@ -23,12 +23,16 @@ from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.endings import STUCK
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.timing import Timing
 
 _log = logging.getLogger("farcall")
 
-_SHORTEST_S = 1.0
+_NEAREST_S = 0.15
+_SHARE_AT_FIRST = 0.3
 _SHARE_OF_WAIT = 0.1
-_LOST_AFTER_S = 60.0
+"""A question may be late by this share of the time since something was seen to happen. At first it
+is a larger one, up to the shortest pause, where Batch is near."""
+
 _LONGEST_S = 3600.0
 _TOGETHER_S = 0.1
 """What is due this much later is asked for with what is due now."""
@@ -43,6 +47,7 @@ class StatusPoller:
         on_news: Is told of a job to which something happened.
         reporter: Is told of jobs of which attempts may have failed.
         trouble: Is told of questions that fail.
+        timing: How often is asked, and when a job is lost.
     """
 
     def __init__(
@@ -52,8 +57,11 @@ class StatusPoller:
         on_news: Callable[[Watch], None],
         reporter: AttemptReporter,
         trouble: Trouble,
+        timing: Timing,
     ) -> None:
         self._backend = backend
+        self._timing = timing
+        self._pause_s = timing.status_pause_s
         self._together = backend.capabilities.described_together
         self._watches = watches
         self._on_news = on_news
@@ -63,12 +71,12 @@ class StatusPoller:
         self._rests_until = math.inf
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._patience = Patience(trouble)
+        self._patience = Patience(trouble, timing)
 
     def hurry(self, watch: Watch) -> None:
         """Ask soon about a job that is new, or to which something happens."""
         watch.news = clock.now()
-        watch.ask_at = min(watch.ask_at, watch.news + _SHORTEST_S)
+        watch.ask_at = min(watch.ask_at, watch.news + self._shortest_s)
         if watch.ask_at < self._rests_until:
             self._wake.set()
         if self._task is None or self._task.done():
@@ -99,7 +107,7 @@ class StatusPoller:
                     self._patience.renew()
             except Exception as error:  # nobody may wait for ever because of a bug
                 self._patience.endure(error, self._watches)
-                await asyncio.sleep(_SHORTEST_S)
+                await asyncio.sleep(self._pause_s)
         self._patience.end()
 
     async def _rest(self) -> None:
@@ -113,6 +121,20 @@ class StatusPoller:
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(min(wait_s, _LONGEST_S), self._wake.wait())
         self._rests_until = -math.inf
+
+    @property
+    def _shortest_s(self) -> float:
+        """How soon is asked after something happened."""
+        is_near = self._backend.meter.quickest_s < self._timing.near_s
+        return min(_NEAREST_S, self._pause_s) if is_near else self._pause_s
+
+    def _interval_s(self, watch: Watch) -> float:
+        in_vain_s = clock.now() - watch.news
+        return max(
+            self._shortest_s,
+            min(self._pause_s, _SHARE_AT_FIRST * in_vain_s),
+            min(watch.settings.poll_freq, _SHARE_OF_WAIT * in_vain_s),
+        )
 
     # --- jobs as a whole ----------------------------------------------------------------------
 
@@ -147,7 +169,7 @@ class StatusPoller:
             else:
                 pages = await self._learn(watch, detail)
             if not math.isinf(watch.ask_at):
-                watch.ask_at = clock.now() + max(_interval(watch), pages * _SHORTEST_S)
+                watch.ask_at = clock.now() + max(self._interval_s(watch), pages * self._pause_s)
         said = {watch: found.get(heads.get(watch, "")) for watch in watches}
         await self._look_after_blocked(
             {w: w.detail if w.submission.size == 1 else said[w] for w in watches}
@@ -158,7 +180,7 @@ class StatusPoller:
         """A job may be missing right after its submission, and for ever once Batch forgot it."""
         now = clock.now()
         watch.unseen_since = watch.unseen_since or now
-        if now - watch.unseen_since > _LOST_AFTER_S:
+        if now - watch.unseen_since > self._timing.lost_after_s:
             watch.ended = dict.fromkeys(watch.waiting)
             self._on_news(watch)
 
@@ -244,7 +266,7 @@ class StatusPoller:
                 del self._missing[watch]
             told = self._tell(watch, index, found.get(watch.submission.id_of(index))) or told
         if not told:
-            self._missing_at = clock.now() + _SHORTEST_S
+            self._missing_at = clock.now() + self._shortest_s
         return len(asked)
 
     def _take_missing(self) -> list[tuple[Watch, int]]:
@@ -263,7 +285,7 @@ class StatusPoller:
             is_over = detail.status.is_final
         elif watch.unseen_since is None:  # the job itself is still known
             watch.children_unseen_since = watch.children_unseen_since or now
-            is_over = now - watch.children_unseen_since >= _LOST_AFTER_S
+            is_over = now - watch.children_unseen_since >= self._timing.lost_after_s
         else:
             is_over = True
         if is_over:
@@ -289,8 +311,3 @@ def _head(watch: Watch) -> str:
         return ""
     first = next((index for index in watch.waiting if index not in watch.ended), None)
     return "" if first is None else watch.submission.id_of(first)
-
-
-def _interval(watch: Watch) -> float:
-    in_vain_s = clock.now() - watch.news
-    return max(_SHORTEST_S, min(watch.settings.poll_freq, _SHARE_OF_WAIT * in_vain_s))

@@ -101,7 +101,7 @@ class Submitter:
         self._store = store
         self._root = root
         self._most = backend.capabilities.largest_array
-        self._sender = Sender(backend, store)
+        self._sender = Sender(backend, store, access.timing)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
 

@@ -18,6 +18,7 @@ from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble,
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall.storage.stores import Stores
 
 _COALESCE_S = 0.01
@@ -29,20 +30,22 @@ class Tracker:
     Args:
         backend: Where the jobs run.
         stores: The buckets.
+        timing: How often is looked and asked, and for how long.
 
     Attributes:
         trouble: What keeps it from looking at the moment, if anything does.
     """
 
-    def __init__(self, backend: Backend, stores: Stores) -> None:
+    def __init__(self, backend: Backend, stores: Stores, timing: Timing) -> None:
         self._backend = backend
+        self._timing = timing
         self._stores = stores
         self._watches: dict[str, Watch] = {}
         self._outcome_pollers: dict[tuple[str, str], OutcomePoller] = {}
         self._reporter = AttemptReporter(backend, stores)
         self.trouble = Trouble()
         self._status_poller = StatusPoller(
-            backend, self._watches, self._look_soon, self._reporter, self.trouble
+            backend, self._watches, self._look_soon, self._reporter, self.trouble, timing
         )
         self._on_empty = self._forget  # once, and not for each of 10,000
         self._details = Batcher(
@@ -145,7 +148,7 @@ class Tracker:
         if place not in self._outcome_pollers:
             store = self._stores.of(where.bucket)
             self._outcome_pollers[place] = OutcomePoller(
-                store, where.root, self._status_poller.look_for, self.trouble
+                store, where.root, self._status_poller.look_for, self.trouble, self._timing
             )
         return self._outcome_pollers[place]
 

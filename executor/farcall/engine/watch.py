@@ -16,15 +16,12 @@ from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
+from farcall.model.timing import Timing
 from farcall.storage.store import Arrived
 
 _log = logging.getLogger("farcall")
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-
-_GIVE_UP_S = 600.0
-"""For how long the tracker's own calls may fail before the waiting tasks are told. A person has
-this time to renew credentials."""
 
 _SAY_S = 60.0
 
@@ -212,10 +209,12 @@ class Patience:
 
     Args:
         trouble: Is told of them.
+        timing: For how long.
     """
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: Trouble, timing: Timing) -> None:
         self._trouble = trouble
+        self._timing = timing
         self._failing_since: float | None = None
 
     def renew(self) -> None:
@@ -233,7 +232,7 @@ class Patience:
         now = clock.now()
         if self._failing_since is None:
             self._failing_since = now
-        left_s = self._failing_since + _GIVE_UP_S - now
+        left_s = self._failing_since + self._timing.give_up_s - now
         permanent = isinstance(error, SettingsError) or (
             isinstance(error, ServiceError) and refusals.is_denied(error)
         )

@@ -23,6 +23,38 @@ class Timing:
         read_timeout_s: For an answer to begin, or to go on.
         request_timeout_s: For a request that sends much, as a whole.
         attempts: How often IAM, CloudWatch Logs and STS are asked at most.
+        call_retry_s: A call of Batch is tried again that says nothing else.
+        register_retry_s: Likewise, the registration of a job definition.
+        defined_retry_s: A job is submitted again whose definition Batch does not know yet.
+        terminate_retry_s: Jobs are ended again that Batch failed to end.
+        throttled_for_s: Calls are answered with nothing but that they come too fast. Their pace is
+            down to one in two seconds after the first minute of that, so it is not theirs that is
+            too fast.
+        most_stopped: Jobs and arrays that were ended of which is remembered why.
+        submit_retry_s: A job is submitted again.
+        submit_looks_s: Waits before each look for a job whose submission was not answered, half a
+            minute in sum. AWS names no bound for how far lists lag behind; some seconds have been
+            seen.
+        withdrawn_looks_s: Waits before each look for a withdrawn job that has turned up, a quarter
+            of an hour in sum.
+        listed_within_s: A job is looked for that has left something in the bucket, and lists are
+            asked again: whoever gave up sooner would leave one that nobody knows of.
+        outcome_pause_s: Between two looks for outcomes, for each page that the first of them took.
+        status_pause_s: Between two questions to Batch about a job.
+        near_s: An endpoint that answers sooner is on this machine, or beside it, and is asked more
+            often at first: S3 takes 10 to 30 ms, Batch more.
+        give_up_s: The looking for jobs may fail, before those who wait are told. A person has this
+            time to renew credentials.
+        lost_after_s: Batch may not know a job, or a child that has ended, before it is lost.
+        log_pause_s: Between two looks for what a job has written.
+        attempts_pause_s: Between two questions to Batch about the job that is read.
+        most_lines: Lines of a job of which is remembered that they were given, each in 8 bytes.
+        log_settle_s: CloudWatch shows what it took so much later.
+        last_blocks_s: The end of the event loop waits for blocks to be left, which some never are.
+        last_deletions_s: The end of a session waits for what it deletes.
+        most_undelivered: Bundles that are deleted after their last task is delivered. Of jobs that
+            nobody ever asks for a result there may be more; the oldest are left to the bucket's
+            lifecycle rule.
         store_retry_s: A request to the bucket is tried again.
         quick_retry_s: obstore itself tries it again; after that it is told, and is tried again as
             `store_retry_s` says.
@@ -46,6 +78,28 @@ class Timing:
     read_timeout_s: float = 30.0
     request_timeout_s: float = 600.0
     attempts: int = 4
+    call_retry_s: float = 10.0
+    register_retry_s: float = 20.0
+    defined_retry_s: float = 60.0
+    terminate_retry_s: float = 20.0
+    throttled_for_s: float = 3600.0
+    most_stopped: int = 20_000
+    submit_retry_s: float = 60.0
+    submit_looks_s: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    withdrawn_looks_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0)
+    listed_within_s: float = 300.0
+    outcome_pause_s: float = 0.25
+    status_pause_s: float = 1.0
+    near_s: float = 0.008
+    give_up_s: float = 600.0
+    lost_after_s: float = 60.0
+    log_pause_s: float = 0.5
+    attempts_pause_s: float = 2.0
+    most_lines: int = 1_000_000
+    log_settle_s: float = 2.0
+    last_blocks_s: float = 1.0
+    last_deletions_s: float = 10.0
+    most_undelivered: int = 20_000
     store_retry_s: float = 60.0
     quick_retry_s: float = 5.0
     sending_retry_s: float = 60.0
@@ -67,6 +121,14 @@ class Timing:
         Nothing there lags behind, so what would pass by itself has passed soon, or does not.
         """
         return cls(
+            submit_looks_s=(0.2, 0.5, 1.0, 2.0),
+            withdrawn_looks_s=(2.0, 4.0, 8.0, 16.0),
+            outcome_pause_s=0.1,
+            status_pause_s=0.2,
+            lost_after_s=10.0,
+            log_pause_s=0.1,
+            attempts_pause_s=0.3,
+            log_settle_s=0.2,
             store_retry_s=10.0,
             sending_retry_s=10.0,
             delete_after_s=0.1,

@@ -158,7 +158,8 @@ async def test_a_job_whose_submission_is_not_answered_is_found_and_runs_once(job
     marks.mkdir()
     settings = Settings(vcpu=1, memory=1)
     bundle, spec = await jobs.bundle(mark_in, (str(marks),), settings=settings)
-    sender = Sender(NoAnswer(jobs.backend), jobs.session.stores.of(settings.s3_bucket_name))
+    store = jobs.session.stores.of(settings.s3_bucket_name)
+    sender = Sender(NoAnswer(jobs.backend), store, jobs.session.timing)
     job_id = await sender.send(bundle, lambda: spec, Ticket())
     await sender.close()
     assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED

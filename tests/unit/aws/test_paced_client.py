@@ -11,7 +11,7 @@ import pytest
 from farcall.aws.paced_client import Limiter, PacedClient, Tries
 from farcall.local.batch.limits import Bucket
 from farcall.model.errors import ServiceError
-from tests.unit.fakes import Client, refusal
+from tests.unit.fakes import TIMING, Client, refusal
 
 THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 
@@ -249,7 +249,7 @@ async def test_an_hour_without_a_call_is_no_hour_of_throttling(end, clock):
     if end == "a cancel":
         answers = [THROTTLED] * 3
     client = Client(describe_jobs=[*answers, THROTTLED, {"jobs": []}])
-    lane = PacedClient(client, 5.0)
+    lane = PacedClient(client, 5.0, TIMING)
     asking = asyncio.ensure_future(lane.once("describe_jobs", jobs=["j"]))
     while len(client.calls) < len(answers):
         await asyncio.sleep(0.1)

@@ -47,7 +47,7 @@ class Opened:
         self.failures, self.undelivered = {}, []
         self.watched, self.discarded, self.ended = {}, [], []
         self._tasks = {}
-        self.aws = SimpleNamespace(timing=Timing(fetch_again_s=0.01))
+        self.timing = Timing(fetch_again_s=0.01)
         self.tracker = SimpleNamespace(
             watch=self._watch, unwatch=self._unwatch, latest=lambda _: None, trouble=Trouble()
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from farcall import Settings
-from farcall.engine import cleaner as module
 from farcall.engine.cleaner import Cleaner
 from farcall.model.submission import Submission
 from farcall.storage.stores import Stores
@@ -19,10 +18,10 @@ SETTINGS = Settings()
 class Owner:
     """A cleaner, and the bucket that it cleans."""
 
-    def __init__(self):
+    def __init__(self, timing):
         stores = Stores(access_in_memory())
         self.store = stores.of("bucket")
-        self.cleaner = Cleaner(stores)
+        self.cleaner = Cleaner(stores, timing)
 
     async def submit(self, name, size=1):
         where = Location("bucket", ROOT, name)
@@ -39,8 +38,8 @@ class Owner:
 
 
 @pytest.fixture
-async def owner():
-    return Owner()
+async def owner(timing):
+    return Owner(timing)
 
 
 async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(owner):
@@ -61,8 +60,8 @@ async def test_artifacts_are_kept_where_that_is_asked_for(owner):
     assert await owner.store.get("o") is not None
 
 
-async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(owner, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_COUNTED", 3)
+@pytest.mark.timing(most_undelivered=3)
+async def test_bundles_of_jobs_whose_results_nobody_fetches_are_let_go(owner):
     done = ["o"]
     busy = await owner.submit("busy", 4)
     others = []

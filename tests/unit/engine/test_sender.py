@@ -12,7 +12,6 @@ from farcall import Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.backends.fake import StoreOperations
-from farcall.engine import sender as sending
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.timing import Timing
@@ -35,7 +34,7 @@ THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 FUNCTION = pack_function(abs)
 (ARGUMENTS,) = pack_calls([[((1,), {})]])
 SETTINGS = Settings(s3_bucket_name="bucket", batch_queue="queue", container_image_uri="image")
-LOOKS = len(sending.LOOK_AGAIN_S)
+LOOKS = len(Timing().submit_looks_s)
 
 
 def listed(name):
@@ -46,13 +45,13 @@ def listed(name):
 class World:
     """A bundle in the bucket that is to be submitted; Batch answers by script."""
 
-    def __init__(self, **operations):
+    def __init__(self, timing, **operations):
         known = {"jobDefinitions": [{"jobDefinitionArn": "arn:1"}]}
         self.client = Client(describe_job_definitions=lambda **_: known, **operations)
         self.backend = ScriptedBatch(self.client)
         memory = MemoryStore()
         self.store = Store("bucket", memory, StoreOperations(memory), Timing())
-        self.sender = Sender(self.backend, self.store)
+        self.sender = Sender(self.backend, self.store, timing)
         self.bundle = Bundle(
             SETTINGS,
             "v1/run",
@@ -86,11 +85,11 @@ class World:
 
 
 @pytest.fixture
-async def made(clock):
+async def made(clock, timing):
     worlds = []
 
     def make(**operations):
-        worlds.append(World(**operations))
+        worlds.append(World(timing, **operations))
         return worlds[-1]
 
     yield make
@@ -320,8 +319,8 @@ async def test_a_withdrawn_job_is_not_looked_for_for_ever(made):
     assert len(world.client.asked("list_jobs")) == asked
 
 
-async def test_sending_ends_after_a_minute_and_leaves_no_payload(made, clock, monkeypatch):
-    monkeypatch.setattr(sending, "_LATE_S", ())  # time flies while the store is asked
+@pytest.mark.timing(withdrawn_looks_s=())  # time flies while the store is asked
+async def test_sending_ends_after_a_minute_and_leaves_no_payload(made, clock):
     begun = clock.now()
     world = made(submit_job=lambda **_: no_answer(), list_jobs=lambda **_: NOTHING)
     with pytest.raises(ServiceError, match=r"SubmitJob: .*; tried \d+ times in \d+ s") as caught:
@@ -370,10 +369,9 @@ async def test_a_withdrawal_that_fails_says_that_the_job_may_run_and_leaves_its_
     assert await world.keys() == [world.first.bundle_key]
 
 
-async def test_a_job_of_the_last_request_is_looked_for_and_adopted(made, monkeypatch):
+@pytest.mark.timing(submit_retry_s=0.0)
+async def test_a_job_of_the_last_request_is_looked_for_and_adopted(made):
     """It turns up when there is to be no further try."""
-    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 0)
-
     looked = []
 
     def look(**wanted):
@@ -391,9 +389,8 @@ async def test_a_job_of_the_last_request_is_looked_for_and_adopted(made, monkeyp
     assert not world.ticket.withdraw()
 
 
-async def test_a_job_of_the_last_request_that_turns_up_later_is_ended(made, monkeypatch):
-    monkeypatch.setattr(sending, "_SUBMIT_FOR_S", 0)
-
+@pytest.mark.timing(submit_retry_s=0.0)
+async def test_a_job_of_the_last_request_that_turns_up_later_is_ended(made):
     looked = []
 
     def look(**wanted):

@@ -15,18 +15,18 @@ ROOT = "farcall/v1/run"
 
 
 @pytest.fixture
-async def session():
-    made = Session(access_in_memory(), ScriptedBatch(None))
+async def session(timing):
+    made = Session(access_in_memory(timing), ScriptedBatch(None))
     yield made
     await made.close()
 
 
-async def test_closing_does_not_wait_for_deletions_without_an_answer(monkeypatch, caplog):
-    monkeypatch.setattr(module, "_LAST_DELETIONS_S", 0.01)
-    made = Session(access_in_memory(), ScriptedBatch(None))
-    monkeypatch.setattr(made.stores.of("bucket"), "flush", lambda: asyncio.sleep(600))  # cut short
+@pytest.mark.timing(last_deletions_s=0.01)
+async def test_closing_does_not_wait_for_deletions_without_an_answer(session, monkeypatch, caplog):
+    store = session.stores.of("bucket")
+    monkeypatch.setattr(store, "flush", lambda: asyncio.sleep(600))  # cut short
     await asyncio.sleep(0)  # its keeper begins
-    await made.close()
+    await session.close()
     assert "delivered objects stay in s3://bucket" in caplog.text
 
 
@@ -64,9 +64,9 @@ async def test_closing_leaves_the_loop_to_requests_that_were_given_up(session, s
     assert 0 < slept[0] <= module._LAST_REPORT_S
 
 
-async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session, monkeypatch):
+@pytest.mark.timing(last_blocks_s=PATIENCE_S)
+async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session):
     """Who is inside may clean up for a while before jobs are ended."""
-    monkeypatch.setattr(module, "_LAST_BLOCKS_S", PATIENCE_S)
     session.enter_block()
     cleaned_up = asyncio.Event()
 
@@ -91,8 +91,8 @@ async def test_the_end_of_the_event_loop_waits_for_blocks_to_be_left(session, mo
     assert block.cancelled()
 
 
-async def test_the_end_of_the_event_loop_waits_for_no_block_for_ever(session, monkeypatch):
-    monkeypatch.setattr(module, "_LAST_BLOCKS_S", 0.01)
+@pytest.mark.timing(last_blocks_s=0.01)
+async def test_the_end_of_the_event_loop_waits_for_no_block_for_ever(session):
     session.enter_block()
     await asyncio.sleep(0)
     session._keeper.cancel()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.unit.tracking import HOST_LOST
 
 
@@ -200,3 +202,48 @@ async def test_a_child_that_is_missing_for_a_moment_is_not_lost_for_one_that_was
         await world.until(index + 1, at_most_s=10)
         await asyncio.sleep(100)
     assert [arrival.detail.job_id for _, _, arrival in world.told] == ["p:0", "p:1"]
+
+
+# --- pace -------------------------------------------------------------------------------------
+
+
+async def learn(world, request_s):
+    """Have a job described whose end comes at once, so that it is known how near Batch is."""
+    world.jobs.request_s = request_s
+    world.jobs.set("first", "FAILED", HOST_LOST)
+    world.watch("first")
+    await world.until(1)
+    world.jobs.log.clear()
+
+
+@pytest.mark.parametrize("age_s", [0.1, 0.5, 2.0])
+async def test_a_near_batch_is_asked_soon_about_a_job_that_leaves_no_outcome(age_s, world):
+    world.inbox.request_s = 0.003
+    await learn(world, 0.003)
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(age_s)
+    begin = world.clock.now()
+    world.jobs.set("j", "FAILED", HOST_LOST)
+    while len(world.told) < 2:
+        await asyncio.sleep(0.01)
+    assert world.clock.now() - begin <= 0.3 + 0.3 * age_s
+
+
+async def test_a_near_batch_is_asked_little_more_often_in_the_end(world):
+    await learn(world, 0.003)
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(10)
+    assert len(world.jobs.log) <= 10 + 10
+    before = len(world.jobs.log)
+    await asyncio.sleep(100)
+    assert len(world.jobs.log) - before <= 26
+
+
+async def test_a_far_batch_is_asked_once_a_second(world):
+    await learn(world, 0.03)
+    world.jobs.set("j", "RUNNING")
+    world.watch("j")
+    await asyncio.sleep(10)
+    assert len(world.jobs.log) <= 10

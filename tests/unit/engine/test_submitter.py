@@ -11,7 +11,7 @@ from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract
-from tests.unit.fakes import ScriptedBatch
+from tests.unit.fakes import TIMING, ScriptedBatch
 
 OPTIONS = {"container_image_uri": "repo/image:1"}
 
@@ -75,7 +75,9 @@ async def account():
 
 @pytest.fixture
 async def submitter(account):
-    access = SimpleNamespace(bucket_region=lambda bucket: "us-east-1", s3_endpoint="")
+    access = SimpleNamespace(
+        bucket_region=lambda bucket: "us-east-1", s3_endpoint="", timing=TIMING
+    )
     backend = ScriptedBatch(None, account)
     return Submitter(access, backend, account, account, "farcall/v1/run")
 

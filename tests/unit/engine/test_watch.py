@@ -13,6 +13,7 @@ from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall_runtime.contract import Location
+from tests.unit.fakes import TIMING
 
 GIVE_UP_S = 600
 
@@ -123,7 +124,7 @@ def now(monkeypatch):
 
 
 def test_what_passes_is_borne_for_a_while_from_its_first_failure_on(now):
-    patience = Patience(Trouble())
+    patience = Patience(Trouble(), TIMING)
     assert patience.bear(THROTTLED)
     now[0] += GIVE_UP_S
     assert patience.bear(THROTTLED)
@@ -133,7 +134,7 @@ def test_what_passes_is_borne_for_a_while_from_its_first_failure_on(now):
 
 
 def test_a_call_that_gets_through_renews_it(now):
-    patience = Patience(Trouble())
+    patience = Patience(Trouble(), TIMING)
     patience.bear(THROTTLED)
     now[0] += GIVE_UP_S
     patience.renew()
@@ -144,13 +145,13 @@ def test_a_call_that_gets_through_renews_it(now):
 @pytest.mark.parametrize("error", [DENIED, SettingsError("no such bucket")])
 def test_what_never_passes_is_not_borne(error):
     trouble = Trouble()
-    assert not Patience(trouble).bear(error)
+    assert not Patience(trouble, TIMING).bear(error)
     assert trouble.text == ""
 
 
 def test_trouble_is_said_at_once_then_once_a_minute_and_when_it_is_over(now, caplog):
     trouble, told = Trouble(), []
-    patience = Patience(trouble)
+    patience = Patience(trouble, TIMING)
     with trouble.told_to(told.append):
         for _ in range(13):
             patience.bear(THROTTLED)
@@ -164,7 +165,7 @@ def test_trouble_is_said_at_once_then_once_a_minute_and_when_it_is_over(now, cap
 
 def test_trouble_of_several_is_over_when_all_of_it_is(now, caplog):
     trouble, told = Trouble(), []
-    one, other = Patience(trouble), Patience(trouble)
+    one, other = Patience(trouble, TIMING), Patience(trouble, TIMING)
     one.bear(THROTTLED)
     other.bear(ServiceError("DescribeJobs was refused", code="Throttled", status=429))
     with trouble.told_to(told.append):
@@ -182,7 +183,7 @@ def test_trouble_of_several_is_over_when_all_of_it_is(now, caplog):
 def test_who_waits_is_told_that_the_job_goes_on_and_how_to_go_on_with_it(make, size, named):
     watch, one = make(size), Listener()
     watch.waiting = {0: (one,)}
-    Patience(Trouble()).endure(DENIED, {"6f1c": watch})
+    Patience(Trouble(), TIMING).endure(DENIED, {"6f1c": watch})
     ((_, ended),) = one.told
     assert type(ended.error) is UnseenError
     assert (ended.error.code, ended.error.status) == ("AccessDenied", 403)
@@ -193,7 +194,7 @@ def test_who_waits_is_told_that_the_job_goes_on_and_how_to_go_on_with_it(make, s
 def test_whatever_goes_wrong_nobody_waits_for_ever(make, now):
     watch, one = make(), Listener()
     watch.waiting = {0: (one,)}
-    patience, fault = Patience(Trouble()), ZeroDivisionError("of farcall")
+    patience, fault = Patience(Trouble(), TIMING), ZeroDivisionError("of farcall")
     patience.endure(fault, {"6f1c": watch})
     assert one.told == []
     now[0] += GIVE_UP_S + 1

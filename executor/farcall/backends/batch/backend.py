@@ -23,7 +23,6 @@ from farcall.model.settings import Settings
 _ACCOUNT = "ACCOUNT"
 """Stands in ARNs for the account's number where nobody is asked for it."""
 
-_DEFINED_FOR_S = 60.0
 _NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
 
 
@@ -122,7 +121,7 @@ class BatchBackend:
         if job.settings.fingerprint not in self._definitions:
             await self.prepare(job)
         request = _request(job, self._definitions[job.settings.fingerprint])
-        tries = Tries(_DEFINED_FOR_S)
+        tries = Tries(self._aws.timing.defined_retry_s)
         while True:
             try:
                 return await self._batch.submit(request, ticket)

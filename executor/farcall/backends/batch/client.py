@@ -37,14 +37,6 @@ _SUBMITS_PER_S = 45.0
 _POLLS_PER_S = 5.0
 _CONTROLS_PER_S = 20.0
 
-_REGISTER_FOR_S = 20.0
-_TERMINATE_FOR_S = 20.0
-LOOK_FOR_S = 300.0
-"""So long it is tried to look for a job: whoever gave up sooner would leave one that nobody knows
-of."""
-
-_MOST_STOPPED = 20_000
-"""Jobs and arrays that were ended here of which is remembered why."""
 _CLOCKS_DIFFER = timedelta(minutes=1)
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
 
@@ -77,11 +69,12 @@ class Batch:
 
     def __init__(self, access: Aws) -> None:
         self._aws = access
+        self._timing = access.timing
         self._definitions: dict[str, asyncio.Task[str]] = {}
         self.meter = Meter()
-        self._submitting = PacedClient(access.batch, _SUBMITS_PER_S, self.meter)
-        self._polling = PacedClient(access.batch, _POLLS_PER_S, self.meter)
-        self._control = PacedClient(access.batch, _CONTROLS_PER_S, self.meter)
+        self._submitting = PacedClient(access.batch, _SUBMITS_PER_S, access.timing, self.meter)
+        self._polling = PacedClient(access.batch, _POLLS_PER_S, access.timing, self.meter)
+        self._control = PacedClient(access.batch, _CONTROLS_PER_S, access.timing, self.meter)
         self._stops: dict[str, _Stop] = {}
         self._takes_many = True  # until it says that it does not know the call
         self.listing = Listing(self._polling, self.recall)
@@ -119,7 +112,7 @@ class Batch:
         return await asyncio.shield(task)
 
     async def _ensure(self, definition: Definition) -> str:
-        tries = Tries(_REGISTER_FOR_S)
+        tries = Tries(self._timing.register_retry_s)
         while True:
             # Also before it is registered again: each time makes a revision, answered or not.
             found = await self.find_definition(definition.name)
@@ -203,7 +196,8 @@ class Batch:
         }
         found: list[str] = []
         while True:
-            reply = await self._control.call("list_jobs", patience_s=LOOK_FOR_S, **wanted)
+            patience_s = self._timing.listed_within_s
+            reply = await self._control.call("list_jobs", patience_s=patience_s, **wanted)
             # The filter takes no notice of upper and lower case.
             jobs = reply.get("jobSummaryList", [])
             found += [str(job["jobId"]) for job in jobs if job["jobName"] == name]
@@ -277,7 +271,7 @@ class Batch:
         stop = _Stop(reason, at or datetime.now(timezone.utc))
         new = {job_id for job_id in job_ids if job_id not in self._stops}
         self._stops.update(dict.fromkeys(new, stop))
-        while len(self._stops) > _MOST_STOPPED:
+        while len(self._stops) > self._timing.most_stopped:
             del self._stops[next(iter(self._stops))]
         return new
 
@@ -306,7 +300,7 @@ class Batch:
     async def _terminate_together(
         self, job_ids: list[str], reason: str
     ) -> dict[str, ServiceError]:
-        tries = Tries(_TERMINATE_FOR_S)
+        tries = Tries(self._timing.terminate_retry_s)
         refused: dict[str, ServiceError] = {}
         while job_ids:
             throttled, failed = [], []

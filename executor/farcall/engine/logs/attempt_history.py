@@ -21,7 +21,6 @@ from farcall.storage.chunks import Chunks
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS
 
-_ASK_S = 2.0
 _JUST_NOW = timedelta(seconds=30)
 
 
@@ -37,6 +36,7 @@ class AttemptHistory:
         kept: Tells what this process itself has taken from the bucket, if it has.
 
     Attributes:
+        timing: How often is looked and asked.
         detail: What Batch said last.
         kept: The same as the argument.
         store: The bucket.
@@ -54,6 +54,7 @@ class AttemptHistory:
         detail: JobDetail,
         kept: Callable[[], Delivered | None] = lambda: None,
     ) -> None:
+        self.timing = session.timing
         self.detail = detail
         self.kept = kept
         self._find = find
@@ -111,7 +112,7 @@ class AttemptHistory:
         """
         if self.kept() is not None or self._has_ended(number):
             return True
-        if clock.now() - self._asked_at >= _ASK_S:
+        if clock.now() - self._asked_at >= self.timing.attempts_pause_s:
             await self.ask()
         return self._has_ended(number) or await self.ending(number) is not None
 
@@ -166,7 +167,8 @@ class AttemptHistory:
 
     def transcript(self, number: int) -> Transcript:
         """Return the output of an attempt, of which nothing was read yet."""
-        return Transcript(self.chunks, number, self._backend.capabilities.longest_log_line_bytes)
+        cut_bytes = self._backend.capabilities.longest_log_line_bytes
+        return Transcript(self.chunks, number, self.timing, cut_bytes)
 
     def log(self, number: int) -> Log:
         """Return the platform's own log of an attempt; that of one that goes on is the job's."""

@@ -25,7 +25,6 @@ from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
 
 __all__ = ["Line", "lines"]
 
-_LOOK_S = 0.5
 _RENEW_S = FOLLOWED_S / 2.5
 _FROM_CHUNKS = SOON_CHUNKS // 2
 _LONG = timedelta(seconds=60)
@@ -154,7 +153,7 @@ class LogReader:
         while self._follow and not is_over:
             yield None
             self._mark.renew(transcript.next)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self._history.timing.log_pause_s)
             yield await transcript.look()
             is_over = await self._history.is_over(number)
         async for batch in self._close(transcript) if is_over else self._pause(transcript):

@@ -20,17 +20,12 @@ from typing import Any, NamedTuple
 from farcall.backends.base import Log, LogLine
 from farcall.model import output
 from farcall.model.output import Bytes, Lines
+from farcall.model.timing import Timing
 from farcall.storage.chunks import ChunkPlace, Chunks
 from farcall_runtime.contract import STREAMS
 
 LOG = "log"
 """The stream of a line from CloudWatch, which does not tell stdout from stderr."""
-
-_MOST_REMEMBERED = 1_000_000
-"""Lines of which it is remembered that they were given, each in 8 bytes."""
-
-_SETTLE_S = 2.0
-"""CloudWatch shows what it took a moment later."""
 
 _SETTLING_LOOKS = 5
 _REPLACED = re.compile("\ufffd+")
@@ -75,6 +70,7 @@ class Transcript:
     Args:
         chunks: The task's chunks.
         number: Number of the attempt.
+        timing: How long CloudWatch is waited for, and how many lines are remembered.
         cut_bytes: The platform's own log cuts a longer line.
 
     Attributes:
@@ -83,8 +79,11 @@ class Transcript:
         given: How many lines were given.
     """
 
-    def __init__(self, chunks: Chunks, number: int, cut_bytes: int = sys.maxsize) -> None:
+    def __init__(
+        self, chunks: Chunks, number: int, timing: Timing, cut_bytes: int = sys.maxsize
+    ) -> None:
         self.number = number
+        self._timing = timing
         self.next = dict.fromkeys(STREAMS, 0)
         self.given = 0
         self._chunks = chunks
@@ -228,7 +227,7 @@ class Transcript:
         Raises:
             ServiceError: CloudWatch Logs refused.
         """
-        if self.given > _MOST_REMEMBERED:
+        if self.given > self._timing.most_lines:
             yield [
                 self._note(
                     f"after {self.given} lines the result was taken from the bucket; the rest is "
@@ -239,7 +238,7 @@ class Transcript:
         left = Counter(self._remembered)
         for look in range(_SETTLING_LOOKS if settle else 1):
             if look:
-                await asyncio.sleep(_SETTLE_S)
+                await asyncio.sleep(self._timing.log_settle_s)
             came = False
             async for events in log.read():
                 lines = [self._line(event) for event in events if self._is_new(event, left)]
@@ -271,7 +270,7 @@ class Transcript:
 
     def _give(self, texts: list[str], stream: str, at: datetime | None) -> list[Line]:
         self.given += len(texts)
-        if self.given <= _MOST_REMEMBERED:
+        if self.given <= self._timing.most_lines:
             for text in texts:
                 self._remembered.extend(map(_recognize, _pieces(text, self._cut_bytes)))
         return [Line(text, stream, self.number, at) for text in texts]

@@ -11,7 +11,7 @@ from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.endings import verdict
 from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
-from tests.unit.fakes import Client, broken, no_answer, not_sent, refusal
+from tests.unit.fakes import TIMING, Client, broken, no_answer, not_sent, refusal
 
 REQUEST = {"jobName": "simulate-0a1b", "jobQueue": "queue", "jobDefinition": "arn:1"}
 ACCEPTED = {"jobId": "job-1", "jobName": "simulate-0a1b"}
@@ -24,10 +24,10 @@ def summaries(*names):
     return {"jobSummaryList": [{"jobId": f"id-{n}", "jobName": n, "status": "X"} for n in names]}
 
 
-def made(**operations):
+def made(timing=TIMING, **operations):
     """Make a Batch and its client; return the two."""
     client = Client(**operations)
-    return Batch(SimpleNamespace(batch=client)), client
+    return Batch(SimpleNamespace(batch=client, timing=timing)), client
 
 
 # --- submission -------------------------------------------------------------------------------
@@ -470,7 +470,7 @@ KILLED = {"exitCode": 137}
 LONG_AGO = 1_000_000_000_000
 
 
-def lossy(**said):
+def lossy(timing=TIMING, **said):
     """A Batch that knows of every job only this; the call with which one is ended is taken."""
 
     def describe(*, jobs):
@@ -479,7 +479,9 @@ def lossy(**said):
     def list_jobs(**_):
         return {"jobSummaryList": [{"jobId": "p:0", "status": "FAILED", **said}]}
 
-    return made(describe_jobs=describe, list_jobs=list_jobs, terminate_job=lambda **_: {})[0]
+    return made(timing, describe_jobs=describe, list_jobs=list_jobs, terminate_job=lambda **_: {})[
+        0
+    ]
 
 
 @pytest.mark.parametrize(
@@ -549,9 +551,9 @@ async def test_an_end_is_known_before_the_answer_and_a_refused_one_is_none(clock
     assert not (await batch.describe(["j"]))["j"].is_terminated
 
 
-async def test_the_oldest_of_many_ends_are_forgotten(clock, monkeypatch):
-    monkeypatch.setattr("farcall.backends.batch.client._MOST_STOPPED", 2)
-    batch = lossy()
+@pytest.mark.timing(most_stopped=2)
+async def test_the_oldest_of_many_ends_are_forgotten(clock, timing):
+    batch = lossy(timing=timing)
     for job_id in "abc":
         await batch.terminate([job_id], "enough")
     found = await batch.describe("abc")

@@ -9,13 +9,11 @@ import pytest
 
 from farcall.backends.batch import cloudwatch
 from farcall.backends.batch.backend import BatchBackend
-from farcall.engine.logs import attempt_history as course_module
-from farcall.engine.logs import reader
 from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.reader import LogReader
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
-from tests.unit.fakes import Clock, store_in_memory
+from tests.unit.fakes import TIMING, Clock, store_in_memory
 from tests.unit.transcripts import SUBMISSION, access, page, put
 
 TRIED = (Attempt(log_stream="first"), Attempt(log_stream="second"))
@@ -37,7 +35,8 @@ class Session:
     """Batch, which gives one description after the other, the last one for ever."""
 
     def __init__(self, *details, aws=None):
-        self.backend = BatchBackend(aws or SimpleNamespace(batch=None))
+        self.timing = TIMING
+        self.backend = BatchBackend(aws or SimpleNamespace(batch=None, timing=TIMING))
         self.asked = 0
         self._details = list(details)
         self._store = store_in_memory()
@@ -127,5 +126,5 @@ async def test_a_look_costs_four_small_requests(monkeypatch):
 
     monkeypatch.setattr(session.stores.of("bucket"), "get_dated", counted)
     await follow(job("RUNNING"), session)
-    seconds = course_module._ASK_S * session.asked
-    assert len(asked) <= 4 * (seconds / reader._LOOK_S) + 8
+    seconds = TIMING.attempts_pause_s * session.asked
+    assert len(asked) <= 4 * (seconds / TIMING.log_pause_s) + 8

@@ -10,7 +10,7 @@ from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
 from farcall.engine.logs.tail import Part, prepare
 from farcall.engine.logs.transcript import Transcript
 from farcall.storage.chunks import Chunks
-from tests.unit.fakes import store_in_memory
+from tests.unit.fakes import TIMING, store_in_memory
 from tests.unit.transcripts import SUBMISSION, access, ended, every, log, page, put, texts
 
 
@@ -41,7 +41,7 @@ class Course:
         return self._endings.get(number)
 
     def transcript(self, number):
-        return Transcript(self.chunks, number, LARGEST_EVENT_BYTES)
+        return Transcript(self.chunks, number, TIMING, LARGEST_EVENT_BYTES)
 
     def tried(self, _number):
         return _Tried

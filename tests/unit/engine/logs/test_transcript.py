@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
-from farcall.engine.logs import transcript
 from farcall.engine.logs.transcript import Transcript
 from farcall.storage.chunks import Chunks
 from tests.unit.fakes import Clock, store_in_memory
@@ -20,8 +19,8 @@ def store():
 
 
 @pytest.fixture
-def attempt(store):
-    return Transcript(Chunks(store, SUBMISSION, 0), 1, LARGEST_EVENT_BYTES)
+def attempt(store, timing):
+    return Transcript(Chunks(store, SUBMISSION, 0), 1, timing, LARGEST_EVENT_BYTES)
 
 
 async def test_a_line_goes_on_from_chunk_to_chunk_to_the_outcome(store, attempt):
@@ -87,8 +86,8 @@ async def test_lines_may_come_to_cloudwatch_a_moment_later(attempt, monkeypatch)
     assert len(client.calls) == 5  # the third look brought nothing
 
 
-async def test_beyond_a_million_lines_it_is_said_where_the_rest_is(store, attempt, monkeypatch):
-    monkeypatch.setattr(transcript, "_MOST_REMEMBERED", 2)
+@pytest.mark.timing(most_lines=2)
+async def test_beyond_a_million_lines_it_is_said_where_the_rest_is(store, attempt):
     await put(store, "stdout", 0, b"a\nb\nc\n")
     await every(attempt.catch_up())
 
