@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Generic, Literal, TypeVar
 
+from farcall.backends.base import raise_first
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.fetcher import Output
 from farcall.engine.logs.attempt_history import AttemptHistory
@@ -110,7 +111,7 @@ class Job(Generic[R]):
             ServiceError: Batch refused the call.
         """
         session = await self._handle.session()
-        await session.terminations.soon(self.id, reason)
+        raise_first(await session.terminations.end([self.id], reason, together=True))
 
     async def calls(self) -> list[Call]:
         """Return the calls that the task makes, as pairs of ``args`` and ``kwargs``.

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from farcall.aws import refusals
+from farcall.backends.base import raise_first
 from farcall.client.progress import Progress
 from farcall.client.sweep_state import Array, Fetched, Ready, SweepState
 from farcall.engine.delivered import Delivered
@@ -33,6 +34,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _FETCHERS = 16
+_NOBODY = "nobody waits for it any more"
 
 
 class Sweep(Generic[R]):
@@ -188,7 +190,7 @@ class Sweep(Generic[R]):
             reason = f"left by {type(cause).__name__}"
             await session.terminations.leave(job_ids, tasks, reason)
         elif unfinished:
-            await session.terminations.now(job_ids, "nobody waits for it any more")
+            raise_first(await session.terminations.end(job_ids, _NOBODY))
 
     async def _submit(self, session: Session, state: SweepState) -> None:
         """Submit the calls, one array after the other."""

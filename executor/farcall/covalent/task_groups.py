@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections.abc import Sequence
 
+from farcall.backends.base import raise_first
 from farcall.client import recovery
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.debouncer import Debouncer
@@ -167,7 +168,7 @@ class TaskGroups:
                 _remember(self._cancelled, key)
                 return True
             session = await session_for(settings)
-            await session.terminations.soon(job_id, _REASON)
+            raise_first(await session.terminations.end([job_id], _REASON, together=True))
         except FarcallError as error:
             _log.warning("job %s may still run: %s", job_id, error)
             return False

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from farcall.aws.access import Access
 from farcall.aws.paced_client import Ticket
-from farcall.backends.base import Backend, JobSpec
+from farcall.backends.base import Backend, JobSpec, raise_first
 from farcall.engine.sender import Sender
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import FarcallError
@@ -218,7 +218,7 @@ class Submitter:
                 task.place.set_result((submission, index))
         if late:
             try:
-                await self._terminations.now(late.values(), _CANCELLED)
+                raise_first(await self._terminations.end(late.values(), _CANCELLED))
             except FarcallError as error:
                 _log.warning("cancelled tasks may still run: %s", error)
             for index in late:

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeAlias
 
 from farcall.backends.base import Backend, raise_first
 from farcall.engine.tracker import Tracker
@@ -25,19 +26,23 @@ _LEAVING_S = 5.0
 """For so long after a second Ctrl-C no job is waited for."""
 
 
+Refused: TypeAlias = dict[str, ServiceError]
+"""Jobs that could not be ended, with why."""
+
+
 @dataclass
 class _Doomed:
     """Jobs that are named within a moment, to be ended with one request.
 
     Attributes:
         timer: Sends it.
-        sent: Is done when it was answered.
+        sent: What came of it.
         job_ids: The jobs.
         is_left: Whether an owner goes away, who is told how many there are.
     """
 
     timer: asyncio.TimerHandle
-    sent: asyncio.Future[None]
+    sent: asyncio.Future[Refused]
     job_ids: dict[str, None] = field(default_factory=dict)
     is_left: bool = False
 
@@ -56,52 +61,39 @@ class Terminations:
     def __init__(self, backend: Backend, tracker: Tracker) -> None:
         self._backend = backend
         self._tracker = tracker
-        self._requests: set[asyncio.Future[None]] = set()
+        self._requests: set[asyncio.Future[Refused]] = set()
         self._unended: dict[str, set[int]] = {}  # of arrays, children whose end is not known
         self._doomed: dict[str, _Doomed] = {}
         self._asked: dict[str, str] = {}  # by ID, why it is to be ended, until Batch has answered
         self._interrupts = Interrupts(self._abandon)
         self._abandoned_at = -math.inf
 
-    async def now(self, job_ids: Iterable[str], reason: str) -> None:
+    async def end(
+        self, job_ids: Collection[str], reason: str, *, together: bool = False
+    ) -> dict[str, ServiceError]:
         """End jobs, and look soon at what came of it.
 
         An array is ended as a whole where all of its children that have not ended are named.
 
         Args:
             job_ids: The jobs' IDs.
-            reason: Kept by Batch.
+            reason: Kept by the backend.
+            together: Whether others that are named within a moment, with the same reason, are
+                ended with the same request.
+
+        Returns:
+            Those of the jobs that could not be ended, with why.
 
         Raises:
-            ServiceError: Batch refused a call.
+            ServiceError: The backend could not be asked.
         """
-        await _answered(self._send(job_ids, reason))
-
-    async def each(self, job_ids: Iterable[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs as `now` does; return those that Batch refused to end, with why.
-
-        Args:
-            job_ids: The jobs' IDs.
-            reason: Kept by Batch.
-        """
-        refused: dict[str, ServiceError] = {}
-        await _answered(self._send(job_ids, reason, refused))
-        return refused
-
-    async def soon(self, job_id: str, reason: str) -> None:
-        """End a job as `now` does, together with others that are named within a moment.
-
-        Args:
-            job_id: The job's ID.
-            reason: Kept by Batch; others with another reason are ended apart.
-
-        Raises:
-            ServiceError: Batch refused a call.
-        """
-        await _answered(self._doom(job_id, reason).sent)
+        sent = self._doom(job_ids, reason).sent if together else self._send(job_ids, reason)
+        refused = await _answered(sent)
+        why = {job_id: refused.get(job_id) or refused.get(_parent(job_id)) for job_id in job_ids}
+        return {job_id: error for job_id, error in why.items() if error is not None}
 
     async def leave(self, job_ids: Iterable[str], tasks: int, reason: str) -> None:
-        """End jobs as `now` does, for one who goes away; say so, and whatever goes wrong.
+        """End jobs for one who goes away; say so, and whatever goes wrong.
 
         Args:
             job_ids: The jobs' IDs.
@@ -116,24 +108,23 @@ class Terminations:
         _log.warning("ending %s (%s); Ctrl-C leaves at once", what, reason)
         try:
             with self._interrupts:
-                await self.now(left, reason)
+                raise_first(await self.end(left, reason))
         except FarcallError as error:  # why they are left matters more
             _log.warning("they may still run: %s", error)
         else:
             _log.warning("ended %s", what)
 
     async def leave_one(self, job_id: str, reason: str) -> None:
-        """End a job as `soon` does, for one who goes away, and whatever goes wrong.
+        """End a job for one who goes away, together with others, and whatever goes wrong.
 
         Args:
             job_id: The job's ID.
             reason: Kept by Batch.
         """
-        doomed = self._doom(job_id, reason)
-        doomed.is_left = True
+        self._doom([job_id], reason).is_left = True
         try:
             with self._interrupts:
-                await _answered(doomed.sent)
+                raise_first(await self.end([job_id], reason, together=True))
         except FarcallError as error:  # why it is left matters more
             _log.warning("%s may still run: %s", job_id, error)
 
@@ -175,13 +166,13 @@ class Terminations:
     def _is_abandoned(self) -> bool:
         return time.monotonic() - self._abandoned_at < _LEAVING_S
 
-    def _doom(self, job_id: str, reason: str) -> _Doomed:
+    def _doom(self, job_ids: Iterable[str], reason: str) -> _Doomed:
         doomed = self._doomed.get(reason)
         if doomed is None:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(_TOGETHER_S, self._send_doomed, reason)
             doomed = self._doomed[reason] = _Doomed(timer, loop.create_future())
-        doomed.job_ids[job_id] = None
+        doomed.job_ids.update(dict.fromkeys(job_ids))
         return doomed
 
     def _send_doomed(self, reason: str) -> None:
@@ -198,45 +189,35 @@ class Terminations:
         if doomed.is_left and count > 1:
             _log.warning("ending %d tasks (%s); Ctrl-C leaves at once", count, reason)
 
-    def _send(
-        self,
-        job_ids: Iterable[str],
-        reason: str,
-        refused: dict[str, ServiceError] | None = None,
-    ) -> asyncio.Future[None]:
-        """Send what ends jobs; where nothing takes what is refused, that is an error."""
+    def _send(self, job_ids: Iterable[str], reason: str) -> asyncio.Future[Refused]:
         wanted = self._in_few(job_ids)
         self._asked.update(dict.fromkeys(wanted, reason))
-        sent = asyncio.ensure_future(self._terminate(wanted, reason, refused))
+        sent = asyncio.ensure_future(self._terminate(wanted, reason))
         self._requests.add(sent)
         sent.add_done_callback(self._requests.discard)
         return sent
 
-    async def _terminate(
-        self, job_ids: list[str], reason: str, refused: dict[str, ServiceError] | None
-    ) -> None:
+    async def _terminate(self, job_ids: list[str], reason: str) -> Refused:
         groups = iter(job_ids)
         requests = []
         while group := list(islice(groups, _ANSWERED_TOGETHER)):
-            requests.append(self._terminate_group(group, reason, refused))
-        for error in await asyncio.gather(*requests, return_exceptions=True):
-            if error is not None:
-                raise error
+            requests.append(self._terminate_group(group, reason))
+        refused: Refused = {}
+        for found in await asyncio.gather(*requests, return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+            refused |= found
+        return refused
 
-    async def _terminate_group(
-        self, job_ids: list[str], reason: str, refused: dict[str, ServiceError] | None
-    ) -> None:
+    async def _terminate_group(self, job_ids: list[str], reason: str) -> Refused:
         try:
-            found = await self._backend.terminate(job_ids, reason)
+            refused = await self._backend.terminate(job_ids, reason)
         except Exception:
             self._note_answered(job_ids)  # whoever waits is told
             raise
         self._note_answered(job_ids)
-        if refused is not None:
-            refused |= found
-        else:
-            raise_first(found)
         self._tracker.hurry(job_ids)
+        return refused
 
     def _note_answered(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
@@ -253,7 +234,7 @@ class Terminations:
         """Name arrays as a whole instead of all of their children that have not ended."""
         children: dict[str, dict[str, None]] = {}
         for job_id in job_ids:
-            children.setdefault(job_id.partition(":")[0], {})[job_id] = None
+            children.setdefault(_parent(job_id), {})[job_id] = None
         wanted: list[str] = []
         for parent, ids in children.items():
             left = self._unended.get(parent)
@@ -263,25 +244,32 @@ class Terminations:
         return wanted
 
 
-async def _answered(sent: asyncio.Future[None]) -> None:
+def _parent(job_id: str) -> str:
+    """Return the array that a child belongs to; of another job its own ID."""
+    return job_id.partition(":")[0]
+
+
+async def _answered(sent: asyncio.Future[Refused]) -> Refused:
     """Wait for the answer to a request that goes on without the one who waits."""
     try:
-        await asyncio.shield(sent)
+        return await asyncio.shield(sent)
     except asyncio.CancelledError:
         sent.add_done_callback(_tell_failure)
         raise
 
 
-def _tell_failure(sent: asyncio.Future[None]) -> None:
-    error = None if sent.cancelled() else sent.exception()
+def _tell_failure(sent: asyncio.Future[Refused]) -> None:
+    if sent.cancelled():
+        return
+    error = sent.exception() or next(iter(sent.result().values()), None)
     if error is not None:
         _log.warning("jobs that were to be ended may still run: %s", error)
 
 
-def _copy(request: asyncio.Future[None], to: asyncio.Future[None]) -> None:
+def _copy(request: asyncio.Future[Refused], to: asyncio.Future[Refused]) -> None:
     if request.cancelled():
         to.cancel()
     elif error := request.exception():
         to.set_exception(error)
     else:
-        to.set_result(None)
+        to.set_result(request.result())

@@ -165,7 +165,7 @@ async def _cancel(
     left = {job_id: each for job_id, each in ours.items() if not each.detail.status.is_final}
     wanted = await _in_few(session, named=ours, left=left)
     refused, untold = await asyncio.gather(
-        session.terminations.each(wanted, reason),
+        session.terminations.end(wanted, reason),
         _tell(companion, session, left, whole),
     )
     try:

@@ -51,7 +51,7 @@ class Opened:
         self.tracker = SimpleNamespace(
             watch=self._watch, unwatch=self._unwatch, latest=lambda _: None, trouble=Trouble()
         )
-        self.terminations = SimpleNamespace(leave=self._leave, now=self._now)
+        self.terminations = SimpleNamespace(leave=self._leave, end=self._end)
         self.threads = SimpleNamespace(run=self._in_thread)
         self.fetcher = self.cleaner = self
 
@@ -113,8 +113,9 @@ class Opened:
     async def _leave(self, job_ids, tasks, reason):
         self.ended.append((job_ids, tasks, reason))
 
-    async def _now(self, job_ids, reason):
+    async def _end(self, job_ids, reason):
         self.ended.append((job_ids, reason))
+        return {}
 
 
 @pytest.fixture

@@ -60,8 +60,9 @@ class Account:
     async def leave_one(self, job_id, reason):
         self.log.append(("terminate", [job_id]))
 
-    async def now(self, job_ids, reason):
+    async def end(self, job_ids, reason):
         self.log.append(("terminate", list(job_ids)))
+        return {}
 
     def note_children(self, submission): ...
 

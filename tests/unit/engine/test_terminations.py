@@ -47,7 +47,7 @@ def ended(client):
 
 
 async def test_jobs_are_ended_and_looked_for(terminations, client, tracker):
-    await terminations.now(["x", "y", "x"], "enough")
+    await terminations.end(["x", "y", "x"], "enough")
     assert ended(client) == ["x", "y"]
     assert tracker.told == ["x", "y"]
 
@@ -57,14 +57,14 @@ async def test_each_job_that_is_refused_is_told(terminations, client):
         return refusal("AccessDenied", 403) if jobId == "y" else {}
 
     client.terminate_job = Client(terminate_job=terminate).terminate_job
-    refused = await terminations.each(["x", "y", "z"], "enough")
+    refused = await terminations.end(["x", "y", "z"], "enough")
     assert list(refused) == ["y"]
     assert refused["y"].code == "AccessDenied"
 
 
 async def test_an_array_of_which_all_are_named_is_ended_with_one_call(terminations, client):
     terminations.note_children(ARRAY)
-    await terminations.now(["x", *CHILDREN], "enough")
+    await terminations.end(["x", *CHILDREN], "enough")
     assert ended(client) == ["x", "a"]
 
 
@@ -72,13 +72,13 @@ async def test_children_that_have_ended_need_not_be_named(terminations, client):
     terminations.note_children(ARRAY)
     terminations.note_end(ARRAY, 2)
     terminations.note_children(ARRAY)
-    await terminations.now([CHILDREN[3], CHILDREN[0], CHILDREN[1]], "enough")
+    await terminations.end([CHILDREN[3], CHILDREN[0], CHILDREN[1]], "enough")
     assert ended(client) == ["a"]
 
 
 async def test_a_child_that_is_left_out_lives_on(terminations, client):
     terminations.note_children(ARRAY)
-    await terminations.now(CHILDREN[1:], "enough")
+    await terminations.end(CHILDREN[1:], "enough")
     assert ended(client) == CHILDREN[1:]
 
 
@@ -86,20 +86,22 @@ async def test_the_last_child_is_ended_by_its_own_name(terminations, client):
     terminations.note_children(ARRAY)
     for index in range(3):
         terminations.note_end(ARRAY, index)
-    await terminations.now(CHILDREN[3:], "enough")
+    await terminations.end(CHILDREN[3:], "enough")
     assert ended(client) == CHILDREN[3:]
 
 
 async def test_children_of_an_array_that_is_not_known_are_ended_one_by_one(terminations, client):
-    await terminations.now(CHILDREN, "enough")
+    await terminations.end(CHILDREN, "enough")
     assert ended(client) == CHILDREN
 
 
 async def test_those_named_within_a_moment_are_ended_together(terminations, client):
     terminations.note_children(ARRAY)
-    await asyncio.gather(*(terminations.soon(child, "enough") for child in CHILDREN))
+    await asyncio.gather(
+        *(terminations.end([child], "enough", together=True) for child in CHILDREN)
+    )
     assert client.asked("terminate_job") == [{"jobId": "a", "reason": "farcall: enough"}]
-    await terminations.soon("x", "enough")
+    await terminations.end(["x"], "enough", together=True)
     assert ended(client) == ["a", "x"]
 
 
@@ -107,20 +109,26 @@ async def test_each_keeps_its_own_reason(terminations, client):
     terminations.note_children(ARRAY)
     reasons = ["one", "two", "one", "two"]
     pairs = zip(CHILDREN, reasons, strict=True)
-    await asyncio.gather(*(terminations.soon(child, reason) for child, reason in pairs))
+    await asyncio.gather(
+        *(terminations.end([child], reason, together=True) for child, reason in pairs)
+    )
     told = {call["jobId"]: call["reason"] for call in client.asked("terminate_job")}
     assert [told[child] for child in CHILDREN] == [f"farcall: {reason}" for reason in reasons]
 
 
 async def test_whoever_named_a_job_is_told_that_it_was_refused(terminations, client):
-    client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
-    asked = [terminations.soon("x", "enough"), terminations.soon("x", "enough")]
-    told = await asyncio.gather(*asked, return_exceptions=True)
-    assert [type(error) for error in told] == [ServiceError, ServiceError]
+    client.terminate_job = Client(
+        terminate_job=lambda jobId, **_: refusal("AccessDenied", 403) if jobId == "x" else {}  # noqa: N803
+    ).terminate_job
+    asked = [terminations.end([job_id], "enough", together=True) for job_id in "xxy"]
+    first, second, other = await asyncio.gather(*asked)
+    assert isinstance(first["x"], ServiceError)
+    assert first == second
+    assert other == {}
 
 
 async def test_a_request_outlives_the_wait_for_it(terminations, client):
-    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    waiting = asyncio.ensure_future(terminations.end(["x"], "enough", together=True))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -132,7 +140,7 @@ async def test_a_request_outlives_the_wait_for_it(terminations, client):
 
 
 async def test_what_the_end_of_the_event_loop_cuts_off_is_asked_for_again(terminations, client):
-    waiting = [asyncio.ensure_future(terminations.now([name], "enough")) for name in "xy"]
+    waiting = [asyncio.ensure_future(terminations.end([name], "enough")) for name in "xy"]
     await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()  # before its first step, as far as the requests go
@@ -144,7 +152,7 @@ async def test_what_the_end_of_the_event_loop_cuts_off_is_asked_for_again(termin
 
 
 async def test_what_waits_for_others_is_ended_before_the_clients_close(terminations, client):
-    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    waiting = asyncio.ensure_future(terminations.end(["x"], "enough", together=True))
     await asyncio.sleep(0)
     await terminations.settle()
     assert ended(client) == ["x"]
@@ -177,7 +185,7 @@ async def test_one_who_was_cancelled_is_not_told_by_another_error(terminations, 
 
 async def test_a_failure_that_nobody_waits_for_is_told(terminations, client, caplog):
     client.terminate_job = Client(terminate_job=[refusal("AccessDenied", 403)]).terminate_job
-    waiting = asyncio.ensure_future(terminations.soon("x", "enough"))
+    waiting = asyncio.ensure_future(terminations.end(["x"], "enough", together=True))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
