@@ -20,6 +20,8 @@ from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.backends.fake import StoreOperations
 from farcall.engine.session import session_for
+from farcall.local.runners import process
+from farcall.model.submission import Submission
 from farcall.testing import (
     Cancelled,
     Ending,
@@ -91,6 +93,31 @@ async def test_a_map_is_one_array(cloud, executor):
     (job,) = cloud.jobs
     assert job.array_size == 12
     assert job.status is JobStatus.SUCCEEDED
+
+
+async def test_a_job_has_ended_when_its_value_is_here(cloud, executor, monkeypatch):
+    """Its process ends a moment after it stored the outcome; here long after."""
+    ended = threading.Event()
+    wait = process._Attempt.wait
+
+    async def wait_long(self):
+        found = await wait(self)
+        await asyncio.to_thread(ended.wait)
+        return found
+
+    monkeypatch.setattr(process._Attempt, "wait", wait_long)
+    job = await executor.submit(double, 4)
+    session = await session_for(executor.settings)
+    submission, _ = Submission.of(await session.describe(job.id))
+    store = session.stores.of(submission.where.bucket)
+    key = submission.where.outcome_key(0)
+    try:
+        await until_async(lambda: store.get(key))
+        assert await store.list_outcomes(submission.where.root) == ([], "")
+    finally:
+        ended.set()
+    assert await job.result() == 8
+    assert cloud.jobs[0].status is JobStatus.SUCCEEDED
 
 
 async def test_a_job_has_result_output_and_state(cloud, executor):
