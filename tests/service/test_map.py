@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from farcall import (
     SettingsError,
     TaskNotPicklableError,
 )
+from farcall.backends.batch.backend import BatchBackend
 from farcall.engine.session import session_for
 from tests.support.patience import PATIENCE_S, until
 
@@ -99,11 +101,17 @@ async def test_results_come_as_they_end_with_what_is_to_be_known_of_them(
     assert all(result.wall_s is not None and result.cpu_s is not None for result in found)
 
 
+def arrays_of(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have arrays take so many tasks at most."""
+    few = replace(BatchBackend.capabilities, largest_array=most)
+    monkeypatch.setattr(BatchBackend, "capabilities", few)
+
+
 async def test_more_tasks_than_an_array_holds_become_several(
-    executor: BatchExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first runs while the later ones are still being read."""
-    monkeypatch.setattr("farcall.backends.batch.plan.LARGEST_ARRAY", 3)
+    arrays_of(3, monkeypatch)
     monkeypatch.setattr(
         "farcall.payload.pickling._TOGETHER", 1
     )  # tasks are pickled one after the other
@@ -120,10 +128,11 @@ async def test_more_tasks_than_an_array_holds_become_several(
             return str, (str(tmp_path),)
 
     arguments = [str(tmp_path)] * 12 + [Late()] * 2
-    sweep = executor.task(work).map(range(14), arguments, chunksize=2)
+    async with make_executor() as executor:
+        sweep = executor.task(work).map(range(14), arguments, chunksize=2)
 
-    assert await sweep == [10 * x for x in range(14)]
-    details = [await executor.attach(job_id).detail() for job_id in sweep.job_ids]
+        assert await sweep == [10 * x for x in range(14)]
+        details = [await executor.attach(job_id).detail() for job_id in sweep.job_ids]
     assert [detail.array_size for detail in details] == [3, 3, 0]
 
 
@@ -166,7 +175,7 @@ async def test_the_first_error_is_raised_and_ends_the_others(
 async def test_an_error_ends_every_array(
     make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farcall.backends.batch.plan.LARGEST_ARRAY", 2)
+    arrays_of(2, monkeypatch)
     async with make_executor() as executor:
         sweep = executor.task(sleep_longer_and_longer).map([0, 1, 1, 1, 1])
         with pytest.raises(RuntimeError, match="of the body"):

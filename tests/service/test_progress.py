@@ -19,11 +19,11 @@ from tests.support.patience import PATIENCE_S
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, dataclasses, sys, time
 import farcall
-import farcall.backends.batch.plan
+from farcall.backends.batch.backend import BatchBackend
 
-farcall.backends.batch.plan.LARGEST_ARRAY = 3
+BatchBackend.capabilities = dataclasses.replace(BatchBackend.capabilities, largest_array=3)
 
 def work(x):
     time.sleep(0.3)
