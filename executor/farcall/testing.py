@@ -24,13 +24,14 @@ The embedded AWS is the same by its own protocols, and `use_timing` shortens wai
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
-from farcall.backends.fake import (
+from farcall.backends.fake.backend import open_fake
+from farcall.backends.fake.platform import FakeCloud, FakePlatform
+from farcall.backends.fake.script import (
     Cancelled,
     Ending,
-    FakeCloud,
-    FakePlatform,
     Happening,
     HostLost,
     ImageFailed,
@@ -76,7 +77,7 @@ def fake_cloud() -> Iterator[FakeCloud]:
     """
     platform = FakePlatform()
     try:
-        with use_timing(Timing.fast()), opening(platform.open):
+        with use_timing(Timing.fast()), opening(functools.partial(open_fake, platform)):
             yield FakeCloud(platform)
     finally:
         platform.close()

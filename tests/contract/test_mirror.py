@@ -26,6 +26,9 @@ ELSEWHERE = {
     "storage/doctor": "cli/test_doctor.py",
     "operations/doctor/account": "cli/test_doctor.py",
     "backends/base": "contract/backends/test_backend.py",
+    "backends/fake/backend": "contract/backends/test_backend.py",
+    "backends/fake/bucket": "unit/storage/test_store.py",  # with a store in memory
+    "backends/fake/script": "unit/backends/fake/test_platform.py",
     "backends/batch/backend": "unit/engine/test_submitter.py",
     "backends/batch/doctor": "cli/test_doctor.py",
     "backends/batch/preflight": "service/test_preflight.py",

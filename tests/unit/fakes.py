@@ -18,7 +18,7 @@ from obstore.store import MemoryStore
 import farcall_runtime
 from farcall.backends.batch.backend import BatchBackend
 from farcall.backends.batch.preflight import Resources
-from farcall.backends.fake import StoreOperations
+from farcall.backends.fake.bucket import StoreOperations
 from farcall.model.endings import About
 from farcall.model.timing import Timing
 from farcall.payload import pickling, results, unpickling

@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 from farcall import Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
-from farcall.backends.fake import StoreOperations
+from farcall.backends.fake.bucket import StoreOperations
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.timing import Timing

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from obstore.store import MemoryStore
 
-from farcall.backends.fake import StoreOperations
+from farcall.backends.fake.bucket import StoreOperations
 from farcall.model.submission import Submission
 from farcall.storage import deletions as module
 from farcall.storage.store import Store

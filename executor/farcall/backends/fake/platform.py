@@ -1,11 +1,4 @@
-"""Fake backend: jobs that are processes of this machine, a bucket that is a folder, scripted ends.
-
-For tests of code that uses farcall, which get it by `farcall.testing`. It needs no server, no
-network and no account. What farcall does is all there: functions travel pickled, the container's
-side (`farcall_runtime`) runs them in a process of their own, and outcomes are signed and verified.
-What Batch does is kept in memory, and told in Batch's words: what a job asks for is checked as
-`farcall.backends.batch.documents` does, and why one ended is told by the tables of
-`farcall.backends.batch.endings`.
+"""Registry of the fake backend's jobs, and the event loop that runs them.
 
 Jobs outlive the session and the event loop that submitted them. So all that is known of them
 belongs to an event loop in a thread of its own.
@@ -18,7 +11,6 @@ import atexit
 import collections
 import concurrent.futures
 import functools
-import hashlib
 import logging
 import math
 import os
@@ -28,31 +20,22 @@ import tempfile
 import threading
 import uuid
 from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
     Callable,
-    Iterable,
-    Mapping,
-    Sequence,
 )
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar
 
-import obstore
-from obstore.exceptions import GenericError
-from obstore.store import LocalStore, MemoryStore, S3Store
-
-from farcall.aws.access import Access
-from farcall.aws.findings import OK, Finding
-from farcall.aws.paced_client import Meter, Ticket
-from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page
-from farcall.backends.base import Backend, Capabilities, JobSpec, Log, LogLine
+from farcall.backends.base import JobSpec, LogLine
 from farcall.backends.batch.describe import BatchJob
-from farcall.backends.batch.documents import LARGEST_ARRAY, job_request
+from farcall.backends.batch.documents import job_request
 from farcall.backends.batch.endings import EXITED
+from farcall.backends.fake.script import (
+    Ending,
+    Happening,
+    Script,
+)
 from farcall.local.batch import retries
 from farcall.local.batch.resources import Resources
 from farcall.local.batch.retries import RetryStrategy
@@ -63,13 +46,8 @@ from farcall.local.runners.runner import AttemptSpec, Running, StartError
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SubmissionError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
-from farcall.model.settings import Settings
-from farcall.model.timing import in_force
 from farcall_runtime import contract
 
-_JOBS_IN_PAGE, _CHILDREN_IN_PAGE, _KEYS_IN_PAGE = 100, 1000, 1000
-_DESCRIBED = 100
-_LOG_LINE_BYTES = 256 * 1024
 _STOP_GRACE_S = 30.0
 """From SIGTERM to SIGKILL, as on Batch."""
 
@@ -81,172 +59,13 @@ _log = logging.getLogger("farcall")
 T = TypeVar("T")
 
 
-# --- what can be scripted ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an attempt ends whose function does not run, in Batch's words.
-
-    Attributes:
-        status_reason: The attempt's ``statusReason``.
-        container_reason: The container's ``reason``; empty for none.
-        exit_code: The container's exit code; None where nobody could tell it.
-    """
-
-    status_reason: str = EXITED
-    container_reason: str = ""
-    exit_code: int | None = None
-
-    may_be_retried: ClassVar[bool] = True
-    was_started: ClassVar[bool] = True
-    is_by_somebody: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class HostLost(Ending):
-    """The machine goes away, as a reclaimed spot instance does: `farcall.HostLostError`."""
-
-    status_reason: str = "Host EC2 (instance i-0123456789abcdef0) terminated."
-
-
-@dataclass(frozen=True)
-class OutOfMemory(Ending):
-    """The container exceeds its memory: `farcall.OutOfMemoryError`."""
-
-    container_reason: str = "OutOfMemoryError: Container killed due to memory usage"
-    exit_code: int | None = 137
-
-
-@dataclass(frozen=True)
-class ImageFailed(Ending):
-    """The container is not started: `farcall.ImageError`."""
-
-    status_reason: str = "Task failed to start"
-    container_reason: str = "CannotPullContainerError: the image is not to be had"
-
-    was_started: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class TimedOut(Ending):
-    """The attempt exceeds ``time_limit``: `farcall.JobTimeoutError`. It is never retried."""
-
-    status_reason: str = "Job attempt duration exceeded timeout"
-    exit_code: int | None = 137
-
-    may_be_retried: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
-class OutcomeMissing(Ending):
-    """The job succeeds, and its outcome is gone: `farcall.OutcomeMissingError`."""
-
-    exit_code: int | None = 0
-
-
-@dataclass(frozen=True)
-class Cancelled(Ending):
-    """Somebody else ends the job: `farcall.JobCancelledError`. It is never retried.
-
-    Attributes:
-        status_reason: The reason that they gave.
-    """
-
-    status_reason: str = "ended by hand"
-    exit_code: int | None = 143
-
-    may_be_retried: ClassVar[bool] = False
-    is_by_somebody: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class Stuck:
-    """The job cannot be placed: `farcall.JobStuckError` after ``stuck_timeout_s``, if that is set.
-
-    Attributes:
-        reason: Batch's words on why, such as ``"MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"``.
-        for_s: Seconds after which it is placed after all; infinite for never.
-    """
-
-    reason: str = (
-        "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity requested"
-    )
-    for_s: float = math.inf
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The job is not accepted: `farcall.SubmissionError`, or `farcall.ServiceError` by its code.
-
-    Attributes:
-        message: What SubmitJob says.
-        code: ``"ClientException"`` for the job itself, ``"AccessDeniedException"`` for whoever
-            submits it.
-    """
-
-    message: str = "Job size must be less than 30 KiB"
-    code: str = _NOT_ACCEPTED
-
-
-@dataclass(frozen=True)
-class Throttled:
-    """SubmitJob is refused for coming too fast, and sent again: the job is late.
-
-    Attributes:
-        times: How often it is refused.
-    """
-
-    times: int = 1
-
-
-Happening: TypeAlias = Ending | Stuck | Refused | Throttled
-"""What can happen to a job."""
-
-
-@dataclass
-class _Script:
-    """What happens to one job: at its submission, while it waits, and to its first attempts."""
-
-    refused: Refused | None = None
-    throttled: int = 0
-    stuck: Stuck | None = None
-    endings: tuple[Ending, ...] = ()
-    task: int | None = None
-
-    @classmethod
-    def of(cls, happenings: Iterable[Happening], task: int | None) -> _Script:
-        script = cls(task=task)
-        for each in happenings:
-            if isinstance(each, Refused):
-                script.refused = each
-            elif isinstance(each, Throttled):
-                script.throttled += each.times
-            elif isinstance(each, Stuck):
-                script.stuck = each
-            elif isinstance(each, Ending):
-                script.endings += (each,)
-            else:
-                raise TypeError(
-                    f"{each!r} cannot happen to a job; HostLost(), Stuck() and others of "
-                    "farcall.testing can"
-                )
-        return script
-
-    def concerns(self, index: int) -> bool:
-        return self.task in (None, index)
-
-
-# --- jobs -------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class _Job:
     """A job that was accepted; of an array the parent."""
 
     job_id: str
     spec: JobSpec
-    script: _Script
+    script: Script
     strategy: RetryStrategy
     resources: Resources
     created_at: datetime
@@ -342,7 +161,7 @@ class _Task:
         )
 
 
-def _listed(detail: BatchJob) -> JobDetail:
+def listed(detail: BatchJob) -> JobDetail:
     """Return what a list tells: less than a description."""
     return replace(detail, environment={}, tags={}, tried=())
 
@@ -372,7 +191,7 @@ class FakePlatform:
     """
 
     def __init__(self) -> None:
-        self._scripts: collections.deque[_Script] = collections.deque()
+        self._scripts: collections.deque[Script] = collections.deque()
         self._jobs: dict[str, _Job] = {}
         self._names: dict[str, _Job] = {}
         self._logs: dict[str, _Output] = {}
@@ -393,13 +212,9 @@ class FakePlatform:
         )
         self._thread.start()
 
-    def script(self, script: _Script) -> None:
+    def script(self, script: Script) -> None:
         """Say what happens to a job to come."""
         self._scripts.append(script)
-
-    async def open(self, settings: Settings) -> tuple[Access, Backend]:
-        """Open a session's side of it."""
-        return _Access(self, settings.region), FakeBackend(self)
 
     def close(self) -> None:
         """End the jobs, and let go of the bucket."""
@@ -452,16 +267,16 @@ class FakePlatform:
             ServiceError: SubmitJob is refused otherwise.
         """
         self._refuse_closed("SubmitJob")
-        script = self._scripts[0] if self._scripts else _Script()
+        script = self._scripts[0] if self._scripts else Script()
         if script.throttled:
             script.throttled -= 1
-            raise _service_error("SubmitJob", "Too Many Requests", _THROTTLED, 429)
+            raise service_error("SubmitJob", "Too Many Requests", _THROTTLED, 429)
         if self._scripts:
             self._scripts.popleft()
         if script.refused is not None:
             said = script.refused
             if said.code != _NOT_ACCEPTED:
-                raise _service_error("SubmitJob", said.message, said.code, 403)
+                raise service_error("SubmitJob", said.message, said.code, 403)
             raise SubmissionError(
                 f"job {spec.name} was not accepted: SubmitJob: {said.message} ({said.code})"
             )
@@ -509,7 +324,7 @@ class FakePlatform:
 
     def _refuse_closed(self, operation: str) -> None:
         if self._is_closed:
-            raise _service_error(operation, "the fake cloud was closed", _NOT_ACCEPTED, 400)
+            raise service_error(operation, "the fake cloud was closed", _NOT_ACCEPTED, 400)
 
     def is_going(self, name: str, index: int) -> bool:
         """Tell whether a task has not ended, by its job's name; from any thread."""
@@ -645,7 +460,8 @@ class _Asked:
     resources: Resources
 
 
-def _request(spec: JobSpec) -> dict[str, Any]:
+def request_of(spec: JobSpec) -> dict[str, Any]:
+    """Write the SubmitJob request of a job, which is checked by that."""
     return job_request(
         spec.settings,
         name=spec.name,
@@ -656,7 +472,7 @@ def _request(spec: JobSpec) -> dict[str, Any]:
 
 
 def _asked(spec: JobSpec) -> _Asked:
-    request = _request(spec)
+    request = request_of(spec)
     wanted = {
         each["type"]: each["value"]
         for each in request["containerOverrides"]["resourceRequirements"]
@@ -665,7 +481,8 @@ def _asked(spec: JobSpec) -> _Asked:
     return _Asked(retries.parse(request["retryStrategy"]), resources)
 
 
-def _service_error(operation: str, message: str, code: str, status: int) -> ServiceError:
+def service_error(operation: str, message: str, code: str, status: int) -> ServiceError:
+    """Return a refusal as AWS's are told."""
     text = f"{operation}: {message} ({code})"
     return ServiceError(text, operation=operation, code=code, status=status, sent=False)
 
@@ -711,299 +528,4 @@ class FakeCloud:
         Raises:
             TypeError: Something else was given.
         """
-        self._platform.script(_Script.of(happenings, task))
-
-
-# --- what a session asks ----------------------------------------------------------------------
-
-
-class FakeBackend:
-    """One session's side of it; see `farcall.backends.base.Backend` for the methods.
-
-    Args:
-        platform: Where the jobs are.
-    """
-
-    name = "fake"
-    capabilities = Capabilities(
-        largest_array=LARGEST_ARRAY,
-        described_together=_DESCRIBED,
-        longest_log_line_bytes=_LOG_LINE_BYTES,
-    )
-
-    def __init__(self, platform: FakePlatform) -> None:
-        self._platform = platform
-        self.meter = Meter()
-
-    async def _ask(self, function: Callable[[], T]) -> T:
-        self.meter.note_sent()
-        return await asyncio.wrap_future(self._platform.call(function))
-
-    # --- before a job is paid for -------------------------------------------------------------
-
-    async def check(self, settings: Settings) -> None:
-        """Do nothing: whatever the options name is there."""
-
-    async def reach(self) -> list[Finding]:
-        """Tell that there is a cloud."""
-        return [Finding("backend", OK, "a fake one, in this process")]
-
-    def examine(
-        self, settings: Settings, *, answers: bool
-    ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
-        """Check nothing: whatever the options name is there."""
-        return {}
-
-    async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:
-        """Return the SubmitJob request that Batch would get."""
-        return {"SubmitJob": _request(job)}
-
-    # --- jobs ---------------------------------------------------------------------------------
-
-    async def prepare(self, job: JobSpec) -> None:
-        """See that the request is within Batch's limits."""
-        _request(job)
-
-    async def submit(self, job: JobSpec, ticket: Ticket) -> str:
-        """Hand a job over, and return its ID."""
-        ticket.note_sent()
-        try:
-            return await self._ask(functools.partial(self._platform.submit, job))
-        except SubmissionError:
-            ticket.note_refused()
-            raise
-        except ServiceError as error:
-            if error.code == _THROTTLED:
-                self.meter.note_throttled()
-            raise
-
-    async def find(self, name: str, queue: str) -> list[str]:
-        """Return the IDs of a queue's jobs of one name."""
-        return await self._ask(lambda: self._platform.find(name, queue))
-
-    async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
-        """Return what is known of jobs."""
-        wanted = list(job_ids)
-        found = await self._ask(lambda: {each: self._platform.describe(each) for each in wanted})
-        return {job_id: detail for job_id, detail in found.items() if detail is not None}
-
-    async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """End jobs; none is refused."""
-        wanted = list(job_ids)
-
-        def end() -> None:
-            for job_id in wanted:
-                self._platform.terminate(job_id, f"{OWN_REASON}{reason}")
-
-        await self._ask(end)
-        return {}
-
-    def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Do nothing: the cloud keeps the reasons."""
-
-    def unknown(self, job_id: str) -> str:
-        """Say that the cloud does not know a job."""
-        return f"the fake cloud does not know job {job_id}; did another one run it?"
-
-    # --- lists --------------------------------------------------------------------------------
-
-    async def list_jobs(
-        self, queue: str, since: datetime | None = None
-    ) -> AsyncGenerator[list[JobDetail], None]:
-        """Yield the jobs of a queue, in pages of up to 100."""
-
-        def look() -> list[JobDetail]:
-            return [_listed(job.detail()) for job in self._platform.jobs_of(queue)]
-
-        found = await self._ask(look)
-        if since is not None:
-            found = [job for job in found if job.created_at and job.created_at >= since]
-        for start in range(0, len(found), _JOBS_IN_PAGE):
-            yield found[start : start + _JOBS_IN_PAGE]
-
-    async def list_children(
-        self, job_id: str, status: JobStatus
-    ) -> AsyncIterator[list[JobDetail]]:
-        """Yield the children of an array that have a status, in pages of up to 1000."""
-
-        def look() -> list[JobDetail]:
-            job = self._platform.job(job_id)
-            children = job.tasks if job is not None and job.is_array else []
-            return [_listed(each.detail()) for each in children if each.status is status]
-
-        found = await self._ask(look)
-        for start in range(0, len(found), _CHILDREN_IN_PAGE):
-            yield found[start : start + _CHILDREN_IN_PAGE]
-
-    async def position(self, detail: JobDetail) -> int | None:
-        """Return the place of a RUNNABLE job in its queue."""
-        if detail.status is not JobStatus.RUNNABLE:
-            return None
-
-        def look() -> list[str]:
-            waiting = reversed(self._platform.jobs_of(detail.queue))
-            return [j.job_id for j in waiting if j.detail().status is JobStatus.RUNNABLE]
-
-        front = await self._ask(look)
-        return front.index(detail.job_id) + 1 if detail.job_id in front else None
-
-    # --- beside -------------------------------------------------------------------------------
-
-    def links(self, detail: JobDetail) -> dict[str, str]:
-        """Return nothing: it has no pages."""
-        return {}
-
-    def log(self, detail: JobDetail, stream: str) -> Log:
-        """Return what an attempt's container has written."""
-        return _FakeLog(functools.partial(self._ask, lambda: self._platform.log(stream)))
-
-    async def close(self) -> None:
-        """Do nothing: jobs go on."""
-
-
-class _FakeLog:
-    """The log of one attempt; see `farcall.backends.base.Log`."""
-
-    def __init__(self, look: Callable[[], Awaitable[list[LogLine] | None]]) -> None:
-        self._look = look
-        self._read = 0
-        self.exists: bool | None = None
-
-    async def read(self) -> AsyncIterator[list[LogLine]]:
-        lines = await self._lines()
-        if new := lines[self._read :]:
-            self._read = len(lines)
-            yield new
-
-    async def last(self, number: int) -> list[LogLine]:
-        return (await self._lines())[-number:] if number else []
-
-    async def _lines(self) -> list[LogLine]:
-        found = await self._look()
-        self.exists = found is not None
-        return list(found or ())
-
-
-class _Access:
-    """One session's buckets; see `farcall.aws.access.Access`."""
-
-    has_console = False
-    overruled = ""
-
-    def __init__(self, platform: FakePlatform, region: str) -> None:
-        self._platform = platform
-        self.region = region
-        self.s3_endpoint = platform.url
-        self.timing = in_force()
-
-    def store(self, bucket: str, *, sending: bool = False) -> S3Store:
-        return cast("S3Store", LocalStore.from_url(f"{self.s3_endpoint}/{bucket}", mkdir=True))
-
-    def operations(self, bucket: str) -> Operations:
-        return _Operations(cast("LocalStore", self.store(bucket)), self._platform)
-
-    def bucket_region(self, bucket: str) -> str:
-        return self.region
-
-    async def locate(self, bucket: str) -> bool:
-        return False
-
-    async def account(self) -> str:
-        return "000000000000"
-
-    async def close(self) -> None: ...
-
-
-class StoreOperations:
-    """Asks one of obstore's own stores as S3 is asked; see `farcall.aws.s3.Operations`.
-
-    Args:
-        store: The store.
-    """
-
-    def __init__(self, store: LocalStore | MemoryStore) -> None:
-        self._store = store
-        self._uploads: dict[str, dict[int, bytes]] = {}
-
-    async def page(
-        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
-    ) -> Page:
-        """Return a page of up to 1000 keys, or all folders."""
-        if delimiter:
-            level = await self._store.list_with_delimiter_async(prefix)
-            return Page([], sorted(f"{each}/" for each in level["common_prefixes"]), "")
-        found = await self._below(prefix)
-        found = sorted(each for each in found if each.key > (token or after))
-        page = found[:_KEYS_IN_PAGE]
-        return Page(page, [], page[-1].key if len(found) > len(page) else "")
-
-    async def _below(self, prefix: str) -> list[Listed]:
-        # Not by `list`, which waits for a store in memory with the interpreter's lock in its
-        # hand: one of obstore's threads may have the store's and wait for the interpreter's.
-        level = await self._store.list_with_delimiter_async(prefix)
-        found = [
-            Listed(each["path"], each["size"], _as_s3_tells(each["last_modified"]))
-            for each in level["objects"]
-        ]
-        for folder in level["common_prefixes"]:
-            found += await self._below(folder)
-        return found
-
-    async def begin_upload(self, key: str) -> str:
-        """Begin an upload."""
-        upload = secrets.token_hex(8)
-        self._uploads[upload] = {}
-        return upload
-
-    async def upload_part(
-        self, key: str, upload: str, number: int, data: bytes, digest: str
-    ) -> str:
-        """Keep a part."""
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise GenericError("status 400: <Code>XAmzContentSHA256Mismatch</Code>")
-        self._parts(upload)[number] = bytes(data)
-        return f"{upload}-{number}"
-
-    async def complete_upload(self, key: str, upload: str, parts: Sequence[str]) -> None:
-        """Make an object of all parts."""
-        sent = self._parts(upload)
-        if list(parts) != [f"{upload}-{number}" for number in sorted(sent)]:
-            raise GenericError("status 400: <Code>InvalidPart</Code>")
-        await obstore.put_async(self._store, key, [sent[number] for number in sorted(sent)])
-        del self._uploads[upload]
-
-    async def abort_upload(self, key: str, upload: str) -> None:
-        """Forget the parts."""
-        self._parts(upload)
-        del self._uploads[upload]
-
-    def _parts(self, upload: str) -> dict[int, bytes]:
-        if upload not in self._uploads:
-            raise GenericError(f"status 404: <Code>{NO_UPLOAD}</Code>")
-        return self._uploads[upload]
-
-
-class _Operations(StoreOperations):
-    """Lists no outcome before its task has ended: who has a value finds its job at its end."""
-
-    def __init__(self, store: LocalStore, platform: FakePlatform) -> None:
-        super().__init__(store)
-        self._platform = platform
-
-    async def page(
-        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
-    ) -> Page:
-        page = await super().page(prefix, after=after, delimiter=delimiter, token=token)
-        there = [each for each in page.objects if not self._is_early(each.key)]
-        return page._replace(objects=there)
-
-    def _is_early(self, key: str) -> bool:
-        _, is_outcome, place = key.rpartition("/outcomes/")
-        bundle, _, index = place.partition("/")
-        return bool(
-            is_outcome and index.isdecimal() and self._platform.is_going(bundle, int(index))
-        )
-
-
-def _as_s3_tells(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
+        self._platform.script(Script.of(happenings, task))

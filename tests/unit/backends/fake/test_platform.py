@@ -18,7 +18,7 @@ import farcall
 from farcall import BatchExecutor, JobStatus, Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
-from farcall.backends.fake import StoreOperations
+from farcall.backends.fake.bucket import StoreOperations
 from farcall.engine.session import session_for
 from farcall.local.runners import process
 from farcall.model.submission import Submission

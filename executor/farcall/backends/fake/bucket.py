@@ -1,0 +1,152 @@
+"""Buckets of the fake: folders, and what asks of them as S3 is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import (
+    Sequence,
+)
+from datetime import datetime
+from typing import cast
+
+import obstore
+from obstore.exceptions import GenericError
+from obstore.store import LocalStore, MemoryStore, S3Store
+
+from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page
+from farcall.backends.fake.platform import FakePlatform
+from farcall.model.timing import in_force
+
+_KEYS_IN_PAGE = 1000
+
+
+class FakeAccess:
+    """One session's buckets; see `farcall.aws.access.Access`."""
+
+    has_console = False
+    overruled = ""
+
+    def __init__(self, platform: FakePlatform, region: str) -> None:
+        self._platform = platform
+        self.region = region
+        self.s3_endpoint = platform.url
+        self.timing = in_force()
+
+    def store(self, bucket: str, *, sending: bool = False) -> S3Store:
+        """Open the folder that is a bucket."""
+        return cast("S3Store", LocalStore.from_url(f"{self.s3_endpoint}/{bucket}", mkdir=True))
+
+    def operations(self, bucket: str) -> Operations:
+        """Return what asks of a bucket what obstore does not."""
+        return _Operations(cast("LocalStore", self.store(bucket)), self._platform)
+
+    def bucket_region(self, bucket: str) -> str:
+        """Return the region in force."""
+        return self.region
+
+    async def locate(self, bucket: str) -> bool:
+        """Do nothing: every bucket is where the jobs are."""
+        return False
+
+    async def account(self) -> str:
+        """Return an ID that no account has."""
+        return "000000000000"
+
+    async def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class StoreOperations:
+    """Asks one of obstore's own stores as S3 is asked; see `farcall.aws.s3.Operations`.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: LocalStore | MemoryStore) -> None:
+        self._store = store
+        self._uploads: dict[str, dict[int, bytes]] = {}
+
+    async def page(
+        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
+    ) -> Page:
+        """Return a page of up to 1000 keys, or all folders."""
+        if delimiter:
+            level = await self._store.list_with_delimiter_async(prefix)
+            return Page([], sorted(f"{each}/" for each in level["common_prefixes"]), "")
+        found = await self._below(prefix)
+        found = sorted(each for each in found if each.key > (token or after))
+        page = found[:_KEYS_IN_PAGE]
+        return Page(page, [], page[-1].key if len(found) > len(page) else "")
+
+    async def _below(self, prefix: str) -> list[Listed]:
+        # Not by `list`, which waits for a store in memory with the interpreter's lock in its
+        # hand: one of obstore's threads may have the store's and wait for the interpreter's.
+        level = await self._store.list_with_delimiter_async(prefix)
+        found = [
+            Listed(each["path"], each["size"], _as_s3_tells(each["last_modified"]))
+            for each in level["objects"]
+        ]
+        for folder in level["common_prefixes"]:
+            found += await self._below(folder)
+        return found
+
+    async def begin_upload(self, key: str) -> str:
+        """Begin an upload."""
+        upload = secrets.token_hex(8)
+        self._uploads[upload] = {}
+        return upload
+
+    async def upload_part(
+        self, key: str, upload: str, number: int, data: bytes, digest: str
+    ) -> str:
+        """Keep a part."""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise GenericError("status 400: <Code>XAmzContentSHA256Mismatch</Code>")
+        self._parts(upload)[number] = bytes(data)
+        return f"{upload}-{number}"
+
+    async def complete_upload(self, key: str, upload: str, parts: Sequence[str]) -> None:
+        """Make an object of all parts."""
+        sent = self._parts(upload)
+        if list(parts) != [f"{upload}-{number}" for number in sorted(sent)]:
+            raise GenericError("status 400: <Code>InvalidPart</Code>")
+        await obstore.put_async(self._store, key, [sent[number] for number in sorted(sent)])
+        del self._uploads[upload]
+
+    async def abort_upload(self, key: str, upload: str) -> None:
+        """Forget the parts."""
+        self._parts(upload)
+        del self._uploads[upload]
+
+    def _parts(self, upload: str) -> dict[int, bytes]:
+        if upload not in self._uploads:
+            raise GenericError(f"status 404: <Code>{NO_UPLOAD}</Code>")
+        return self._uploads[upload]
+
+
+class _Operations(StoreOperations):
+    """Lists no outcome before its task has ended: who has a value finds its job at its end."""
+
+    def __init__(self, store: LocalStore, platform: FakePlatform) -> None:
+        super().__init__(store)
+        self._platform = platform
+
+    async def page(
+        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
+    ) -> Page:
+        page = await super().page(prefix, after=after, delimiter=delimiter, token=token)
+        there = [each for each in page.objects if not self._is_early(each.key)]
+        return page._replace(objects=there)
+
+    def _is_early(self, key: str) -> bool:
+        _, is_outcome, place = key.rpartition("/outcomes/")
+        bundle, _, index = place.partition("/")
+        return bool(
+            is_outcome and index.isdecimal() and self._platform.is_going(bundle, int(index))
+        )
+
+
+def _as_s3_tells(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,169 @@
+"""Scripted endings: what a test says happens to a job, in place of its function or before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import (
+    Iterable,
+)
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from farcall.backends.batch.endings import EXITED
+
+_NOT_ACCEPTED = "ClientException"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ends whose function does not run, in Batch's words.
+
+    Attributes:
+        status_reason: The attempt's ``statusReason``.
+        container_reason: The container's ``reason``; empty for none.
+        exit_code: The container's exit code; None where nobody could tell it.
+    """
+
+    status_reason: str = EXITED
+    container_reason: str = ""
+    exit_code: int | None = None
+
+    may_be_retried: ClassVar[bool] = True
+    was_started: ClassVar[bool] = True
+    is_by_somebody: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class HostLost(Ending):
+    """The machine goes away, as a reclaimed spot instance does: `farcall.HostLostError`."""
+
+    status_reason: str = "Host EC2 (instance i-0123456789abcdef0) terminated."
+
+
+@dataclass(frozen=True)
+class OutOfMemory(Ending):
+    """The container exceeds its memory: `farcall.OutOfMemoryError`."""
+
+    container_reason: str = "OutOfMemoryError: Container killed due to memory usage"
+    exit_code: int | None = 137
+
+
+@dataclass(frozen=True)
+class ImageFailed(Ending):
+    """The container is not started: `farcall.ImageError`."""
+
+    status_reason: str = "Task failed to start"
+    container_reason: str = "CannotPullContainerError: the image is not to be had"
+
+    was_started: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class TimedOut(Ending):
+    """The attempt exceeds ``time_limit``: `farcall.JobTimeoutError`. It is never retried."""
+
+    status_reason: str = "Job attempt duration exceeded timeout"
+    exit_code: int | None = 137
+
+    may_be_retried: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class OutcomeMissing(Ending):
+    """The job succeeds, and its outcome is gone: `farcall.OutcomeMissingError`."""
+
+    exit_code: int | None = 0
+
+
+@dataclass(frozen=True)
+class Cancelled(Ending):
+    """Somebody else ends the job: `farcall.JobCancelledError`. It is never retried.
+
+    Attributes:
+        status_reason: The reason that they gave.
+    """
+
+    status_reason: str = "ended by hand"
+    exit_code: int | None = 143
+
+    may_be_retried: ClassVar[bool] = False
+    is_by_somebody: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """The job cannot be placed: `farcall.JobStuckError` after ``stuck_timeout_s``, if that is set.
+
+    Attributes:
+        reason: Batch's words on why, such as ``"MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"``.
+        for_s: Seconds after which it is placed after all; infinite for never.
+    """
+
+    reason: str = (
+        "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity requested"
+    )
+    for_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The job is not accepted: `farcall.SubmissionError`, or `farcall.ServiceError` by its code.
+
+    Attributes:
+        message: What SubmitJob says.
+        code: ``"ClientException"`` for the job itself, ``"AccessDeniedException"`` for whoever
+            submits it.
+    """
+
+    message: str = "Job size must be less than 30 KiB"
+    code: str = _NOT_ACCEPTED
+
+
+@dataclass(frozen=True)
+class Throttled:
+    """SubmitJob is refused for coming too fast, and sent again: the job is late.
+
+    Attributes:
+        times: How often it is refused.
+    """
+
+    times: int = 1
+
+
+Happening: TypeAlias = Ending | Stuck | Refused | Throttled
+"""What can happen to a job."""
+
+
+@dataclass
+class Script:
+    """What happens to one job: at its submission, while it waits, and to its first attempts."""
+
+    refused: Refused | None = None
+    throttled: int = 0
+    stuck: Stuck | None = None
+    endings: tuple[Ending, ...] = ()
+    task: int | None = None
+
+    @classmethod
+    def of(cls, happenings: Iterable[Happening], task: int | None) -> Script:
+        """Put together what happens; see `FakeCloud.next_job`."""
+        script = cls(task=task)
+        for each in happenings:
+            if isinstance(each, Refused):
+                script.refused = each
+            elif isinstance(each, Throttled):
+                script.throttled += each.times
+            elif isinstance(each, Stuck):
+                script.stuck = each
+            elif isinstance(each, Ending):
+                script.endings += (each,)
+            else:
+                raise TypeError(
+                    f"{each!r} cannot happen to a job; HostLost(), Stuck() and others of "
+                    "farcall.testing can"
+                )
+        return script
+
+    def concerns(self, index: int) -> bool:
+        """Tell whether it happens to a task of the job."""
+        return self.task in (None, index)
