@@ -291,7 +291,7 @@ async def test_a_job_that_shows_at_the_last_look_has_its_bundle(
         with pytest.raises(FarcallError, match="not known|has begun"):
             await looking
     assert len(looks) == 2
-    await (await session_for(executor.settings)).store(bucket.name).flush()
+    await (await session_for(executor.settings)).stores.of(bucket.name).flush()
     there = [each.key for each in bucket.objects.filter(Prefix="farcall/v1/killed/bundles/work-")]
     assert [key for key in there if end in key] == ([] if end == "gone" else [where.bundle_key])
 

@@ -216,7 +216,6 @@ async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
         watcher.show(executor.with_options(vcpu=2), Settings(**executor.settings.model_dump()))
 
 
-@pytest.mark.usefixtures("quick_looks")
 async def test_nothing_secret_shows_where_submissions_fail(
     watcher: Watcher, aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
 ) -> None:
