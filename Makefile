@@ -47,8 +47,8 @@ demo-covalent: $(VENV)/demo-covalent
 
 test: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
-	@echo "make test-all runs the slow ones, too, which were left out: demos, installations, gigabytes, chaos,"
-	@echo "servers that are killed and started again"
+	@echo "make test-all runs the slow ones, too, which were left out: Covalent's server, browsers, demos,"
+	@echo "installations, gigabytes, chaos"
 
 test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)

@@ -84,6 +84,18 @@ def _import() -> CovalentServer | None:
 _COVALENT = _import()
 
 
+_SERVERS = {"server", "new_server", "dispatch", "wait", "run"}
+"""Fixtures that start one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what asks for Covalent's server as slow: that one computes all the while."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and _SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Have Covalent's client pickle a test module by value: the job has no tests to import."""

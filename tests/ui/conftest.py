@@ -40,6 +40,14 @@ def pytest_pycollect_makemodule(
     return Absent.because(_FOUND.stderr.strip(), module_path, parent)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what asks for a browser as slow: that one computes all the while."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[farcall.local.LocalAWS]:
     with farcall.local.start(cpus=8) as aws:

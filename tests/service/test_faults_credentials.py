@@ -1,0 +1,50 @@
+"""Credentials that cannot be had, and whoever waits is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor
+from farcall.testing import Timing, use_timing
+from tests.service.lasting import IMPATIENT, answering_within, check
+from tests.service.operations import Way, ask, call, outcome_of
+from tests.support.proxy import Fault, Proxy
+from tests.support.signing import session
+
+pytestmark = IMPATIENT
+
+
+@pytest.mark.parametrize("kind", ["error", "lost", "denied", "page", "hang"])
+@pytest.mark.parametrize("way", [call, ask])
+async def test_credentials_that_cannot_be_had_are_told(
+    aws: farcall.local.LocalAWS,
+    make_executor: Callable[..., BatchExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kind: Fault,
+    way: Way,
+    timing: Timing,
+) -> None:
+    """They are fetched when the session opens, and, so soon will they expire, for each call."""
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
+    role = aws.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
+    keys = {**session(aws.environment, role), "Expiration": soon}
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with Proxy(aws.endpoint_url) as proxy:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{proxy.url}/credentials")
+        proxy.lasting["credentials *"] = (200, keys)
+
+        def spoil() -> None:
+            proxy.lasting["credentials *"] = kind
+
+        executor = make_executor(endpoint_url=proxy.url)
+        with use_timing(answering_within(timing, 3) if kind == "hang" else timing):
+            came = await outcome_of(way(executor, spoil, tmp_path / "go"))
+        assert proxy.injected[f"credentials GET {kind}"]
+    check(came, "", str(kind))

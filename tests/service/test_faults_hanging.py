@@ -1,0 +1,45 @@
+"""Every operation gets no answer, and whoever waits is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, ServiceError
+from farcall.testing import Timing, use_timing
+from tests.service.lasting import IMPATIENT, answering_within, check
+from tests.service.operations import Meeting, Way, each_operation
+
+pytestmark = IMPATIENT
+
+
+@pytest.fixture
+def meeting(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> Meeting:
+    return Meeting(aws, make_executor, tmp_path)
+
+
+@each_operation
+async def test_an_answer_that_never_comes_ends_in_a_value_or_in_words(
+    meeting: Meeting,
+    pattern: str,
+    operation: str,
+    way: Way,
+    timing: Timing,
+) -> None:
+    for seconds in (3, 10, 30):
+        with use_timing(answering_within(timing, seconds)):
+            proxy, came = await meeting.of(way, pattern, operation, "hang", None)
+        if sum(proxy.injected.values()) and is_about(came, operation):
+            break  # else it was another answer that a busy machine did not give in time
+    assert sum(proxy.injected.values()), came
+    check(came, operation, "hang")
+
+
+def is_about(came: Any, operation: str) -> bool:
+    return not isinstance(came, ServiceError) or operation in str(came)
