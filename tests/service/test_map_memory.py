@@ -6,7 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import farcall.local
 from farcall import BatchExecutor
 from farcall.engine.session import session_for
 from farcall.storage.store import Store
+from tests.support.timing import STREAM_S
 
 MEGABYTE = 1 << 20
 
@@ -135,8 +136,18 @@ async def test_a_value_of_its_own_waits_for_room_before_it_is_fetched(
     assert taken == 3
 
 
+@pytest.fixture
+def rarely_stored(aws: farcall.local.LocalAWS) -> Iterator[None]:
+    """Have output stored as seldom as on AWS, in as few chunks as that takes."""
+    aws.configure(stream_s=2.0)
+    yield
+    aws.configure(stream_s=STREAM_S)
+
+
 @pytest.mark.timing(window_bytes=10 * MEGABYTE)
-async def test_output_waits_for_room_too(make_executor: Callable[..., BatchExecutor]) -> None:
+async def test_output_waits_for_room_too(
+    make_executor: Callable[..., BatchExecutor], rarely_stored: None
+) -> None:
     """What a task has written lies in objects of its own, and may be more than its value."""
 
     def work(x: int) -> int:
