@@ -69,8 +69,9 @@ class Tracker:
             settings: The options it was made with.
             tell: Called once for each task, on the event loop.
             is_full: Asked before each look: while it is true the job's outcomes are not looked
-                for, because enough of those that were told of lie unfetched. It is asked four
-                times a second, so whoever fetches 4000 a second is kept busy by a limit of 1000.
+                for, because enough of those that were told of lie unfetched. It is asked at
+                least four times a second, so whoever fetches 4000 a second is kept busy by a limit
+                of 1000.
                 Who stops fetching says so by `unwatch`.
         """
         if self._is_closed:

@@ -7,13 +7,14 @@ out; nothing of it is imported here, because it brings moto with it.
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 #: What stands for "leave it as it is", where None means "no limit".
 UNCHANGED = -1.0
 
 
-class Controls:
+class Controls(abc.ABC):
     """The development calls, for whoever can reach the server."""
 
     def configure(
@@ -82,6 +83,6 @@ class Controls:
         """
         self._call("break_starts", {"reasons": list(reasons)})
 
+    @abc.abstractmethod
     def _call(self, name: str, document: dict[str, Any]) -> None:
         """Reach the server, in this process or by HTTP: each subclass has its own way."""
-        raise NotImplementedError

@@ -21,9 +21,9 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
         entry: The job, an array as a whole, or a child, as `Catalog.describe` found it.
 
     Returns:
-        - ``job``: see `records.job`.
+        - ``job``: see `json_view.job`.
         - ``explanation``: see `explain.Explanation`; ``usage``: what it used, or None.
-        - ``attempts``: those that have ended; see `records.attempt`.
+        - ``attempts``: those that have ended; see `json_view.attempt`.
         - ``position``: place in the queue, from 1; None where it is not among the first 100.
         - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3.
         - ``links``: addresses in the AWS console, where there is one: ``job``, ``queue``,
