@@ -1,12 +1,53 @@
-"""Run a Python function as an AWS Batch job and get its result back."""
+"""Run a Python function as an AWS Batch job and get its result back.
+
+    with farcall.BatchPoolExecutor(vcpu=2, memory=4) as pool:       # without async
+        ys = list(pool.map(simulate, range(1000)))
+
+    async with farcall.BatchExecutor(vcpu=2, memory=4) as executor:
+        y = await (await executor.submit(simulate, 3)).result()
+
+Calls:
+    BatchPoolExecutor   a concurrent.futures.Executor: submit, map, shutdown
+    BatchFuture         what its submit returns: result, cancel, job_id
+    BatchExecutor       for async code; its task decorates a function
+    Task                such a function: await simulate(3), .map, .starmap, .submit, .run
+    Sweep               what Task.map returns: to be awaited, or iterated by async for
+    Job                 what submit and attach give: result, status, logs, cancel
+    CallResult          value or error of one call, with output and time
+    Run, Recovered      the tasks of a client that is gone, found again
+    Settings            every option; see help(farcall.Settings)
+
+Commands in an image (BatchExecutor.command):
+    CommandJob, CommandResult, NodeLine         the job, how it ended, a line it wrote
+    Nodes, BindMount, EfsMount, Device, Ulimit  what its containers have
+
+What Batch says of a job: JobDetail, JobStatus
+
+Errors, below FarcallError; the function's own exception is raised as it is:
+    SettingsError       an option is wrong, or names what does not exist
+    UnknownError        there is no such job, workflow or run
+    ServiceError        AWS refused a call, or could not be reached
+    SubmissionError     Batch did not accept the job
+        TaskNotPicklableError, TaskTooLargeError
+    JobError            the job ended badly
+        TaskError, CommandError, JobTimeoutError, OutOfMemoryError, HostLostError, ImageError,
+        ChildKilledError, JobStuckError, JobCancelledError, JobLostError
+    OutcomeError        the job ended, and its answer cannot be used
+        OutcomeMissingError, IntegrityError, VersionMismatchError, ResultNotPicklableError
+
+farcall.testing helps to test code that uses it; farcall.joblib is a backend of joblib. The command
+line is `farcall --help`; without an account, `farcall local -- python script.py` runs a script.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from farcall.model.commands import BindMount, Device, EfsMount, Nodes, Ulimit
 from farcall.model.errors import (
     ChildKilledError,
+    CommandError,
     FarcallError,
     HostLostError,
     ImageError,
@@ -32,11 +73,15 @@ from farcall.model.errors import (
 from farcall.model.jobs import JobDetail, JobStatus
 
 if TYPE_CHECKING:
+    from farcall.client.command_job import CommandJob, CommandResult
     from farcall.client.executor import BatchExecutor
+    from farcall.client.future import BatchFuture
     from farcall.client.job import Job
+    from farcall.client.pool import BatchPoolExecutor
     from farcall.client.recovery import Recovered, Run
     from farcall.client.sweep import Sweep
     from farcall.client.task import Task
+    from farcall.engine.logs.node_poller import NodeLine
     from farcall.model.settings import Settings
     from farcall.payload.results import CallResult
 
@@ -44,8 +89,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchExecutor",
+    "BatchFuture",
+    "BatchPoolExecutor",
+    "BindMount",
     "CallResult",
     "ChildKilledError",
+    "CommandError",
+    "CommandJob",
+    "CommandResult",
+    "Device",
+    "EfsMount",
     "FarcallError",
     "HostLostError",
     "ImageError",
@@ -58,6 +111,8 @@ __all__ = [
     "JobStatus",
     "JobStuckError",
     "JobTimeoutError",
+    "NodeLine",
+    "Nodes",
     "OutOfMemoryError",
     "OutcomeError",
     "OutcomeMissingError",
@@ -73,13 +128,19 @@ __all__ = [
     "TaskError",
     "TaskNotPicklableError",
     "TaskTooLargeError",
+    "Ulimit",
     "UnknownError",
     "VersionMismatchError",
 ]
 
 _HOMES = {
     "BatchExecutor": "client.executor",
+    "BatchFuture": "client.future",
+    "BatchPoolExecutor": "client.pool",
+    "CommandJob": "client.command_job",
+    "CommandResult": "client.command_job",
     "Job": "client.job",
+    "NodeLine": "engine.logs.node_poller",
     "Recovered": "client.recovery",
     "Run": "client.recovery",
     "CallResult": "payload.results",

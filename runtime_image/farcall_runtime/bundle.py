@@ -23,7 +23,9 @@ from farcall_runtime.storage import (
 _FIRST_READ_BYTES = 64 * 1024
 """The first request brings the end of a bundle: all of a small one, of any the functions."""
 
-_LARGEST_OUTCOME_BYTES = 2 * SINGLE_PUT_BYTES
+LARGEST_OUTCOME_BYTES = 2 * SINGLE_PUT_BYTES
+"""More than any outcome has. Others may have put anything in its place."""
+
 _LARGEST_RECEIPT_BYTES = 64 * 1024
 _MOST_RECEIPTS = 100  # each client that takes some of a bundle's values writes one
 
@@ -48,6 +50,8 @@ class Assignment(NamedTuple):
         digest: SHA-256 of the bundle's index.
         key: Signs outcomes and chunks of output.
         array_index: Number of the array child; None where there is none, as of a plain job.
+        node: Index of this node of a job on several, of which the main one is 0.
+        nodes: How many there are.
         attempt: Number of the attempt, from 1.
         job_id: The Batch job's ID.
     """
@@ -58,14 +62,26 @@ class Assignment(NamedTuple):
     array_index: int | None
     attempt: int
     job_id: str
+    node: int = 0
+    nodes: int = 1
 
     def __repr__(self) -> str:
         return f"<Assignment {self.number} of {self.where.url}, attempt {self.attempt}>"
 
     @property
-    def number(self) -> int:
-        """Number of the task in the bundle."""
+    def entry(self) -> int:
+        """Number of the task in the bundle; all nodes of a job have the same."""
         return self.array_index or 0
+
+    @property
+    def number(self) -> int:
+        """Number under which this container stores what is its own: the task's, or the node's."""
+        return self.array_index or self.node
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the container that ends the job."""
+        return self.node == 0
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Assignment:
@@ -82,6 +98,7 @@ class Assignment(NamedTuple):
                 array_index=_number(contract.ENV_ARRAY_INDEX, environment, 0),
                 attempt=_number(contract.ENV_ATTEMPT, environment, 1) or 1,
                 job_id=environment.get(contract.ENV_JOB_ID, ""),
+                **_place(environment),
             )
         except KeyError as error:
             text = f"{error.args[0]} is not set; jobs of this image are submitted by farcall"
@@ -122,6 +139,19 @@ def _number(name: str, environment: Mapping[str, str], least: int) -> int | None
     return int(text)
 
 
+def _place(environment: Mapping[str, str]) -> dict[str, int]:
+    """Read which of a job's nodes this one is."""
+    nodes = _number(contract.ENV_NODES, environment, 1) or 1
+    node = _number(contract.ENV_NODE_INDEX, environment, 0) or 0
+    if node >= nodes:
+        raise ValueError(f"{contract.ENV_NODE_INDEX} is {node}, of {nodes} nodes")
+    if _number(contract.ENV_MAIN_NODE, environment, 0):
+        raise ValueError(
+            f"{contract.ENV_MAIN_NODE} is not 0; the main node of farcall's jobs is the first one"
+        )
+    return {"node": node, "nodes": nodes}
+
+
 def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
     """Return what the container that stored the final outcome exits with.
 
@@ -131,9 +161,9 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
     Raises:
         RefusedError: S3 could not be asked, or the outcome there is not ours.
     """
-    key = job.where.outcome_key(job.number)
+    key = job.where.outcome_key(job.entry)
     try:
-        outcome = envelope.open_outcome(job.key, key, storage.read(key, 0, _LARGEST_OUTCOME_BYTES))
+        outcome = envelope.open_outcome(job.key, key, storage.read(key, 0, LARGEST_OUTCOME_BYTES))
         return ExitCode(outcome.meta["code"])
     except NotFoundError:
         return None
@@ -160,7 +190,7 @@ def is_receipted(job: Assignment, storage: Storage) -> bool:
         key = job.where.receipt_key(number)
         try:
             data = storage.read(key, 0, _LARGEST_RECEIPT_BYTES)
-            if job.number in envelope.receipted(job.key, key, data, job.number + 1):
+            if job.entry in envelope.receipted(job.key, key, data, job.entry + 1):
                 return True
         except NotFoundError:
             return False
@@ -200,8 +230,8 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         bundle = _Bundle(job, storage)
         _check_python(bundle.index)
         _check_number(job.array_index, bundle.index.entries)
-        page = bundle.read(bundle.index.page(job.number))
-        entry = bundle.index.entry(job.number, page)
+        page = bundle.read(bundle.index.page(job.entry))
+        entry = bundle.index.entry(job.entry, page)
         function, arguments = (
             bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
         )

@@ -49,6 +49,13 @@ ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
 ENV_ATTEMPT = "AWS_BATCH_JOB_ATTEMPT"
 ENV_JOB_ID = "AWS_BATCH_JOB_ID"
 
+ENV_NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
+ENV_NODES = "AWS_BATCH_JOB_NUM_NODES"
+ENV_MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_INDEX"
+ENV_MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+"""Batch sets the last one on all nodes but the main one, which is always node 0.
+https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html"""
+
 RECEIPTS = ".delivered/"
 """What comes after a bundle's key in those of its receipts; no bundle's name has a dot."""
 
@@ -88,6 +95,9 @@ class OutcomeStatus(str, enum.Enum):
     TIMED_OUT = "timed_out"
     REFUSED = "refused"
     """The task was not run; ``code`` and ``detail`` say why."""
+    PEER_FAILED = "peer_failed"
+    """Of the main node of several: another one failed, and ``peer`` is what that one's outcome
+    says."""
 
 
 class CallStatus(str, enum.Enum):
@@ -144,10 +154,15 @@ class Location(NamedTuple):
         <root>/bundles/<bundle>                              the client, once, before SubmitJob
         <root>/bundles/<bundle>.delivered/<number>           the client, before it deletes outcomes
         <root>/outcomes/<bundle>/<index>                     the container, once: the commit point
+        <root>/outcomes/<bundle>/nodes/<attempt>/<node>      a node that is not the main one
         <root>/values/<bundle>/<index>/<attempt>/<part>      body of a large outcome, in parts
         <root>/attempts/<bundle>/<index>/<attempt>           outcome of an attempt before the last
         <root>/streams/<bundle>/<index>/<attempt>/<stream>/<sequence>      output, in chunks
         <root>/streams/<bundle>/<index>/followed             whoever reads output while it comes
+
+    The index is that of an array's child. Of a job on several nodes it is the node's under
+    ``values`` and ``streams``, and elsewhere 0, the main node's: that one commits for all of them,
+    once it has seen their outcomes.
 
     Attributes:
         bucket: Name of the bucket.
@@ -199,6 +214,14 @@ class Location(NamedTuple):
     def outcome_key(self, index: int) -> str:
         """Key of the final outcome of the array child ``index`` (0 for a plain job)."""
         return f"{self.root}/outcomes/{self.bundle}/{index}"
+
+    def node_key(self, attempt: int, node: int) -> str:
+        """Key of the outcome of a node that is not the main one; each attempt has its own."""
+        return f"{self.nodes_prefix(attempt)}{node}"
+
+    def nodes_prefix(self, attempt: int) -> str:
+        """Common start of the keys of an attempt's nodes, with the trailing slash."""
+        return f"{self.root}/outcomes/{self.bundle}/nodes/{attempt}/"
 
     def value_key(self, index: int, attempt: int, part: int) -> str:
         """Key of a part of what an outcome refers to when it is too large to be in it."""
@@ -265,6 +288,7 @@ def describe() -> dict[str, object]:
             "bundle": where.bundle_key,
             "receipt": where.receipt_key(0),
             "outcome": where.outcome_key(7),
+            "node": where.node_key(1, 7),
             "value": where.value_key(7, 1, 0),
             "attempt": where.attempt_key(7, 1),
             "chunk": where.chunk_key(7, 1, STDOUT, 0),

@@ -20,6 +20,7 @@ Pieces: TypeAlias = "list[Buffer]"
 
 _IN_BAND_BYTES = 1024  # smaller buffers are not worth a place of their own
 _COPY_BYTES = 4 * 1024 * 1024
+_COPIED_BYTES = 64 * 1024  # smaller pickles are copied whole, which takes less than reading them
 
 
 def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Pieces]:
@@ -109,7 +110,9 @@ def load(parts: Sequence[Buffer], unpickler: type[pickle.Unpickler] = pickle.Unp
     Raises:
         Exception: Whatever the unpickling code of the value raises.
     """
-    return unpickler(_Source(parts[0]), buffers=parts[1:]).load()
+    data = parts[0]
+    source = io.BytesIO(data) if len(data) <= _COPIED_BYTES else _Source(data)
+    return unpickler(source, buffers=parts[1:]).load()
 
 
 def itself(value: Any) -> Any:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 from farcall_runtime import contract, envelope, memory, outlet
 from farcall_runtime.bundle import (
@@ -32,6 +32,7 @@ from farcall_runtime.child import Child
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.outlet import say
+from farcall_runtime.peers import Peers
 from farcall_runtime.storage import SINGLE_PUT_BYTES, Created, Storage, StorageError
 from farcall_runtime.streams import Limits, Streams
 from farcall_runtime.times import Times
@@ -40,6 +41,17 @@ _STREAM_RETRY_S = 20.0
 _REFUSAL_S = 10.0  # its exit code says enough
 _LOOK_S, _LOOK_AGAIN_S = 0.5, 0.05
 _MESSAGES = 32  # within which output and time can wait
+
+_SETTLE_S = 2.0
+"""For so long the main node looks at the others when its own function has failed: one of them may
+be why, and be about to say so."""
+
+_NODE_VALUE_BYTES = 1024 * 1024
+"""What another node's outcome holds at most of its value: the main node reads all of them."""
+
+
+_End: TypeAlias = "tuple[OutcomeStatus, ExitCode, dict[str, Any]]"
+"""How an attempt ended: its status, what to exit with, and what the outcome says besides."""
 
 
 class Supervisor:
@@ -76,6 +88,9 @@ class Supervisor:
         self._storage = Storage(
             assignment.where.bucket, environment, deadline=self._times.give_up_at
         )
+        self._peers: Peers | None = None
+        if assignment.nodes > 1 and assignment.is_main:
+            self._peers = Peers(assignment, self._storage)
 
     def run(self) -> ExitCode:
         """Run the attempt to its end and store what came of it."""
@@ -102,12 +117,19 @@ class Supervisor:
         )
         gc.enable()  # nothing waits for this process now
         self._streams.start(self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at))
+        if self._peers is not None:
+            self._peers.start()
         self._watch()
-        self._times.end()
+        if self._peers is None:
+            self._times.end()
         self._child.end()
         self._streams.drain()
+        end = self._judge()
+        if self._peers is not None:
+            end = self._judge_all(self._peers, *end)
+            self._times.end()
         self._streams.finish(self._times.give_up_streams_at)
-        return self._conclude()
+        return self._store(*end)
 
     def _code_before(self) -> ExitCode | None:
         """Return what to exit with where an earlier attempt has died on its way out, else None.
@@ -119,7 +141,7 @@ class Supervisor:
         stored = stored_code(job, self._storage)
         if stored is not None:
             if stored == ExitCode.RETURNED:  # maybe for the second time, before it died
-                self._take_back(self._storage, job.where.outcome_key(job.number))
+                self._take_back(self._storage, job.where.outcome_key(job.entry))
             return stored
         try:
             # What is deleted has gone well.
@@ -180,6 +202,8 @@ class Supervisor:
         """
         if self._child.left == 0:
             self._times.done()
+        if self._peers is not None and self._peers.failed is not None:
+            self._times.stop(f"node {self._peers.failed['node']} of this job has failed")
         number = self._times.due()
         if number is None:
             return
@@ -197,32 +221,63 @@ class Supervisor:
 
     # --- after --------------------------------------------------------------------------------
 
-    def _conclude(self) -> ExitCode:
-        """Decide what happened, and store it."""
-        child = self._child
+    def _judge(self) -> _End:
+        """Decide what happened here."""
+        child, times = self._child, self._times
         child.hear_out()
         records = child.records
         results: dict[str, Any] = {"results": records, "begun": len(records) + child.goes_on}
-        late = self._times.timed_out  # and told so, before any SIGTERM
-        if self._times.was_stopped and not late:
-            return self._store(OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results)
-        if child.left == 0 and not (late and _was_interrupted(records)):
-            status, code = OutcomeStatus.DONE, ExitCode.RETURNED
-            if any(record["status"] != CallStatus.RETURNED for record in records):
-                code = ExitCode.RAISED
-            if any(record["status"] == CallStatus.UNREADABLE for record in records):
-                code = ExitCode.UNREADABLE
-        elif late:
-            status, code = OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT
-        elif child.status is not None and child.status >= 0:
-            status, code = OutcomeStatus.EXITED, ExitCode.CHILD_KILLED
+        if self.assignment.nodes > 1:
+            results["ended_at"] = time.time()  # the first of several failures decides
+        late = times.timed_out  # and told so, before any SIGTERM
+        if times.was_stopped and not late:
+            return OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results
+        was_told = late or times.stopped_at is not None
+        if child.left == 0 and not (was_told and _was_interrupted(records)):
+            return OutcomeStatus.DONE, _code_of(records), results
+        if late:
+            return OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT, results
+        if was_told:
+            return OutcomeStatus.PEER_FAILED, ExitCode.CHILD_KILLED, results
+        return self._judge_death(results)
+
+    def _judge_death(self, results: dict[str, Any]) -> _End:
+        """Decide why the task's process did not come to its end, which nobody had told to stop."""
+        child = self._child
+        if child.status is not None and child.status >= 0:
             results["detail"] = child.last_words()
-        elif memory.oom_kills() > self._oom_kills:
-            status, code = OutcomeStatus.OUT_OF_MEMORY, ExitCode.OUT_OF_MEMORY
+            return OutcomeStatus.EXITED, ExitCode.CHILD_KILLED, results
+        if memory.oom_kills() > self._oom_kills:
             results["memory_peak_bytes"] = memory.peak_bytes()
-        else:
-            status, code = OutcomeStatus.KILLED, ExitCode.CHILD_KILLED
-        return self._store(status, code, results)
+            return OutcomeStatus.OUT_OF_MEMORY, ExitCode.OUT_OF_MEMORY, results
+        return OutcomeStatus.KILLED, ExitCode.CHILD_KILLED, results
+
+    def _judge_all(
+        self, peers: Peers, status: OutcomeStatus, code: ExitCode, results: dict[str, Any]
+    ) -> _End:
+        """Decide what happened on all nodes, of which the main one returned or failed like this.
+
+        A failure of its own decides. What others have to say then, their outcomes tell.
+        """
+        times = self._times
+        if code == ExitCode.RETURNED:
+            peers.wait(times.leave_at)
+        elif status not in (OutcomeStatus.TERMINATED, OutcomeStatus.TIMED_OUT):
+            until = time.monotonic() + _SETTLE_S
+            peers.wait(lambda: min(until, times.leave_at()))
+        peers.close()
+        if code != ExitCode.RETURNED and status != OutcomeStatus.PEER_FAILED:
+            return status, code, results
+        if peers.failed is not None:
+            results["peer"] = peers.failed
+            return OutcomeStatus.PEER_FAILED, ExitCode(peers.failed["code"]), results
+        missing = sorted(peers.left.copy())
+        if not missing:
+            return status, code, results
+        if times.terminated_at is not None:
+            return OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results
+        results["missing"] = missing
+        return OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT, results
 
     def _store(self, status: OutcomeStatus, code: ExitCode, details: dict[str, Any]) -> ExitCode:
         """Store the outcome; return the code to exit with."""
@@ -236,18 +291,18 @@ class Supervisor:
             "child_status": self._child.status,
             "usage": self._usage(),
             **{stream.name: stream.describe() for stream in self._streams.both},
+            **self._place(),
             **details,
         }
         value: list[Buffer] = []
         if details.get("results"):
             value = self._child.value()
-        key = job.where.outcome_key(job.number)
-        final = self._is_final(code)
-        if not final:
-            key = job.where.attempt_key(job.number, job.attempt)
+        final = job.is_main and self._is_final(code)
+        key = self._outcome_key(final=final)
+        most = SINGLE_PUT_BYTES if job.is_main else _NODE_VALUE_BYTES
         storage = self._storage.bounded(math.inf, self._times.give_up_at)
         try:
-            if (size := envelope.size(value)) > SINGLE_PUT_BYTES:
+            if (size := envelope.size(value)) > most:
                 place = partial(job.where.value_key, job.number, job.attempt)
                 digest = storage.put_large(place, value)
                 meta["value"] = {"size": size, "sha256": digest}
@@ -266,6 +321,22 @@ class Supervisor:
         if created is not Created.NOW and code == ExitCode.RETURNED:
             self._take_back(storage.bounded(_STREAM_RETRY_S, self._times.give_up_at), key)
         return code
+
+    def _place(self) -> dict[str, Any]:
+        """Return what the outcome says of the node, where there are several."""
+        job = self.assignment
+        if job.nodes == 1:
+            return {}
+        return {"node": job.node, "nodes": job.nodes, "ended_at": time.time()}
+
+    def _outcome_key(self, *, final: bool) -> str:
+        """Return where the outcome belongs, given whether no other attempt follows."""
+        job = self.assignment
+        if not job.is_main:
+            return job.where.node_key(job.attempt, job.node)
+        if final:
+            return job.where.outcome_key(job.entry)
+        return job.where.attempt_key(job.entry, job.attempt)
 
     def _take_back(self, storage: Storage, key: str) -> None:
         """Delete an outcome that a client had taken, and that was stored again for no answer came.
@@ -342,6 +413,15 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
         code = Supervisor(assignment, environment, times).run()
     outlet.flush(times.left_to_flush_s())
     return code
+
+
+def _code_of(records: list[dict[str, Any]]) -> ExitCode:
+    """Return what to exit with where each call has come to its end."""
+    if any(record["status"] == CallStatus.UNREADABLE for record in records):
+        return ExitCode.UNREADABLE
+    if any(record["status"] != CallStatus.RETURNED for record in records):
+        return ExitCode.RAISED
+    return ExitCode.RETURNED
 
 
 def _was_interrupted(records: list[dict[str, Any]]) -> bool:

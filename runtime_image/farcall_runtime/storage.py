@@ -245,6 +245,21 @@ class Storage:
         meta = once._call(key, 0, lambda store: obstore.head(store, key))
         return meta["e_tag"], meta["last_modified"]
 
+    def names(self, prefix: str) -> list[str]:
+        """Return what comes after a prefix, which ends with a slash, in the keys below it.
+
+        Raises:
+            StorageError: S3 could not be asked, or refused.
+        """
+        import obstore
+
+        def ask_all(store: ObjectStore) -> list[str]:
+            pages = obstore.list(store, prefix)
+            return [each["path"][len(prefix) :] for page in pages for each in page]
+
+        found: list[str] = self._call(prefix, 0, ask_all)
+        return found
+
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield ``length`` bytes of an object, from ``start``, in pieces of up to 8 MiB.
 

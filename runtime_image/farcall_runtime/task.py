@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-from farcall_runtime import envelope, failures, pickles
+from farcall_runtime import envelope, failures, nodes, pickles
 from farcall_runtime.channel import BrokenError, Slate, TaskEnd
 from farcall_runtime.contract import ENV_STREAM_S, JOB_ENVIRONMENT, STREAMS, CallStatus
 from farcall_runtime.envelope import Buffer
@@ -73,6 +73,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     """
     global _supervisor, _why, _own_streams
     _supervisor, _why = supervisor, why
+    nodes.tell_address(os.environ)
     for name in (*JOB_ENVIRONMENT, ENV_STREAM_S):
         os.environ.pop(name, None)  # the function has no business with the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):

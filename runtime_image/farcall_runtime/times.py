@@ -40,6 +40,7 @@ class Times:
         limit_s: The job's time limit, once it is known.
         terminated_at: When SIGTERM came.
         timed_out: Whether the function was told that its time is up.
+        stopped_at: When `stop` was called.
         done_at: When the last value was there; infinite before.
 
     Source:
@@ -52,6 +53,8 @@ class Times:
         self.started = time.monotonic() - process_age_s()
         self.limit_s: float | None = None
         self.terminated_at: float | None = None
+        self.stopped_at: float | None = None
+        self._stopped_for = ""
         self.timed_out = False
         self._end_s, self._grace_s, self._exit_s = end_s, grace_s, exit_s
         self._kill_at: float | None = None  # known once the function was told, or is done
@@ -74,11 +77,27 @@ class Times:
             self._kill_at = self.terminated_at + _CLEAN_UP_S
             return signal.SIGTERM
         warning_at, kill_at = self._limit()
+        if self.stopped_at is not None:
+            self._kill_at = min(self.stopped_at + _CLEAN_UP_S, kill_at)
+            return signal.SIGTERM
         if now > warning_at:
             self.timed_out = True
             self._kill_at = kill_at
             return signal.SIGTERM
         return None
+
+    def stop(self, why: str) -> None:
+        """Have the function told to stop, for a reason of farcall's own.
+
+        Args:
+            why: What the function is told.
+        """
+        if self.stopped_at is None:
+            self.stopped_at, self._stopped_for = time.monotonic(), why
+
+    def leave_at(self) -> float:
+        """Return when not to wait any longer for others. SIGTERM changes it."""
+        return self._limit()[0] if self.terminated_at is None else self.terminated_at
 
     def _limit(self) -> tuple[float, float]:
         """Return when the function is told that its time is up, and when it is killed."""
@@ -119,6 +138,8 @@ class Times:
         """Say why the function must stop, once `due` says that it must, and how long it has."""
         if self.timed_out:
             why = f"the job's time limit of {self.limit_s:g} s is over"
+        elif self.terminated_at is None:
+            why = self._stopped_for
         else:
             why = "AWS Batch is stopping this job (cancelled, terminated, or its host taken away)"
         left_s = max(0.0, (self._kill_at or 0.0) - time.monotonic())

@@ -37,6 +37,7 @@ from farcall.aws import refusals
 from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings import Settings
+from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class Aws:
     Attributes:
         timing: How long it waits and tries, and so all that is opened with it.
         region: The region in force.
+        region_origin: Where that comes from.
         s3_endpoint: URL of S3 where it is not AWS's own, else empty.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
         batch: The client of Batch. It sends each request once; `farcall.aws.paced_client` tries
@@ -200,7 +202,7 @@ class Aws:
     def __init__(self, session: Any, settings: Settings) -> None:
         self.timing = in_force()
         core = session._session  # aioboto3 keeps the botocore session to itself
-        self.region: str = session.region_name or settings.region
+        self.region, self.region_origin = _region(core, settings)
         self._settings = settings
         self._session = session
         self._stack = contextlib.AsyncExitStack()
@@ -236,10 +238,13 @@ class Aws:
         try:
             return cls(await asyncio.to_thread(_prepare, settings), settings)
         except botocore.exceptions.ProfileNotFound as error:
+            name, origin = settings.profile, "profile"
+            if name == "default":
+                name, origin = os.environ.get("AWS_PROFILE", name), "AWS_PROFILE"
             raise SettingsError(
-                f"profile is {settings.profile!r}, and there is no such profile in the AWS "
-                "configuration; `aws configure list-profiles` shows what there is",
-                option="profile",
+                f"{origin} is {name!r}, and there is no such profile in the AWS configuration; "
+                "`aws configure list-profiles` shows what there is",
+                option="" if origin == "AWS_PROFILE" else "profile",
             ) from error
         except botocore.exceptions.BotoCoreError as error:
             raise _unusable(error) from error
@@ -260,7 +265,8 @@ class Aws:
         if credentials is None:
             raise ServiceError(
                 "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
-                "a profile or a credentials file in farcall's options"
+                "a profile or a credentials file in farcall's options; without an account "
+                f"{refusals.WITHOUT}"
             )
         if "credentials" in settings.model_fields_set and credentials.method == _ENVIRONMENT:
             aws.overruled = (
@@ -496,13 +502,14 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
         reply: dict[str, Any] = await getattr(client, operation)(**parameters)
     except refusals.ALL as error:
         name = client.meta.method_to_api_mapping[operation]
-        raise refusals.explain(name, error) from refusals.showable(error)
+        url = client.meta.endpoint_url
+        raise refusals.explain(name, error, url) from refusals.showable(error)
     # botocore takes what is no JSON for an answer that says nothing.
     about = reply.get("ResponseMetadata", {})
     is_page = "html" in about.get("HTTPHeaders", {}).get("content-type", "")
     if is_page and not about.get("RequestId"):  # which moto has, and calls JSON a page
         name = client.meta.method_to_api_mapping[operation]
-        raise refusals.explain_page(name, client.meta.endpoint_url)
+        raise refusals.explain_other(name, client.meta.endpoint_url, "a web page")
     return reply
 
 
@@ -562,9 +569,6 @@ def _prepare(settings: Settings) -> Any:
                 option="credentials",
             )
         core.set_config_variable("credentials_file", str(path))
-    region = settings.region
-    if "region" not in given:
-        region = core.get_config_variable("region") or region
     certificates = get_cert_path(_verify(core))
     try:
         _tls_context(certificates)
@@ -574,4 +578,22 @@ def _prepare(settings: Settings) -> Any:
             "ca_bundle in the AWS configuration, or REQUESTS_CA_BUNDLE says which file is read"
         ) from error
     core.register_component("data_loader", _models(core.get_config_variable("data_path")))
-    return aioboto3.Session(botocore_session=core, region_name=region)
+    return aioboto3.Session(botocore_session=core, region_name=_region(core, settings)[0])
+
+
+def _region(core: Any, settings: Settings) -> tuple[str, str]:
+    """Return the region in force, and where it comes from.
+
+    botocore does not know AWS_REGION, which comes first in all other tools.
+
+    Source:
+        https://docs.aws.amazon.com/sdkref/latest/guide/feature-region.html
+    """
+    if "region" in settings.model_fields_set:
+        given = origin("region")
+        return settings.region, "an argument" if given == DEFAULTS else given
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if os.environ.get(name):
+            return settings.region, name
+    found = core.get_config_variable("region")
+    return (found, "the AWS configuration") if found else (settings.region, DEFAULTS)

@@ -247,6 +247,11 @@ class Ticket:
         self._sent = False
         self._withdrawn = False
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether its caller does not want it any more."""
+        return self._withdrawn
+
     def withdraw(self) -> bool:
         """Tell whether the call has not been sent; if it has, it is not repeated."""
         self._withdrawn = True

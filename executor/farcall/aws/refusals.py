@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ import botocore.exceptions
 import botocore.parsers
 from obstore.exceptions import UnauthenticatedError
 
+from farcall.aws import endpoints
 from farcall.model.errors import ServiceError, SettingsError
 from farcall_runtime import refusals
 
@@ -37,9 +39,10 @@ the request was on its way. If not, whoever waits is to hear of it soon."""
 _VALUE = re.compile(r", value: .*?(?=, type: <class|, valid )", re.DOTALL)
 
 _RENEW = "renew the credentials and try again"
+WITHOUT = "`farcall local -- COMMAND` runs a command on an embedded AWS"
 NO_CREDENTIALS = (
     "check where the credentials come from: `aws sts get-caller-identity` needs them too, and "
-    "`aws sso login` renews those of IAM Identity Center"
+    f"`aws sso login` renews those of IAM Identity Center; without an account {WITHOUT}"
 )
 _WRONG_KEYS = (
     "check the access key and its secret where the credentials come from: AWS does not take them. "
@@ -82,6 +85,23 @@ _UNKNOWN_CALLS = (
 )
 """What services answer of an operation they do not have, by status or how the code begins."""
 
+NOT_AWS = "NotAWS"
+"""Our code for an answer that is none of AWS's."""
+
+_TLS = (
+    "AWS_CA_BUNDLE names the certificates that are trusted; what speaks no TLS has a URL with "
+    "http://"
+)
+
+_PAGE = re.compile(r"<(!doctype|html)", re.IGNORECASE)
+
+_UNCONNECTED = (
+    botocore.exceptions.ConnectTimeoutError,
+    botocore.exceptions.EndpointConnectionError,
+    botocore.exceptions.ProxyConnectionError,
+)
+"""What stands for a server that could not be spoken to."""
+
 _LASTING = (botocore.exceptions.NoCredentialsError, botocore.exceptions.ParamValidationError)
 
 _UNOBTAINABLE = (
@@ -116,20 +136,46 @@ def heard(text: str) -> None:
         listener(text)
 
 
-def explain(operation: str, error: BaseException) -> ServiceError:
+def explain(operation: str, error: BaseException, url: str = "") -> ServiceError:
     """Turn what a call raised into an error that says what to do.
 
     Args:
         operation: The operation's name, such as ``"SubmitJob"``.
         error: One of `ALL`.
+        url: The endpoint that was asked.
     """
     if isinstance(error, botocore.exceptions.ClientError):
-        return _refused(operation, error)
+        return _refused(operation, error, url)
     error = showable(error)
-    text, cause = str(error) or type(error).__name__, str(_cause(error) or "")
-    text += f" ({cause})" if cause not in text else ""
-    text += f"; {NO_CREDENTIALS}" if isinstance(error, _UNOBTAINABLE) else ""
-    return ServiceError(f"{operation}: {text}", operation=operation, sent=_was_sent(error))
+    if isinstance(error, (botocore.parsers.ResponseParserError, KeyError)):
+        is_page = _PAGE.search(str(error)) is not None
+        return explain_other(operation, url, "a web page" if is_page else "what cannot be read")
+    cause = _cause(error)
+    sent = _was_sent(error)
+    if isinstance(error, botocore.exceptions.SSLError) or isinstance(
+        cause, aiohttp.ClientSSLError
+    ):
+        text = f"{operation}: no TLS with {endpoints.named(url)}: {cause or error}; {_TLS}"
+        return ServiceError(text, operation=operation, sent=sent)
+    if isinstance(error, _UNCONNECTED) and not sent:
+        text = f"{operation}: nothing answers at {endpoints.named(url)}: {_said(cause or error)}"
+        text += f"; {endpoints.remedy(url)}"
+        return ServiceError(text, operation=operation, sent=False)
+    text = str(error) or type(error).__name__
+    text += f" ({cause})" if cause and str(cause) not in text else ""
+    if isinstance(error, _UNOBTAINABLE):
+        text += f"; {NO_CREDENTIALS}"
+    elif sent:  # and no answer came
+        text += f"; {endpoints.remedy(url)}"
+    return ServiceError(f"{operation}: {text}", operation=operation, sent=sent)
+
+
+def _said(cause: BaseException) -> str:
+    """Return the system's words on a connection that was not made."""
+    inner = getattr(cause, "os_error", cause)
+    number = getattr(inner, "errno", None) or 0
+    known = os.strerror(number) if number > 0 else getattr(inner, "strerror", None)
+    return str(known or cause)
 
 
 def remedy(error: ServiceError, text: str = "") -> str:
@@ -196,6 +242,8 @@ def may_pass(error: ServiceError) -> bool:
 
 def is_unknown_call(error: ServiceError) -> bool:
     """Tell whether the service does not know the operation: it is older, or not AWS's own."""
+    if error.code == NOT_AWS:
+        return False
     return error.status in _UNKNOWN_CALL_STATUSES or error.code.startswith(_UNKNOWN_CALLS)
 
 
@@ -221,7 +269,8 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
     if error.status:
         text += "; AWS's service fails, so try again later (https://health.aws.amazon.com)"
     elif not is_of_credentials(error):
-        text += "; check the network, and the options region and endpoint_url"
+        what_to_do = endpoints.remedy(endpoints.in_text(text))
+        text += f"; {what_to_do}" if what_to_do not in text else ""
     return like(error, text)
 
 
@@ -234,12 +283,22 @@ def explain_throttling(error: ServiceError, seconds: float) -> ServiceError:
     )
 
 
-def explain_page(operation: str, url: str) -> ServiceError:
-    """Say that whatever answered is not AWS."""
+def explain_other(operation: str, url: str, found: str, status: int = 0) -> ServiceError:
+    """Say that whatever answered is not AWS.
+
+    Args:
+        operation: What was asked.
+        url: Where.
+        found: What came.
+        status: HTTP status of the answer; 0 where another try may be answered otherwise.
+    """
     return ServiceError(
-        f"{operation}: what answered at {url} is a web page, not AWS; does this network want "
-        "somebody to log in?",
+        f"{operation}: no AWS answers at {endpoints.named(url)}, but another server, with "
+        f"{found}; {endpoints.remedy(url)}; a network that one has to log in to answers so, too",
         operation=operation,
+        code=NOT_AWS,
+        status=status,
+        sent=not 400 <= status < 500,
     )
 
 
@@ -251,11 +310,14 @@ def like(error: ServiceError, text: str) -> ServiceError:
     return told
 
 
-def _refused(operation: str, error: botocore.exceptions.ClientError) -> ServiceError:
+def _refused(operation: str, error: botocore.exceptions.ClientError, url: str) -> ServiceError:
     said = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
     code, status = str(said.get("Code", "")), int(meta.get("HTTPStatusCode", 0))
     message = str(said.get("Message") or code)
+    kind = str(meta.get("HTTPHeaders", {}).get("content-type", ""))
+    if _PAGE.search(message) or ("html" in kind and not meta.get("RequestId")):
+        return explain_other(operation, url, f"a web page (status {status})", status)
     refused = ServiceError(
         f"{operation} was refused: {message} ({code})",
         operation=operation,

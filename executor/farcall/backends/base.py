@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Meter, Ticket
-from farcall.model.errors import ServiceError
+from farcall.model.commands import Nodes
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 
@@ -28,14 +29,35 @@ class JobSpec:
             whoever knows it finds the job.
         size: Number of tasks: 1 gives a plain job, more an array, up to
             `Capabilities.largest_array`.
-        environment: Its own variables; see `farcall_runtime.contract`.
+        environment: Its own variables, which all nodes have; see `farcall_runtime.contract`.
         settings: Queue, resources, time limit, attempts, tags, priority.
+        groups: What its nodes run; empty for the task runner in the image that the options name,
+            on as many nodes as they say.
+        requests: The platform's requests, as `Backend.plan` writes them, where they were edited
+            and are to be sent so; name, queue and environment are still the job's own.
     """
 
     name: str
     size: int
     environment: Mapping[str, str] = field(repr=False)
     settings: Settings
+    groups: tuple[Nodes, ...] = ()
+    requests: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it runs commands, and not the task runner."""
+        return bool(self.groups) or self.requests is not None
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes of each of its tasks."""
+        return sum(group.count for group in self.groups) if self.groups else self.settings.nodes
+
+    @property
+    def is_multi_node(self) -> bool:
+        """Whether it is more than a plain container."""
+        return self.nodes > 1 or len(self.groups) > 1 or bool(self.settings.instance_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +68,13 @@ class Capabilities:
         largest_array: Number of tasks that one job may have.
         described_together: Number of jobs that one request describes.
         longest_log_line_bytes: The platform's own log cuts a longer line.
+        logs_read_together: Number of logs that one request reads.
     """
 
     largest_array: int
     described_together: int
     longest_log_line_bytes: int
+    logs_read_together: int
 
 
 class LogLine(NamedTuple):
@@ -63,6 +87,28 @@ class LogLine(NamedTuple):
 
     at: datetime
     text: str
+
+
+class LogEvent(NamedTuple):
+    """A line of one of several logs that are read together.
+
+    Attributes:
+        key: What no other line of these logs has: a line that is read again is known by it.
+        stream: Which log it is of.
+        at: When it was written, by the clock of the machine that wrote it.
+        taken_at: When the platform took it, by its own.
+        text: The line without its end.
+    """
+
+    key: str
+    stream: str
+    at: datetime
+    taken_at: datetime
+    text: str
+
+
+class LogMissingError(FarcallError):
+    """One of several logs is not there, or not yet; the platform does not say which."""
 
 
 class Log(Protocol):
@@ -189,6 +235,16 @@ class Backend(Protocol):
             ServiceError: The platform refused.
         """
 
+    async def requests_of(self, job_id: str) -> dict[str, Any] | None:
+        """Return the requests that would submit a job like one that there is.
+
+        Returns:
+            As `plan` does; None if there is no such job.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
+
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs, whatever their status; for those that have ended already it does nothing.
 
@@ -201,6 +257,16 @@ class Backend(Protocol):
             Those that could not be ended, with why.
         """
 
+    async def forget(self, detail: JobDetail) -> None:
+        """Do away with what the platform keeps for one job alone, which nobody asks for again.
+
+        Args:
+            detail: The job.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
+
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Note that jobs were ended by an earlier process that went on here, and why."""
 
@@ -209,10 +275,31 @@ class Backend(Protocol):
 
     # --- lists --------------------------------------------------------------------------------
 
+    async def queues(self) -> list[str]:
+        """Return the names of all queues.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
+
+    async def list_named(self, name: str, queue: str) -> list[JobDetail]:
+        """Return a queue's jobs of one name, in any status, the newest first.
+
+        What a list tells is less than a description; see `find`, too.
+
+        Raises:
+            ServiceError: The platform refused, or there is no such queue.
+        """
+
     def list_jobs(
-        self, queue: str, since: datetime | None = None
+        self,
+        queue: str,
+        since: datetime | None = None,
+        *,
+        named: str = "",
+        foreign: bool = False,
     ) -> AsyncGenerator[list[JobDetail], None]:
-        """Yield the jobs of a queue that farcall submitted, in any status, the newest first.
+        """Yield the jobs of a queue, in any status, the newest first.
 
         They come in pages, a request each; children of arrays are not among them. What a list
         tells is less than a description: no environment, for one.
@@ -220,9 +307,12 @@ class Backend(Protocol):
         Args:
             queue: Its name.
             since: Only what was submitted at that moment or later.
+            named: Only those whose names begin so.
+            foreign: Whether those that farcall did not submit are among them.
 
         Raises:
-            ServiceError: The platform refused, or there is no such queue.
+            SettingsError: There is no such queue.
+            ServiceError: The platform refused.
         """
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
@@ -246,6 +336,29 @@ class Backend(Protocol):
         Args:
             detail: The job.
             stream: The attempt's `Attempt.log_stream`, or the job's own; empty for none.
+        """
+
+    def log_events(
+        self,
+        group: str,
+        streams: Sequence[str],
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> AsyncGenerator[list[LogEvent], None]:
+        """Yield the lines of several logs in one, by time, in pages, a request each.
+
+        A page may be empty. What was written within some seconds before may come later, between
+        lines that were read before: whoever goes on from where he was reads some of it again.
+
+        Args:
+            group: The jobs' `JobDetail.log_group`.
+            streams: Names of logs, up to `Capabilities.logs_read_together`.
+            since: Only what was written in this millisecond or later.
+            until: Only what was written in this millisecond or before.
+
+        Raises:
+            LogMissingError: One of them is not there; it is raised before the first page.
+            ServiceError: The platform refused otherwise.
         """
 
     async def close(self) -> None:

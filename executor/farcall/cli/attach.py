@@ -13,12 +13,15 @@ from typing import Any
 
 import click
 
+from farcall.cli import node_output, references
 from farcall.cli.common import print_json
 from farcall.cli.options import value_file
 from farcall.cli.printing import Printer, say
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered
+from farcall.engine.logs.reader import Line
+from farcall.engine.session import session_for
 from farcall.model import endings
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
@@ -26,6 +29,7 @@ from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall.model.wording import counted
 from farcall.operations import json_view
+from farcall.operations.catalog import Entry
 from farcall_runtime import failures, pickles
 from farcall_runtime.contract import STDERR
 
@@ -34,29 +38,32 @@ _PARALLEL = 16
 
 
 @click.command("attach")
-@click.argument("job_id", metavar="JOB")
-def attach_job(job_id: str) -> None:
+@click.argument("reference", metavar="[JOB]", required=False)
+def attach_job(reference: str | None) -> None:
     """Follow a job: print what it writes as it comes, and how it ends.
 
-    What it writes to stderr goes to stderr. An array job's child is <parent>:<index>. Ctrl-C
-    leaves the job running, and its value stays in the bucket.
+    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
+    newest of all. An array job's child is <parent>:<index>. What the job writes to stderr goes to
+    stderr. Ctrl-C leaves the job running, and its value stays in the bucket.
 
-    Exits with 0 if the function returned, and with 1 otherwise.
+    Exits with 0 if the function returned, and with 1 otherwise; of a command with the exit code of
+    its main node.
     """
-    sys.exit(not asyncio.run(_follow(job_id)))
+    sys.exit(asyncio.run(_follow(reference)))
 
 
 @click.command("result")
-@click.argument("job_id", metavar="JOB")
+@click.argument("reference", metavar="[JOB]", required=False)
 @value_file
-def get_result(job_id: str, output: Path | None) -> None:
+def get_result(reference: str | None, output: Path | None) -> None:
     """Wait for a job's end and print its value.
 
-    An array job's child is <parent>:<index>. What is printed stays in the bucket.
+    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
+    newest of all. An array job's child is <parent>:<index>. What is printed stays in the bucket.
 
     Exits with 0 if there is a value, and with 1 if there is an error.
     """
-    sys.exit(not asyncio.run(_get(job_id, output)))
+    sys.exit(not asyncio.run(_get(reference, output)))
 
 
 @click.command("recover")
@@ -91,20 +98,27 @@ def recover_run(run: str | None, output: Path | None, *, as_json: bool) -> None:
         sys.exit(not asyncio.run(_recover(run, output)))
 
 
-async def _follow(job_id: str) -> bool:
+async def _follow(reference: str | None) -> int:
     """Print what a job writes as it comes, and how it ends.
 
     Returns:
-        Whether it gave a value.
+        The code to exit with.
     """
-    job = _opened().attach(job_id)
+    executor = _opened()
+    session = await session_for(executor.settings)
+    job_id = await references.job_id(executor.settings, session, reference)
+    detail = await session.describe(job_id)
+    if Entry.of(detail) is not None and detail.is_command:
+        await node_output.follow(session, job_id, count=detail.nodes)
+        return await node_output.exit_code(executor.attach_command(job_id))
+    job = executor.attach(job_id)
     await stream(job)
     error = await job.exception()
     if error is not None:
         _show(error)
     else:
         say(f"{job.id} ({job.name}) returned", err=True)
-    return error is None
+    return int(error is not None)
 
 
 async def stream(job: Job[Any], *, all_to_stderr: bool = False) -> None:
@@ -114,18 +128,21 @@ async def stream(job: Job[Any], *, all_to_stderr: bool = False) -> None:
         job: The job.
         all_to_stderr: Print what it writes to stdout there, too.
     """
-    printer = Printer(only=STDERR if all_to_stderr else "")
+    printer: Printer[Line] = Printer(only=STDERR if all_to_stderr else "")
     async for batch in job.lines(follow=True):
         printer.print(batch)
 
 
-async def _get(job_id: str, output: Path | None) -> bool:
+async def _get(reference: str | None, output: Path | None) -> bool:
     """Wait for a job, and print its value or save it.
 
     Returns:
         Whether it gave a value.
     """
-    return await hand_over(_opened().attach(job_id), output, keeps=_keeps())
+    executor = _opened()
+    session = await session_for(executor.settings)
+    job_id = await references.job_id(executor.settings, session, reference)
+    return await hand_over(executor.attach(job_id), output, keeps=_keeps())
 
 
 async def hand_over(

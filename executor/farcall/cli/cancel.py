@@ -8,17 +8,19 @@ from collections.abc import Sequence
 
 import click
 
-from farcall.cli import exit_codes, tables
+from farcall.cli import exit_codes, references, tables
 from farcall.cli.common import opened, print_json
 from farcall.cli.list import chosen_user
 from farcall.cli.printing import say
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
+from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall.model.wording import counted
 from farcall.operations import cancel
 from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Catalog, Entry, Query
+from farcall.operations.finding import Finder
 
 _CODES = {
     "ending": 0,
@@ -27,6 +29,7 @@ _CODES = {
     "foreign": exit_codes.UNKNOWN,
     "refused": exit_codes.REFUSED,
     cancel.OTHER_USER: exit_codes.FAILED,
+    cancel.NODE: exit_codes.FAILED,
 }
 
 
@@ -41,7 +44,7 @@ _CODES = {
     "queues",
     multiple=True,
     metavar="NAME",
-    help="Where a workflow's jobs are, in place of batch_queue; may be repeated.",
+    help="Where the jobs are, in place of batch_queue; may be repeated.",
 )
 @click.option(
     "--reason", default="cancelled by farcall cancel", show_default=True, help="Kept by Batch."
@@ -69,8 +72,9 @@ def cancel_jobs(
 ) -> None:
     """End jobs, or all jobs of a workflow or a run.
 
-    An array's child is <parent>:<index>. A task has 20 seconds to clean up after it was told to
-    stop. Of a workflow or a run it is shown what will be ended, and asked whether it shall.
+    JOB is an ID, its beginning, or a name, of which one job alone may go on. An array's child is
+    <parent>:<index>. A task has 20 seconds to clean up after it was told to stop. Of a workflow
+    or a run it is shown what will be ended, and asked whether it shall.
     """
     whole = bool(workflow or run)
     if whole == bool(job_ids):
@@ -83,12 +87,14 @@ def cancel_jobs(
             _ask(entries, idle)  # with no event loop around it, which would take Ctrl-C for itself
         found = asyncio.run(_cancel_all(entries, reason, server))
     else:
-        found = asyncio.run(_cancel(job_ids, whose, reason, server))
+        found = asyncio.run(_cancel(queues, job_ids, whose, reason, server))
     if as_json:
         print_json([{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in found])
     else:
         for one in found:
-            say(in_a_line(one.text), err=_CODES[one.outcome] != 0)
+            # Only farcall's own text has lines: the jobs that a name may mean.
+            text = one.text if one.outcome == "unknown" else in_a_line(one.text)
+            say(text, err=_CODES[one.outcome] != 0)
     sys.exit(max((_CODES[one.outcome] for one in found), default=0))
 
 
@@ -104,10 +110,21 @@ def _server(address: str | None) -> CovalentCompanion | None:
 
 
 async def _cancel(
-    job_ids: Sequence[str], user: str | None, reason: str, covalent: CovalentCompanion | None
+    queues: Sequence[str],
+    named: Sequence[str],
+    user: str | None,
+    reason: str,
+    covalent: CovalentCompanion | None,
 ) -> list[Cancelled]:
-    _, session = await opened()
-    return await cancel.cancel(session, job_ids, reason, covalent, user)
+    settings, session = await opened()
+    finder = Finder(session.backend, _where(queues, settings), user)
+    job_ids, missing = await references.found(finder, named, to_end=True)
+    done = await cancel.cancel(session, job_ids, reason, covalent, user)
+    return done + [Cancelled(name, "unknown", text) for name, text in missing.items()]
+
+
+def _where(queues: Sequence[str], settings: Settings) -> list[str]:
+    return list(dict.fromkeys(queues)) or [settings.batch_queue]
 
 
 async def _find(
@@ -115,7 +132,7 @@ async def _find(
 ) -> tuple[list[Entry], list[str]]:
     """Return the jobs that are asked for, and dispatches that go on without one of them."""
     settings, session = await opened()
-    where = list(dict.fromkeys(queues)) or [settings.batch_queue]
+    where = _where(queues, settings)
     entries = [entry async for entry in Catalog(session.backend).find(where, query)]
     if not entries:
         raise _unknown(query, where)

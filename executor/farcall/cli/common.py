@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,14 +11,12 @@ import click
 
 from farcall.cli.printing import say
 from farcall.engine.session import Session, session_for
+from farcall.model import quantities
 from farcall.model.settings import Settings
-
-_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def moment(text: str) -> datetime:
-    """Read a moment for click: so long ago (``90s``, ``30m``, ``12h``, ``2d``, ``1w``), or a date.
+    """Read a moment for click: so long ago (``90s``, ``1h30m``, ``2d``, ``1w``), or a date.
 
     A date without a zone is one of this machine's.
 
@@ -28,16 +26,26 @@ def moment(text: str) -> datetime:
     Raises:
         click.BadParameter: It is neither.
     """
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago is not None:
-            return datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+    with contextlib.suppress(ValueError, OverflowError):
+        return datetime.now(timezone.utc) - timedelta(seconds=quantities.span_s(text))
+    with contextlib.suppress(ValueError, OverflowError):
         return datetime.fromisoformat(text).astimezone(timezone.utc)
-    except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{text!r} is neither so long ago, such as 90s, 30m, 12h, 2d or 1w, nor a date, such "
-            "as 2026-11-20 or 2026-11-20T08:30"
-        ) from None
+    raise click.BadParameter(
+        f"{text!r} is neither so long ago, such as 90s, 1h30m, 2d or 1w, nor a date, such as "
+        "2026-11-20 or 2026-11-20T08:30"
+    )
+
+
+def seconds(text: str) -> float:
+    """Read a time for click: ``90s``, ``1h30m``, or a number of seconds.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    try:
+        return float(text) if text.isdigit() else quantities.span_s(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no time: {error}") from None
 
 
 async def opened() -> tuple[Settings, Session]:

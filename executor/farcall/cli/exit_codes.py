@@ -7,6 +7,9 @@ from farcall.model.errors import JobLostError, ServiceError, UnknownError
 FAILED = 1
 UNKNOWN = 3
 REFUSED = 4
+TIMED_OUT = 124
+"""As coreutils' timeout tells that the time was over."""
+
 INTERRUPTED = 130
 """A shell's way to tell of Ctrl-C: 128 and the number of SIGINT."""
 
@@ -17,7 +20,9 @@ Exit codes:
     2  wrong usage
     3  a job, workflow or run is unknown, or not farcall's
     4  AWS refused, or cannot be reached
+  124  the time of wait --timeout is over
   130  Ctrl-C
+launch, and attach of a command, exit with the command's own.
 """
 
 

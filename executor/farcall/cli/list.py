@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 import click
 
-from farcall.cli import exit_codes, sheets, tables
+from farcall.cli import exit_codes, references, sheets, tables, watching
 from farcall.cli.common import moment, opened, print_json
 from farcall.cli.printing import say
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.wording import counted
-from farcall.operations import describe, json_view
+from farcall.operations import describe, json_view, nodes
 from farcall.operations.catalog import Catalog, Entry, Query
+from farcall.operations.finding import Finder
 
 _ACTIVE = "active"
 _STATES = (*(state.lower() for state in json_view.STATES), _ACTIVE)
@@ -29,7 +30,7 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 
 
 @click.command("list")
-@click.argument("arrays", nargs=-1, metavar="[JOB...]")
+@click.argument("wholes", nargs=-1, metavar="[JOB...]")
 @click.option("--user", metavar="NAME", help="Whose; by default yours.")
 @click.option("--all-users", is_flag=True, help="Everybody's.")
 @click.option("--workflow", metavar="NAME", help="Only of this workflow.")
@@ -61,12 +62,13 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="How many; of an array its children count, too.",
+    help="How many; children and nodes count, too.",
 )
-@click.option("--children", is_flag=True, help="The children of arrays, too.")
+@click.option("--children", is_flag=True, help="Children of arrays and nodes, too.")
+@click.option("-w", "--watch", is_flag=True, help="Look again every 2 s, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def list_jobs(
-    arrays: tuple[str, ...],
+    wholes: tuple[str, ...],
     user: str | None,
     workflow: str | None,
     run: str | None,
@@ -77,25 +79,34 @@ def list_jobs(
     *,
     all_users: bool,
     children: bool,
+    watch: bool,
     as_json: bool,
 ) -> None:
     """Show the jobs there are, the newest first.
 
-    JOB is an array, whose children are shown. An array as a whole is in a state, too, if one of
-    its children is; it is PENDING until all of them have ended.
+    Of an array or a job on several nodes that JOB names the children or nodes are shown. JOB is an
+    ID, its beginning, or a name, which means its newest job. An array as a whole is in a state,
+    too, if one of its children is; it is PENDING until all of them have ended. What runs a command
+    has a $ before its name.
+
+    --watch keeps the table of a terminal as things are; elsewhere each job that is new or has
+    changed is a line.
     """
     whose = chosen_user(user, all_users=all_users, run=run)
     query = Query(whose, workflow, run, _statuses(states), since)
     wanted = _wanted(states)
-    if arrays:
-        entries = asyncio.run(_children_of(arrays, wanted, limit))
-    else:
-        entries = asyncio.run(_find(queues, query, wanted, limit, children=children))
+    if watch and as_json:
+        raise click.UsageError("--watch and --json exclude each other")
+    look = _Look(queues, wholes, query, wanted, limit, children)
+    if watch:
+        asyncio.run(watching.watch(look.again, whole_ids=bool(queues)))
+    entries = asyncio.run(look.again())
     if as_json:
         print_json([json_view.job(entry) for entry in entries])
         return
-    tables.show(entries)
-    say(_footer(len(entries), limit, None if arrays else query), err=True)
+    # An ID's beginning is looked for in batch_queue.
+    tables.show(entries, whole_ids=bool(queues))
+    say(_footer(len(entries), limit, None if wholes else query), err=True)
 
 
 def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:
@@ -128,23 +139,68 @@ def _is_in(entry: Entry, wanted: Collection[str]) -> bool:
     return own in wanted or (not ended_together and any(counts.get(state) for state in wanted))
 
 
-async def _find(
-    queues: Sequence[str], query: Query, wanted: Collection[str], limit: int, *, children: bool
-) -> list[Entry]:
-    settings, session = await opened()
-    catalog = Catalog(session.backend)
-    found: list[Entry] = []
-    for queue in dict.fromkeys(queues or [settings.batch_queue]):
-        found += await _first(catalog.find([queue], query), wanted, limit)
-    found.sort(key=lambda entry: entry.detail.created_at or _NEVER, reverse=True)
-    if not children:
-        return found[:limit]
-    shown: list[Entry] = []
-    for entry in found:
-        shown.append(entry)
-        if entry.detail.array_size and len(shown) < limit:
-            shown += await _children(session, entry, wanted, limit - len(shown))
-    return shown[:limit]
+@dataclass
+class _Look:
+    """What ``farcall list`` was asked for, and what is remembered from one look to the next.
+
+    Attributes:
+        queues: The queues, if they are not that of the options.
+        wholes: Jobs whose children or nodes are asked for, if they are.
+        query: Which jobs, otherwise.
+        wanted: Their states.
+        limit: How many.
+        children: Whether what they consist of is asked for, too.
+    """
+
+    queues: Sequence[str]
+    wholes: Sequence[str]
+    query: Query
+    wanted: Collection[str]
+    limit: int
+    children: bool
+    _catalog: Catalog | None = None
+    _job_ids: Sequence[str] = ()
+
+    async def again(self) -> list[Entry]:
+        """Return the jobs as they are now; one event loop makes all looks."""
+        settings, session = await opened()
+        self._catalog = self._catalog or Catalog(session.backend)
+        queues = list(dict.fromkeys(self.queues)) or [settings.batch_queue]
+        if not self.wholes:
+            return await self._find(self._catalog, session, queues)
+        if not self._job_ids:
+            finder = Finder(session.backend, queues, this_user())
+            self._job_ids, missing = await references.found(finder, self.wholes)
+            if missing:
+                raise UnknownError("\n".join(missing.values()))
+        return await self._parts_of(self._catalog, session)
+
+    async def _find(self, catalog: Catalog, session: Session, queues: list[str]) -> list[Entry]:
+        found: list[Entry] = []
+        for queue in queues:
+            found += await _first(catalog.find([queue], self.query), self.wanted, self.limit)
+        found.sort(key=lambda entry: entry.detail.created_at or _NEVER, reverse=True)
+        if not self.children:
+            return found[: self.limit]
+        shown: list[Entry] = []
+        for entry in found:
+            shown.append(entry)
+            if len(shown) < self.limit:
+                shown += await _parts(session, entry, self.wanted, self.limit - len(shown))
+        return shown[: self.limit]
+
+    async def _parts_of(self, catalog: Catalog, session: Session) -> list[Entry]:
+        known = await catalog.describe(self._job_ids)
+        found: list[Entry] = []
+        for job_id in self._job_ids:
+            whole = recognized(known, job_id, session)
+            if not whole.detail.array_size and not whole.detail.nodes:
+                raise FarcallError(
+                    f"job {job_id} is no array and runs on one node; `farcall describe {job_id}` "
+                    "shows it"
+                )
+            found += await _parts(session, whole, self.wanted, self.limit)
+        return found[: self.limit]
 
 
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
@@ -162,16 +218,15 @@ async def _first(
     return found
 
 
-async def _children_of(arrays: Sequence[str], wanted: Collection[str], limit: int) -> list[Entry]:
-    _, session = await opened()
-    known = await Catalog(session.backend).describe(arrays)
-    found: list[Entry] = []
-    for job_id in arrays:
-        parent = recognized(known, job_id, session)
-        if not parent.detail.array_size:
-            raise FarcallError(f"job {job_id} is no array; `farcall describe {job_id}` shows it")
-        found += await _children(session, parent, wanted, limit)
-    return found[:limit]
+async def _parts(
+    session: Session, whole: Entry, wanted: Collection[str], limit: int
+) -> list[Entry]:
+    """Return what a job consists of: children, nodes, or nothing."""
+    if whole.detail.array_size:
+        return await _children(session, whole, wanted, limit)
+    found = await nodes.of(session, whole.detail)
+    parts = [replace(whole, detail=found[number]) for number in sorted(found)]
+    return [part for part in parts if _is_in(part, wanted)][:limit]
 
 
 async def _children(
@@ -232,14 +287,16 @@ def _footer(count: int, limit: int, query: Query | None) -> str:
 
 
 @click.command("status")
-@click.argument("job_ids", nargs=-1, required=True, metavar="JOB...")
+@click.argument("named", nargs=-1, metavar="[JOB...]")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
-def show_status(job_ids: tuple[str, ...], *, as_json: bool) -> None:
+def show_status(named: tuple[str, ...], *, as_json: bool) -> None:
     """Show the state of jobs, each in a line.
 
-    An array's child is <parent>:<index>. Exits with 3 if one is unknown or not farcall's.
+    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
+    newest of all. An array's child is <parent>:<index>, a node <job>#<index>. Exits with 3 if one
+    is unknown or not farcall's.
     """
-    found, missing = asyncio.run(_describe(list(dict.fromkeys(job_ids))))
+    found, missing = asyncio.run(_describe(named))
     if as_json:
         print_json([json_view.job(entry) for entry in found])
     else:
@@ -250,10 +307,11 @@ def show_status(job_ids: tuple[str, ...], *, as_json: bool) -> None:
         sys.exit(exit_codes.UNKNOWN)
 
 
-async def _describe(job_ids: list[str]) -> tuple[list[Entry], list[str]]:
-    _, session = await opened()
+async def _describe(named: Sequence[str]) -> tuple[list[Entry], list[str]]:
+    settings, session = await opened()
+    job_ids, unknown = await references.job_ids(settings, session, named)
     known = await Catalog(session.backend).describe(job_ids)
-    found, missing = [], []
+    found, missing = [], list(unknown.values())
     for job_id in job_ids:
         try:
             found.append(recognized(known, job_id, session))
@@ -277,23 +335,26 @@ def recognized(known: dict[str, Entry | None], job_id: str, session: Session) ->
 
 
 @click.command("describe")
-@click.argument("job_id", metavar="JOB")
+@click.argument("reference", metavar="[JOB]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
-def describe_job(job_id: str, *, as_json: bool) -> None:
+def describe_job(reference: str | None, *, as_json: bool) -> None:
     """Show all there is to know of a job.
 
     That is what it asked for and used, how its attempts went, and why it ended as it did, or what
-    it waits for, with what to do about it. An array's child is <parent>:<index>.
+    it waits for, with what to do about it. JOB is an ID, its beginning, or a name, which means
+    its newest job; without it, it is the newest of all. An array's child is <parent>:<index>, a
+    node <job>#<index>.
     """
-    entry, said = asyncio.run(_overview(job_id))
+    entry, said = asyncio.run(_overview(reference))
     if as_json:
         print_json(said)
     else:
         sheets.show(entry, said)
 
 
-async def _overview(job_id: str) -> tuple[Entry, dict[str, object]]:
-    _, session = await opened()
+async def _overview(reference: str | None) -> tuple[Entry, dict[str, object]]:
+    settings, session = await opened()
+    job_id = await references.job_id(settings, session, reference)
     known = await Catalog(session.backend).describe([job_id])
     entry = recognized(known, job_id, session)
     return entry, await describe.of(session, entry)

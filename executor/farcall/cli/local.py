@@ -59,6 +59,11 @@ def run_demo(tasks: int, port: int, *, page: bool) -> None:
     if not page:
         asyncio.run(plain.run(tasks))
         return
-    from farcall.cli.demos import page as demo_page  # the ui extra may be missing
-
+    try:
+        local.launch.require_extra()
+        from farcall.cli.demos import page as demo_page
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"the demo's page needs {error.name}: pip install 'farcall[local,ui]'", name=error.name
+        ) from error
     asyncio.run(demo_page.run(port))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import sys
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ class Lazy(NamedTuple):
 
 COMMANDS = {
     "run": Lazy("run:run", "Run a function as a job and print its value."),
+    "launch": Lazy("launch:launch", "Run a command in an image as a job, on one node or several."),
     "plan": Lazy("plan:plan", "Show what run would send to Batch, and send nothing."),
     "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
     "allow": Lazy("allow:allow", "Agree to what a folder's farcall.toml decides."),
@@ -36,11 +38,15 @@ COMMANDS = {
     "list": Lazy("list:list_jobs", "Show the jobs there are, the newest first."),
     "status": Lazy("list:show_status", "Show the state of jobs, each in a line."),
     "describe": Lazy("list:describe_job", "Show all there is to know of a job."),
-    "logs": Lazy("logs:show_logs", "Show what a job prints, up to now or as it comes."),
+    "logs": Lazy(
+        "logs:show_logs",
+        "Show what a job, an array, a run or a workflow prints, up to now or as it comes.",
+    ),
     "cancel": Lazy("cancel:cancel_jobs", "End jobs, or all jobs of a workflow or a run."),
     "attach": Lazy(
         "attach:attach_job", "Follow a job: print what it writes as it comes, and how it ends."
     ),
+    "wait": Lazy("wait:wait_for_jobs", "Wait until jobs have ended, and tell how each did."),
     "result": Lazy("attach:get_result", "Wait for a job's end and print its value."),
     "recover": Lazy(
         "attach:recover_run", "Bring back the tasks of a run whose client was killed."
@@ -73,6 +79,15 @@ class Commands(click.Group):
         found: click.Command = getattr(importlib.import_module(f"farcall.cli.{module}"), attribute)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called; of a misspelt one say what was probably meant."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            raise click.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what ``--help`` says of them."""
         with formatter.section("Commands"):
@@ -98,7 +113,14 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; errors that farcall explains come without a traceback."""
-    sys.exit(_run())
+    for library in ("botocore", "aiobotocore"):
+        # A login that could not be renewed is a traceback of theirs, and then an error of ours.
+        logging.getLogger(library).addHandler(logging.NullHandler())
+    try:
+        code = _run()
+    except (click.Abort, KeyboardInterrupt):  # click has turned most of the latter into its own
+        code = exit_codes.INTERRUPTED
+    sys.exit(code)
 
 
 def _run() -> Any:
@@ -112,8 +134,6 @@ def _run() -> Any:
         error.show(told)  # which may name what lies in the working directory
         say(told.getvalue().rstrip("\n"), err=True)
         return error.exit_code
-    except click.Abort:  # click has turned KeyboardInterrupt into it
-        return exit_codes.INTERRUPTED
     except (FarcallError, ModuleNotFoundError) as error:
         from farcall.cli.printing import say
 
@@ -135,10 +155,7 @@ def _is_agreed_now(error: Exception) -> bool:
     from farcall.cli.allow import tell
 
     tell(error.path, error.decides)
-    try:
-        if not click.confirm("Agree to that?", err=True):
-            return False
-    except click.Abort:
+    if not click.confirm("Agree to that?", err=True):
         return False
     agree(error.path, error.decides)
     return True

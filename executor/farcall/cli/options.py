@@ -1,4 +1,4 @@
-"""Options of a job on a command line, by which `run` and `plan` are given what Settings has."""
+"""Options of a job on a command line, by which commands are given what Settings has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings, from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_SHORT = ("vcpu", "memory", "time_limit", "workflow")
 
 
 value_file = click.option(
@@ -37,8 +35,10 @@ def job_options(command: F) -> F:
     """Add the options that say how a job is to be; `given` puts their values together."""
     for decorate in (
         click.option("--workflow", metavar="NAME", help="Under which the job is listed."),
-        click.option("--time-limit", metavar="SECONDS", help="How long an attempt may run."),
-        click.option("--memory", metavar="GB", help="Memory of the job."),
+        click.option(
+            "--time-limit", metavar="TIME", help="How long an attempt may run: 1h30m, 90s."
+        ),
+        click.option("--memory", metavar="SIZE", help="Memory of the job: 4GiB, 512MiB."),
         click.option("--vcpu", metavar="N", help="vCPUs of the job."),
         click.option(
             "-o",
@@ -64,9 +64,9 @@ def given(assignments: Iterable[str], short: dict[str, Any]) -> dict[str, Any]:
         click.UsageError: One is unknown, or its value is wrong.
     """
     options = parse(assignments)
-    for name in _SHORT:
-        if short.get(name) is not None:
-            options[name] = from_text(name, short[name])
+    for name, text in short.items():
+        if text is not None:
+            options[name] = from_text(name, text)
     check(options)
     return options
 

@@ -1,4 +1,4 @@
-"""``farcall plan``: what `farcall run` would send to Batch, as JSON."""
+"""``farcall plan``: what `farcall run` or `farcall launch` would send to Batch, as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,13 @@ from farcall.backends.base import Backend
 from farcall.cli.options import called, given, job_options
 from farcall.cli.printing import say
 from farcall.cli.run import prepare
+from farcall.client.command_job import name_of
 from farcall.client.console import Console
+from farcall.engine.launcher import command_of
 from farcall.engine.session import session_for
 from farcall.engine.submitter import job_of
+from farcall.model import job_names
+from farcall.model.commands import Nodes
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 from farcall.payload import pickling
@@ -66,9 +71,14 @@ def plan(
     would be uploaded. Two things differ each time: the end of the job's name, and the key that
     outcomes are signed with, which is not shown. AWS is asked whether what the options name is
     there, and whether the definition is registered already: then it is not registered again.
+    `farcall launch --plan` shows the same of a command.
     """  # noqa: D301  # click's mark for lines to be left as they are
     found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
-    document = asyncio.run(_plan(executor.settings, found.function, bound, size, offline=offline))
+    show_plan(asyncio.run(_plan(executor.settings, found.function, bound, size, offline=offline)))
+
+
+def show_plan(document: Mapping[str, Any]) -> None:
+    """Print requests, in colours on a terminal."""
     text = json.dumps(document, indent=2)
     if sys.stdout.isatty():
         Console().print_json(text, ensure_ascii=True)
@@ -106,6 +116,35 @@ async def _plan(
             await access.close()
     about = {"url": bundle.where.url, "size_bytes": size_bytes, "tasks": bundle.size}
     return {"bundle": about, **planned}
+
+
+async def plan_command(
+    settings: Settings, groups: Sequence[Nodes], name: str | None, *, offline: bool
+) -> dict[str, Any]:
+    """Return the requests that would submit a command job.
+
+    Args:
+        settings: The options.
+        groups: What its nodes run.
+        name: What it is called; None for the image's name.
+        offline: Whether AWS is asked for nothing.
+
+    Raises:
+        SettingsError: They make no job that the platform takes.
+        TaskTooLargeError: Commands and variables exceed a limit.
+        ServiceError: AWS refused a call.
+    """
+    unique = job_names.unique(name or name_of(groups), "command")
+    if not offline:
+        session = await session_for(settings)
+        await session.check(settings)
+        return await session.backend.plan(command_of(settings, groups, unique, session.run))
+    access, backend = await _offline(settings)
+    try:
+        job = command_of(settings, groups, unique, _RUN)
+        return await backend.plan(job, offline=True)
+    finally:
+        await access.close()
 
 
 async def _online(settings: Settings) -> tuple[Access, Backend]:

@@ -6,15 +6,23 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 import click
 
 from farcall.model import terminal
 from farcall_runtime.contract import STDERR
 
-if TYPE_CHECKING:
-    from farcall.engine.logs.transcript import Line
+
+class Written(Protocol):
+    """A line that a job wrote. Where it has a ``stream``, that says to which one."""
+
+    @property
+    def text(self) -> str:
+        """The line without its end."""
+
+
+L = TypeVar("L", bound=Written)
 
 
 def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
@@ -30,7 +38,7 @@ def hand_out(text: str) -> None:
     click.echo(terminal.shown(text) if sys.stdout.isatty() else text, nl=False)
 
 
-class Printer:
+class Printer(Generic[L]):
     """Writes lines where their task wrote them, in UTF-8.
 
     To a terminal harmless ones are written, elsewhere they are as they are. What CloudWatch does
@@ -44,16 +52,16 @@ class Printer:
 
     def __init__(
         self,
-        layout: Callable[[Line], str] = lambda line: line.text,
+        layout: Callable[[L], str] = lambda line: line.text,
         *,
-        begin: Callable[[Line], str] = lambda _: "",
+        begin: Callable[[L], str] = lambda _: "",
         only: str = "",
     ) -> None:
         self._layout = layout
         self._begin = begin
         self._only = only
 
-    def print(self, lines: Iterable[Line]) -> None:
+    def print(self, lines: Iterable[L]) -> None:
         """Write lines.
 
         Raises:
@@ -66,15 +74,15 @@ class Printer:
             stream.buffer.write(data.encode(errors="backslashreplace"))
             stream.flush()
 
-    def _as_it_is(self, line: Line) -> str:
+    def _as_it_is(self, line: L) -> str:
         return f"{self._begin(line)}{self._layout(line)}"
 
-    def _on_terminal(self, line: Line) -> str:
+    def _on_terminal(self, line: L) -> str:
         begin = self._begin(line)
         return begin + terminal.output(self._layout(line)).replace("\r", f"\r{begin}")
 
-    def _goes_to_stderr(self, line: Line) -> bool:
-        return (self._only or line.stream) == STDERR
+    def _goes_to_stderr(self, line: L) -> bool:
+        return (self._only or getattr(line, "stream", "")) == STDERR
 
 
 def give_up_stdout() -> None:

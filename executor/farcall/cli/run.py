@@ -20,6 +20,7 @@ from farcall.cli.options import called, given, job_options, value_file
 from farcall.cli.printing import say
 from farcall.cli.signatures import Call
 from farcall.cli.targets import Target, find
+from farcall.client.command_job import CommandJob
 from farcall.client.console import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
@@ -127,7 +128,7 @@ async def _run(
     keeps = executor.settings.keep_artifacts
     async with executor.with_options(keep_artifacts=True) as opened:
         job = await opened.submit(target.function, *bound.args, **bound.kwargs)
-        telling = asyncio.ensure_future(_tell_states(job))
+        telling = asyncio.ensure_future(tell_states(job))
         try:
             await attach.stream(job, all_to_stderr=is_alone)
         finally:
@@ -136,7 +137,7 @@ async def _run(
         return await attach.hand_over(job, output, keeps=keeps, show=show)
 
 
-async def _tell_states(job: Job[Any]) -> None:
+async def tell_states(job: Job[Any] | CommandJob) -> None:
     """Say on stderr what becomes of a job, until it ends."""
     say(f"job {job.id} ({job.name})", err=True)
     said, wait_s = "", _LOOK_S[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +14,13 @@ from farcall.cli import tables
 from farcall.client.console import Console
 from farcall.engine.session import this_user
 from farcall.model.terminal import in_a_line, shown
+from farcall.model.wording import counted
 from farcall.operations.catalog import Entry
 from farcall.payload.tracebacks import with_source
 
 _LABEL = 12
+_MOST_NODES = 20
+"""Nodes that are shown each in a line, those that failed first."""
 _MIB = 2**20
 
 
@@ -27,9 +32,12 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
         said: What `overview.of` says of it.
     """
     out = Console()
-    title = Text.assemble((in_a_line(entry.function), "bold"))
+    prompt = "$ " if entry.is_command else ""
+    title = Text.assemble(prompt, (in_a_line(entry.function), "bold"))
     if entry.detail.array_size:
         title.append(f"  array of {entry.detail.array_size}", "dim")
+    if entry.detail.nodes:
+        title.append(f"  on {counted(entry.detail.nodes, 'node')}", "dim")
     title.append("  ").append_text(tables.coloured(entry.detail))
     title.append(f" since {tables.clock(tables.since(entry.detail))}")
     out.print(title, soft_wrap=True)
@@ -37,6 +45,7 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
         _why(said),
         _what(entry, said),
         _times(entry, said),
+        _nodes(said),
         _means(said),
         _places(said),
     ):
@@ -45,6 +54,7 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
             out.print()
         for label, value in known:
             out.print(Text.assemble((label.ljust(_LABEL), "dim"), value), soft_wrap=True)
+    _show_log(out, said["explanation"]["log"])
     traceback = said["explanation"]["traceback"]
     if traceback:
         # Only a task of this user's has its source on this machine.
@@ -55,6 +65,13 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
             out.print(f"  {line}", soft_wrap=True)
 
 
+def _show_log(out: Console, lines: Sequence[str]) -> None:
+    if lines:
+        out.print("\nThe last lines of the log", style="dim")
+    for line in lines:
+        out.print(f"  {in_a_line(line)}", soft_wrap=True)
+
+
 def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     why = said["explanation"]
     yield "Why", in_a_line(why["sentence"])
@@ -63,7 +80,10 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     counts = why["calls"]
     yield "Calls", ", ".join(f"{count} {how}" for how, count in counts.items())
     for child in why["children"]:
-        yield "Child", in_a_line(f"{child['job_id']}: {child['sentence']}")
+        yield (
+            "Node" if "#" in child["job_id"] else "Child",
+            in_a_line(f"{child['job_id']}: {child['sentence']}"),
+        )
 
 
 def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -99,6 +119,29 @@ def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"  {each['attempt']}", ", ".join(_attempt(each, earlier.get(each["attempt"], "")))
 
 
+def _nodes(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Tell of a job's nodes: of many those that failed, and how many are how."""
+    nodes = said["nodes"]
+    many = len(nodes) > _MOST_NODES
+    if many:
+        counts = Counter(node["state"].lower() for node in nodes)
+        yield "Nodes", ", ".join(f"{count} {state}" for state, count in counts.items())
+        nodes = [node for node in nodes if node["state"] == "FAILED"][:_MOST_NODES]
+    for node in nodes:
+        yield f"Node {node['index']}", ", ".join(_node(node))
+
+
+def _node(node: Mapping[str, Any]) -> Iterator[str]:
+    yield node["state"]
+    if node["exit_code"] is not None:
+        yield f"exit code {node['exit_code']}"
+    begin, end = (node[name] and datetime.fromisoformat(node[name]) for name in _ENDS)
+    if begin and end:
+        yield f"ran {tables.span((end - begin).total_seconds())}"
+    if node["reason"]:
+        yield in_a_line(node["reason"])
+
+
 def _attempt(each: Mapping[str, Any], how: str) -> Iterator[str]:
     begin, end = (each[name] and datetime.fromisoformat(each[name]) for name in _ENDS)
     if begin and end:
@@ -128,9 +171,24 @@ def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{used['peak_memory_bytes'] / _MIB:.0f} MiB at most"
             + (f" of {limit / _MIB:.0f}" if limit else ""),
         )
-    yield "Image", in_a_line(job["image"])
+    groups = job["groups"]
+    if len(groups) < 2:
+        yield "Image", in_a_line(job["image"])
+        yield "Command", in_a_line(shlex.join(job["command"]))
+    for group in groups if len(groups) > 1 else ():
+        yield "Group", in_a_line(_group(group))
+    yield "Instance", in_a_line(job["instance_type"])
     yield "Definition", in_a_line(job["definition"])
     yield "Tags", in_a_line(", ".join(f"{name}={value}" for name, value in job["tags"].items()))
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    first, last = group["first"], group["last"]
+    nodes = f"node {first}" if first == last else f"nodes {first} to {last}"
+    asked = f"{nodes}: {group['vcpu']:g} vCPU, {group['memory_mib']} MiB"
+    if group["gpus"]:
+        asked += f", {group['gpus']} GPU"
+    return f"{asked}, {group['image']}  {shlex.join(group['command'])}"
 
 
 def _places(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,8 +12,10 @@ from farcall.client.console import Console
 from farcall.model.endings import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.terminal import in_a_line
+from farcall.model.wording import counted
 from farcall.operations import json_view
 from farcall.operations.catalog import Entry
+from farcall.operations.finding import short
 
 COLOURS = {
     "RUNNING": "cyan",
@@ -31,16 +33,28 @@ _MANY_S = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "m"))
 _HEADS = ("JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE")
 
 
-def show(entries: Sequence[Entry], *, err: bool = False) -> None:
-    """Print a table of jobs, to stderr if told to."""
+def show(entries: Sequence[Entry], *, err: bool = False, whole_ids: bool = False) -> None:
+    """Print a table of jobs.
+
+    Args:
+        entries: The jobs.
+        err: Print it to stderr.
+        whole_ids: Do not shorten IDs on a terminal either.
+    """
     out = Console(stderr=err)
     if not out.is_terminal:
         _show_plain(out, entries)
-        return
-    is_wide = out.width >= _WIDE
+    elif entries:
+        out.print(table(entries, out.width, whole_ids=whole_ids))
+
+
+def table(entries: Sequence[Entry], width: int, *, whole_ids: bool = False) -> Table:
+    """Return a table of jobs for a terminal of so many columns."""
+    is_wide = width >= _WIDE
+    ids = [entry.detail.job_id for entry in entries]
+    ids = [in_a_line(job_id if whole_ids else short(job_id)) for job_id in ids]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    longest = max((len(entry.detail.job_id) for entry in entries), default=0)
-    table.add_column("Job", no_wrap=True, min_width=longest)  # half of an ID is of no use
+    table.add_column("Job", no_wrap=True, min_width=max(map(len, ids), default=0))
     table.add_column("State", no_wrap=True, min_width=len("SUCCEEDED"))
     table.add_column("Age", no_wrap=True, min_width=4, justify="right")
     if is_wide:
@@ -49,16 +63,16 @@ def show(entries: Sequence[Entry], *, err: bool = False) -> None:
     if is_wide:
         table.add_column("Workflow", no_wrap=True, overflow="ellipsis")
         table.add_column("Note", no_wrap=True, overflow="ellipsis")
-    for entry in entries:
-        table.add_row(*(_wide(entry) if is_wide else _narrow(entry)))
-    if entries:
-        out.print(table)
+    for job_id, entry in zip(ids, entries, strict=True):
+        table.add_row(Text(job_id), *(_wide(entry) if is_wide else _narrow(entry)))
+    return table
 
 
 def _wide(entry: Entry) -> list[Text]:
     detail = entry.detail
     return [
-        *_beginning(detail),
+        coloured(detail),
+        Text(age(detail.created_at)),
         Text(ran(detail)),
         Text(_task(entry)),
         Text(in_a_line(entry.workflow.name)),
@@ -72,11 +86,7 @@ def _narrow(entry: Entry) -> list[Text]:
     said = note(entry.detail)
     if said:
         task.append(f"\n{said}", "dim")
-    return [*_beginning(entry.detail), task]
-
-
-def _beginning(detail: JobDetail) -> list[Text]:
-    return [Text(in_a_line(detail.job_id)), coloured(detail), Text(age(detail.created_at))]
+    return [coloured(entry.detail), Text(age(entry.detail.created_at)), task]
 
 
 def _show_plain(out: Console, entries: Sequence[Entry]) -> None:
@@ -105,14 +115,19 @@ def show_lines(entries: Sequence[Entry]) -> None:
     """Print jobs, each in a line: its state, since when, and why."""
     out = Console()
     for entry in entries:
-        detail = entry.detail
-        line = Text(in_a_line(detail.job_id))
-        line.append("  ").append_text(coloured(detail))
-        line.append(f" since {clock(since(detail))}  {_task(entry)}")
-        said = note(detail)
-        if said:
-            line.append(f"  {said}", "dim")
-        out.print(line, soft_wrap=True)
+        out.print(line(entry, whole_id=not out.is_terminal), soft_wrap=True)
+
+
+def line(entry: Entry, *, whole_id: bool = True) -> Text:
+    """Return a job in a line, which is another one as soon as its state is."""
+    detail = entry.detail
+    told = Text(in_a_line(detail.job_id if whole_id else short(detail.job_id)))
+    told.append("  ").append_text(coloured(detail))
+    told.append(f" since {clock(since(detail))}  {_task(entry)}")
+    said = note(detail)
+    if said:
+        told.append(f"  {said}", "dim")
+    return told
 
 
 # --- what a cell says -------------------------------------------------------------------------
@@ -173,5 +188,13 @@ def span(seconds: float) -> str:
 
 
 def _task(entry: Entry) -> str:
-    size = entry.detail.array_size
-    return in_a_line(f"{entry.function}[{size}]" if size else entry.function)
+    """Return what a job runs: a command as behind a shell's prompt, of an array how many."""
+    detail = entry.detail
+    told = f"$ {entry.function}" if entry.is_command else entry.function
+    if detail.array_size:
+        told += f"[{detail.array_size}]"
+    if detail.nodes:
+        told += f" ({counted(detail.nodes, 'node')})"
+    elif detail.node_index is not None:
+        told += f" (node {detail.node_index})"
+    return in_a_line(told)

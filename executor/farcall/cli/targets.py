@@ -159,7 +159,7 @@ def _callables(owner: object) -> list[str]:
         name
         for name, value in vars(owner).items()
         if not name.startswith("_")
-        and (isinstance(value, Task) or inspect.isfunction(value))
+        and (isinstance(value, Task) or inspect.isroutine(value))
         and (not inspect.ismodule(owner) or getattr(value, "__module__", None) == home)
     ]
 

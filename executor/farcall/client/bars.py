@@ -46,7 +46,8 @@ class Bar:
 
     def show(self) -> None:
         """Draw."""
-        self._display.update(self._row, completed=self._report.counts.ended)
+        report = self._report
+        self._display.update(self._row, completed=report.counts.ended, total=report.total)
         self._display.live.refresh()
 
     def close(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from farcall.backends.base import raise_first
+from farcall.client.frames import frames_hidden
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.fetcher import Output
 from farcall.engine.logs.attempt_history import AttemptHistory
@@ -15,12 +16,12 @@ from farcall.engine.logs.transcript import LOG, Line, Transcript
 from farcall.engine.session import Session
 from farcall.engine.task_handle import TaskHandle
 from farcall.engine.watch import Arrival
-from farcall.model.errors import FarcallError
+from farcall.model.errors import FarcallError, TaskNotPicklableError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.pickling import Call
-from farcall.payload.results import CallResult
+from farcall.payload.results import CallResult, Result
 from farcall.payload.spill import where_needed
 from farcall.storage.chunks import Chunks
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
@@ -39,6 +40,7 @@ class Job(Generic[R]):
         handle: The task.
         output: How much of what it wrote is fetched with its value. The rest may be asked for
             later; with `Output.NONE` nobody can, and it is deleted with the value.
+        calls: How many calls the task makes, where that is known.
         on_spent: Is called when its value was handed over and is deleted from the bucket.
 
     Attributes:
@@ -49,16 +51,28 @@ class Job(Generic[R]):
         self,
         handle: TaskHandle,
         output: Output = Output.SMALL,
+        calls: int = 1,
         on_spent: Callable[[], None] = lambda: None,
     ) -> None:
         self.id = handle.id
         self._handle = handle
         self._fetched = output
+        self._calls = calls
         self._on_spent = on_spent
         self._is_discarded = False
 
     def __repr__(self) -> str:
         return f"<Job {self.id}{' done' if self.done() else ''}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TaskNotPicklableError(
+            "a Job cannot travel: pass what await job.result() gives, or job.id"
+        )
+
+    if not TYPE_CHECKING:  # to checkers it stays the error that it is
+
+        def __await__(self) -> NoReturn:
+            raise TypeError("a Job is not awaited itself: write await job.result()")
 
     @property
     def name(self) -> str:
@@ -137,7 +151,10 @@ class Job(Generic[R]):
         Cancelling the wait leaves the job running; `cancel` ends the job. Waiting again gives
         the same value, or raises the same error, without asking AWS again.
 
-        The job of a ``map`` with a ``chunksize`` gives the values of its calls as a list.
+        The job of a ``map`` with a ``chunksize`` gives the values of its calls as a list. A task
+        on several nodes gives the list of their values, in the order of the nodes; the failure
+        of the one that failed first, by the nodes' own clocks, is raised, and the failures of
+        others are in its notes.
 
         Raises:
             Exception: What the function raised, with the remote traceback as a note.
@@ -145,11 +162,21 @@ class Job(Generic[R]):
             OutcomeError: The job ended, and its answer cannot be used.
             ServiceError: AWS refused a call.
         """
+        __tracebackhide__ = True
+        with frames_hidden():
+            values = [result.unwrap() for result in await self.outcome()]
+            value: R = values if len(values) > 1 else values[0]  # type: ignore[assignment]
+            return value
+
+    async def outcome(self) -> list[Result]:
+        """Wait for the job's end and return the results that `result` makes its value of.
+
+        Raises:
+            ServiceError: AWS refused a call.
+        """
         delivered = await self._delivered()
         await self._discard(delivered, self._handle.settings)
-        values = [result.unwrap() for result in delivered.results]
-        value: R = values if len(values) > 1 else values[0]  # type: ignore[assignment]
-        return value
+        return delivered.results
 
     async def results(self) -> list[CallResult[Any]]:
         """Wait for the job's end and return what came of each call that the task makes.
@@ -183,36 +210,46 @@ class Job(Generic[R]):
     async def usage(self) -> Usage:
         """Wait for the job's end and return what it used: time, CPU, peak memory.
 
+        Of a task on several nodes it is what the main one used.
+
         Raises:
             ServiceError: AWS refused a call.
         """
         return (await self._delivered()).usage
 
-    async def stdout(self) -> str:
+    async def stdout(self, *, node: int = 0) -> str:
         """Return what the task has written to stdout, up to now or in all, as UTF-8.
 
         Bytes that are no UTF-8 appear as U+FFFD. After `result` it can be asked for as long as
         the executor's block is not left; small output (256 KiB in a few chunks) at any time.
 
+        Args:
+            node: Of a task on several nodes, which one's; by default the main one's.
+
         Raises:
+            ValueError: There is no such node.
             IntegrityError: Output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
-        return await self._output(STDOUT)
+        return await self._output(STDOUT, node)
 
-    async def stderr(self) -> str:
+    async def stderr(self, *, node: int = 0) -> str:
         """Return what the task has written to stderr; see `stdout`.
 
         Raises:
+            ValueError: There is no such node.
             IntegrityError: Output is not what the job wrote.
             ServiceError: AWS refused a call.
         """
-        return await self._output(STDERR)
+        return await self._output(STDERR, node)
 
     async def logs(
         self, *, follow: bool = False, stream: Literal["stdout", "stderr"] | None = None
     ) -> AsyncIterator[str]:
         """Yield the lines the task has written, without their line ends.
+
+        Of a task on several nodes they are the main one's; `BatchExecutor.attach` to
+        ``"<job>#<index>"`` gives those of another one.
 
         While the task runs, the container stores output about every two seconds. After some five
         minutes of steady output it is every ten, unless somebody follows.
@@ -242,7 +279,8 @@ class Job(Generic[R]):
             ServiceError: AWS refused a call.
         """
         session, submission, index = await self._handle.find()
-        if follow:
+        waits = follow and not submission.is_other_node(index)
+        if waits:
             self._handle.watch(session, submission, index)
         kept = self._handle.kept()
         if kept is not None:
@@ -262,7 +300,7 @@ class Job(Generic[R]):
         async with contextlib.aclosing(reading.read()) as batches:
             async for batch in batches:
                 yield batch or []
-        if follow:
+        if waits:
             await self.wait()
 
     async def delete_outcome(self) -> None:
@@ -287,6 +325,7 @@ class Job(Generic[R]):
             submission,
             index,
             arrived,
+            self._calls,
             folder_for=where_needed(self._handle.settings.cache_dir),
             output=self._fetched,
         )
@@ -308,20 +347,35 @@ class Job(Generic[R]):
             if delivered.spent:
                 self._on_spent()
 
-    async def _output(self, stream: str) -> str:
+    async def _output(self, stream: str, node: int) -> str:
+        if node:
+            return await self._output_of(stream, node)
         written = None
         if self.done():
             delivered = await self._delivered()
             written = delivered.written
             if delivered.is_whole or written is None:
-                whole = delivered.stdout if stream == STDOUT else delivered.stderr
-                return whole.decode(errors="replace")
+                return delivered.text(stream)
         session, submission, index = await self._handle.find()
         store = session.stores.of(submission.where.bucket)
         written = written or await session.fetcher.written(submission, index)
         if written is not None:
             return await written.text(store, stream)
         return await Chunks(store, submission, index).text(stream)
+
+    async def _output_of(self, stream: str, node: int) -> str:
+        """Return what was written on a node that is not the main one."""
+        session, submission, _ = await self._handle.find()
+        if not 0 < node < submission.nodes:
+            raise ValueError(f"node is {node}; the job has nodes 0 to {submission.nodes - 1}")
+        store = session.stores.of(submission.where.bucket)
+        if self.done():
+            found = (await self._delivered()).others.get(node)
+            if found is not None and found.written is not None:
+                if found.is_whole:
+                    return found.text(stream)
+                return await found.written.text(store, stream)
+        return await Chunks(store, submission, node).text(stream)
 
 
 def _wanted(stream: str | None) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from farcall.client import notebook
+from farcall.client.notebook import NotebookBar
 from farcall.model import terminal
 from farcall.model.timing import Timing
 
@@ -36,11 +38,17 @@ class Counts:
         running: In tasks that run, or are being started.
         done: Returned, as far as is known: a task that has ended and was not fetched counts here.
         failed: Have an error.
+        total: How many there are; None as long as it is not known, or was known before.
+        packed: How many are pickled, while some are uploaded; None where none are.
+        sent_bytes: How much was uploaded so far.
     """
 
     running: int = 0
     done: int = 0
     failed: int = 0
+    total: int | None = None
+    packed: int | None = None
+    sent_bytes: int = 0
 
     @property
     def ended(self) -> int:
@@ -55,7 +63,7 @@ class Progress:
 
     Args:
         name: What they are calls of.
-        total: Their number.
+        total: Their number; None where it is not known yet.
         count: Tells how far they are.
         timing: How often it is looked.
         trouble: Tells what keeps that from being known, and what to do; empty where nothing does.
@@ -64,7 +72,7 @@ class Progress:
     def __init__(
         self,
         name: str,
-        total: int,
+        total: int | None,
         count: Callable[[], Counts],
         timing: Timing,
         trouble: Callable[[], str] = lambda: "",
@@ -73,7 +81,7 @@ class Progress:
         self._count = count
         self._trouble = trouble
         self._step_s = timing.progress_s
-        self._view: Bar | LineReport | None = None
+        self._view: Bar | NotebookBar | LineReport | None = None
         self._showing: asyncio.Task[None] | None = None
 
     def __enter__(self) -> None:
@@ -90,7 +98,7 @@ class Progress:
             if self._view is not None:
                 self._view.close()
 
-    async def _show(self, view: Bar | LineReport) -> None:
+    async def _show(self, view: Bar | NotebookBar | LineReport) -> None:
         with _harmless():
             while True:
                 self._report.take(self._count())
@@ -113,13 +121,13 @@ class Report:
 
     Args:
         name: What they are calls of.
-        total: Their number.
+        total: Their number; None where it is not known yet.
 
     Attributes:
         trouble: What keeps them from being known any better; else empty.
     """
 
-    def __init__(self, name: str, total: int) -> None:
+    def __init__(self, name: str, total: int | None) -> None:
         self.name = terminal.in_a_line(name)
         self.total = total
         self.trouble = ""
@@ -131,6 +139,7 @@ class Report:
     def take(self, counts: Counts) -> None:
         """Take in how far they are now."""
         self.counts = counts
+        self.total = self.total if counts.total is None else counts.total
         now = time.monotonic()
         # What passed before the first task began says nothing of how long the others will take.
         if not self._seen or not (counts.running or counts.ended):
@@ -145,15 +154,20 @@ class Report:
         self._per_s = (counts.ended - before) / (now - then) if now > then else 0.0
 
     def __str__(self) -> str:
-        counts = self.counts
-        queued = self.total - counts.ended - counts.running
-        parts = [f"{counts.done} of {self.total} done", f"{counts.failed} failed"]
-        parts += [f"{counts.running} running", f"{queued} queued"]
+        counts, total = self.counts, self.total
+        of_all = "" if total is None else f" of {total}"
+        parts = [f"{counts.done}{of_all} done", f"{counts.failed} failed"]
+        parts += [f"{counts.running} running"]
+        if total is not None:
+            parts.append(f"{total - counts.ended - counts.running} queued")
+        if counts.packed is not None:
+            sent = f"{counts.sent_bytes / 1e6:.1f} MB sent"
+            parts.append(f"uploading ({counts.packed}{of_all} packed, {sent})")
         pace = f"{self._per_s:.1f} calls/s"
         if 0 < self._per_s < 1:
             pace = f"{60 * self._per_s:.1f} calls/min"
         parts += [pace, _duration(time.monotonic() - self._began)]
-        left = self.total - counts.ended
+        left = 0 if total is None else total - counts.ended
         if left and self._per_s:
             parts.append(f"{_duration(left / self._per_s)} left")
         return ", ".join(parts)
@@ -175,7 +189,7 @@ class LineReport:
 
     def show(self) -> None:
         """Say a line if it is time for one."""
-        tenth = _LINES * self._report.counts.ended // self._report.total
+        tenth = _LINES * self._report.counts.ended // (self._report.total or sys.maxsize)
         is_new = self._report.trouble != "" and not self._was_in_trouble
         if tenth > self._tenth or is_new or time.monotonic() - self._said_at >= _LINE_S:
             self._say()
@@ -194,12 +208,14 @@ class LineReport:
         sys.stderr.flush()
 
 
-def _view_of(report: Report) -> Bar | LineReport:
+def _view_of(report: Report) -> Bar | NotebookBar | LineReport:
     """Return a bar, or lines where it would only leave control codes."""
+    if notebook.is_here():
+        return NotebookBar(report)
     from farcall.client.console import Console  # which has rich, as bars: slow to import
 
     console = Console(stderr=True)
-    if not (console.is_jupyter or (console.is_interactive and sys.stderr.isatty())):
+    if not (console.is_interactive and sys.stderr.isatty()):
         return LineReport(report)
     from farcall.client.bars import Bar
 

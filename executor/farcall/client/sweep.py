@@ -6,24 +6,29 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from farcall.aws import refusals
 from farcall.backends.base import raise_first
+from farcall.client.awaitable import Awaitable
+from farcall.client.call_reader import CallReader, Inputs
+from farcall.client.frames import hide_if_meant
 from farcall.client.progress import Progress
-from farcall.client.sweep_state import Array, Fetched, Ready, SweepState
+from farcall.client.sweep_state import Fetched, Ready, SweepState
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
 from farcall.engine.watch import Arrival, Ended, is_unseen
 from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.interrupts import left_by
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.wording import named
 from farcall.payload import pickling
-from farcall.payload.pickling import Call
+from farcall.payload.bundle import FIXED
+from farcall.payload.pickling import Packed
 from farcall.payload.results import CallResult, Result
 from farcall.payload.spill import where_needed
 from farcall.storage.store import Arrived
@@ -34,10 +39,14 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _FETCHERS = 16
+_MOST_UNTAKEN = 10_000
+"""Tasks whose results were not taken, up to which others are read and submitted, where nobody
+knows how many there will be."""
+
 _NOBODY = "nobody waits for it any more"
 
 
-class Sweep(Generic[R]):
+class Sweep(Awaitable[list[R]]):
     """The calls of a `Task.map`, to be awaited or iterated over.
 
     ``await sweep`` gives the values in the order of the arguments; ``async for index, value in
@@ -47,12 +56,15 @@ class Sweep(Generic[R]):
     end the jobs that are still unfinished.
 
     In a loop, what its body has not taken yet stays on S3, but for some 256 MiB that are fetched
-    ahead.
+    ahead. What is known at once is submitted at once. Of iterables without a length, calls are
+    submitted as they come, up to 10,000 tasks and those of one more array whose results were not
+    taken yet; so an endless one works in a loop that is left by ``break``.
 
     Args:
         settings: The options.
         function: The function.
-        calls: Arguments of each call.
+        inputs: What the calls are made of.
+        fixed: Keywords that each call has.
         chunksize: Calls in one task; they run one after the other.
         return_exceptions: Give exceptions as values instead of raising the first.
         progress: Show how far it is.
@@ -62,27 +74,42 @@ class Sweep(Generic[R]):
         self,
         settings: Settings,
         function: Callable[..., Any],
-        calls: Sequence[Call],
+        inputs: Inputs,
+        fixed: Mapping[str, Any],
         *,
         chunksize: int,
         return_exceptions: bool,
         progress: bool,
     ) -> None:
+        name = getattr(function, "__name__", "task")
+        super().__init__(
+            name,
+            f"map of {name}",
+            f"write await {name}.map(...), or async for index, value in {name}.map(...), or in "
+            f"code without async BatchPoolExecutor().map({name}, ...)",
+        )
         self._settings = settings
         self._function = function
-        self._calls = calls
+        self._inputs = inputs
+        self._fixed = fixed
         self._chunksize = chunksize
         self._return_exceptions = return_exceptions
         self._progress = progress
         self._state: SweepState | None = None
 
     def __len__(self) -> int:
-        return len(self._calls)
+        if self._inputs.size is None:
+            raise TypeError(
+                "this sweep has no len(): at least one of its iterables has none, such as a "
+                "generator; map a list of what it gives, or count what comes"
+            )
+        return self._inputs.size
 
-    def __await__(self) -> Generator[Any, None, list[R]]:
-        return self._gather().__await__()
+    def _coroutine(self) -> Coroutine[Any, Any, list[R]]:
+        return self._gather()
 
     def __aiter__(self) -> AsyncIterator[tuple[int, R]]:
+        self._is_used = True
         return self._each(self._pair)
 
     @property
@@ -99,15 +126,32 @@ class Sweep(Generic[R]):
             SettingsError: Something the options name does not exist.
             ServiceError: AWS refused a call.
         """
+        self._is_used = True
         return self._each(
             lambda index, job_id, result: result.tell(index, job_id), with_output=True
         )
 
+    def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
+        """Iterate over the number and the result of each call, as it comes, for pools.
+
+        Who cancels the wait tells what is ended by it.
+
+        Raises:
+            Exception: As `results`.
+        """
+        self._is_used = True
+        return self._each(lambda index, _job_id, result: (index, result), is_told=True)
+
     async def _gather(self) -> list[R]:
-        values: list[Any] = [None] * len(self._calls)
+        __tracebackhide__ = True
+        values: list[Any] = [None] * (self._inputs.size or 0)
+        count = 0
         async for index, value in self._each(self._pair, one_by_one=False):
+            if index >= len(values):
+                values.extend([None] * (index + 1 - len(values)))
             values[index] = value
-        return values
+            count += 1
+        return values[:count] if count < len(values) else values
 
     def _pair(self, index: int, _job_id: str, result: Result) -> tuple[int, R]:
         if result.error is not None and self._return_exceptions:
@@ -120,6 +164,7 @@ class Sweep(Generic[R]):
         *,
         one_by_one: bool = True,
         with_output: bool = False,
+        is_told: bool = False,
     ) -> AsyncGenerator[T, None]:
         """Submit the calls, and yield what comes of each as it comes.
 
@@ -130,35 +175,30 @@ class Sweep(Generic[R]):
         Generators within this one would not do: where a loop that was left is closed by the end
         of the event loop, that closes all of them at once.
         """
-        if not self._calls:
+        if self._inputs.size == 0:
             return
         session = await session_for(self._settings)
-        if self._state is not None and not self._state.is_over:
-            raise FarcallError(
-                "this sweep is being waited for already; call map again for another"
-            )
-        timing = session.timing
-        state = SweepState(len(self._calls), self._chunksize, timing, with_output=with_output)
-        self._state = state
-        progress: AbstractContextManager[object] = nullcontext()
-        if self._progress:
-            count = functools.partial(state.count, session.tracker.latest)
-            trouble = session.tracker.trouble
-            progress = Progress(self._name, len(self._calls), count, timing, lambda: trouble.text)
+        state = self._new_state(session, with_output=with_output)
+        reader = CallReader(self._inputs, self._chunksize, self._settings.linger_s)
         cause: BaseException | None = None
-        helpers = [asyncio.ensure_future(self._submit(session, state))]
+        helpers = [asyncio.ensure_future(self._submit(session, state, reader))]
+        helpers += [reader.task] if reader.task is not None else []
         helpers += [asyncio.ensure_future(self._fetch(session, state)) for _ in range(_FETCHERS)]
         try:
-            with progress:
-                for _ in self._calls:
-                    yield shape(*await state.take())
+            with self._shown(session, state):
+                while await state.has_more():
+                    yield shape(*state.take())
                     if one_by_one:
                         state.note_taken()
             state.note_taken()
         except BaseException as error:
-            cause = None if isinstance(error, GeneratorExit) else error  # of a loop that was left
+            is_left = isinstance(error, GeneratorExit)  # a loop
+            is_told = is_told and isinstance(error, asyncio.CancelledError)
+            cause = None if is_left or is_told else error
+            hide_if_meant(error)
             raise
         finally:
+            reader.close()
             for helper in helpers:
                 helper.cancel()
             try:
@@ -166,6 +206,28 @@ class Sweep(Generic[R]):
             finally:  # the event loop may be at its end, and cancel this, too
                 state.end()
                 await self._leave(session, state, cause)
+
+    def _new_state(self, session: Session, *, with_output: bool) -> SweepState:
+        if self._state is not None and not self._state.is_over:
+            raise FarcallError(
+                "this sweep is being waited for already; call map again for another"
+            )
+        if self._state is not None and self._inputs.is_once:
+            raise FarcallError(
+                "this sweep's arguments came from an iterator, which can be read only once; call "
+                "map again with a new one"
+            )
+        size, timing = self._inputs.size, session.timing
+        self._state = SweepState(size, self._chunksize, timing, with_output=with_output)
+        return self._state
+
+    def _shown(self, session: Session, state: SweepState) -> AbstractContextManager[object]:
+        """Show how far it is, where that is wanted, for as long as a block lasts."""
+        if not self._progress:
+            return nullcontext()
+        count = functools.partial(state.count, session.tracker.latest)
+        trouble = session.tracker.trouble
+        return Progress(self._name, state.total, count, session.timing, lambda: trouble.text)
 
     @property
     def _name(self) -> str:
@@ -187,38 +249,59 @@ class Sweep(Generic[R]):
             _log.warning(text, named(job_ids, "job"), session.run)
         elif cause is not None and unfinished:
             tasks = sum(array.unfinished for array in unfinished)
-            reason = f"left by {type(cause).__name__}"
-            await session.terminations.leave(job_ids, tasks, reason)
+            await session.terminations.leave(job_ids, tasks, left_by(cause))
         elif unfinished:
             raise_first(await session.terminations.end(job_ids, _NOBODY))
 
-    async def _submit(self, session: Session, state: SweepState) -> None:
-        """Submit the calls, one array after the other."""
-        with session.at_work():
-            await self._submit_all(session, state)
-
-    async def _submit_all(self, session: Session, state: SweepState) -> None:
+    async def _submit(self, session: Session, state: SweepState, reader: CallReader) -> None:
+        """Submit the calls as they come, one array after the other."""
         try:
-            submitter = await session.submitter(self._settings)
-            function = await session.threads.run(pickling.pack_function, self._function)
-            step, last = self._chunksize, len(self._calls)
-            groups = (self._calls[at : at + step] for at in range(0, last, step))
-            tasks = (
-                (function, arguments)
-                for arguments in pickling.pack_calls(groups, self._settings.cache_dir)
-            )
-            first = 0
-            while first * step < last:
-                submission = await submitter.submit_together(self._settings, self._name, tasks)
-                self._watch(session, state, submission, first)
-                first += submission.size
-        except Exception as error:  # whatever it is, the waiting caller is to have it
+            with session.at_work():
+                submitter = await session.submitter(self._settings)
+                function = await session.threads.run(
+                    pickling.pack_function, self._function, self._fixed
+                )
+            while (groups := await reader.groups()) is not None:
+                packed = pickling.pack_calls(groups, self._settings.cache_dir)
+                tasks = self._tasks(function, packed, reader, state)
+                while True:
+                    if self._inputs.size is None:
+                        await state.wait_for_taker(_MOST_UNTAKEN * self._chunksize)
+                    with session.at_work():
+                        submission = await submitter.submit_together(
+                            self._settings,
+                            self._name,
+                            tasks,
+                            planned=state.note_uploaded,
+                            facts={FIXED: list(self._fixed)} if self._fixed else None,
+                            on_sent=state.note_sent,
+                        )
+                    # Those that are left were given out, for they are pickled some at a time.
+                    left = reader.given - state.submitted
+                    calls = min(submission.size * self._chunksize, left)
+                    self._watch(session, state, submission, calls)
+                    if calls == left:
+                        break
+            state.note_whole()
+        except BaseException as error:  # whatever it is, the waiting caller is to have it
             state.fetched.put_nowait(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    def _tasks(
+        self, function: Packed, packed: Iterator[Packed], reader: CallReader, state: SweepState
+    ) -> Iterator[tuple[Packed, Packed]]:
+        """Yield function and arguments of each task, in a thread."""
+        for arguments in packed:
+            reader.note_bytes(arguments.size)
+            packed_before = state.submitted if state.packed is None else state.packed
+            state.packed = min(packed_before + self._chunksize, reader.given)
+            yield function, arguments
 
     def _watch(
-        self, session: Session, state: SweepState, submission: Submission, first: int
+        self, session: Session, state: SweepState, submission: Submission, calls: int
     ) -> None:
-        array = state.arrays[submission.job_id] = Array(submission, first, submission.size)
+        array = state.note_job(submission, calls)
 
         def tell(index: int, arrival: Arrival) -> None:
             if isinstance(arrival, Ended) and arrival.error:  # it may still run

@@ -16,6 +16,7 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.payload.results import Result
+from farcall_runtime.contract import Location
 
 _ENDED = (JobStatus.SUCCEEDED.value, JobStatus.FAILED.value)
 _RUNNING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
@@ -64,7 +65,7 @@ class Array:
 
     Attributes:
         submission: The job.
-        first: Number of its first task in the sweep.
+        calls: Numbers of its calls in the sweep.
         unfinished: How many of its tasks have not ended.
         ended: How many calls are in those that have.
         tell: What the tracker tells of their ends.
@@ -72,7 +73,7 @@ class Array:
     """
 
     submission: Submission
-    first: int
+    calls: range
     unfinished: int
     ended: int = 0
     tell: OnArrival | None = None
@@ -85,34 +86,46 @@ class SweepState:
     The budget is its own: a loop that waits for another sweep in its body takes nothing meanwhile.
 
     Args:
-        calls: Number of calls.
+        total: Number of calls; None where it is not known yet.
         chunksize: Calls in one task.
         timing: How much is fetched ahead, and how long what fails.
         with_output: Whether the caller gets what the tasks wrote, too.
 
     Attributes:
+        total: As the argument.
+        submitted: How many calls are in jobs that were accepted.
+        packed: How many calls are pickled, while a bundle of them is uploaded; else None.
+        sent_bytes: How much of the bundles was sent.
         arrays: The jobs by their IDs.
         arrivals: Tasks that have ended.
-        fetched: Those that were fetched, or an error that ends the wait.
+        fetched: Those that were fetched, or an error that ends the wait; None where no more
+            calls will come.
         budget: Bounds what is fetched and was not taken.
         is_over: Whether nobody waits any more.
         with_output: As the argument.
     """
 
     def __init__(
-        self, calls: int, chunksize: int, timing: Timing, *, with_output: bool = False
+        self, total: int | None, chunksize: int, timing: Timing, *, with_output: bool = False
     ) -> None:
         self.with_output = with_output
+        self.total = total
+        self.submitted = 0
+        self.packed: int | None = None
+        self.sent_bytes = 0
         self._timing = timing
-        self._calls = calls
         self._chunksize = chunksize
+        self._is_whole = False
+        self._given = 0
+        self._less = asyncio.Event()
         self.arrays: dict[str, Array] = {}
         self.arrivals: asyncio.Queue[Ready] = asyncio.Queue()
-        self.fetched: asyncio.Queue[Fetched | BaseException] = asyncio.Queue()
+        self.fetched: asyncio.Queue[Fetched | BaseException | None] = asyncio.Queue()
         self.budget = ByteBudget(timing.window_bytes, timing.window_tasks)
         self.is_over = False
         self._failed = 0
         self._now: Fetched | None = None
+        self._number = 0
         self._taken: list[Callable[[], None]] = []
 
     def postpone(self, ready: Ready) -> bool:
@@ -135,26 +148,61 @@ class SweepState:
         self._failed += sum(result.error is not None for result in fetched.results)
         self.fetched.put_nowait(fetched)
 
-    async def take(self) -> tuple[int, str, Result]:
-        """Wait for the next result; return the number of its call, its job, and the result.
+    def note_job(self, submission: Submission, calls: int) -> Array:
+        """Take in a job that was accepted, of the calls that follow those of the last one."""
+        numbers = range(self.submitted, self.submitted + calls)
+        self.submitted += calls
+        array = self.arrays[submission.job_id] = Array(submission, numbers, submission.size)
+        return array
+
+    def note_sent(self, size_bytes: int) -> None:
+        """Take in that so much more of a bundle was sent."""
+        self.sent_bytes += size_bytes
+
+    async def note_uploaded(self, _where: Location) -> None:
+        """Take in that a bundle is in the bucket."""
+        self.packed = None
+
+    def note_whole(self) -> None:
+        """Take in that all calls were submitted."""
+        self._is_whole, self.total = True, self.submitted
+        self.fetched.put_nowait(None)
+
+    async def wait_for_taker(self, most: int) -> None:
+        """Wait until no more than so many calls were submitted whose results were not taken."""
+        while self.submitted - self._given > most:
+            self._less.clear()
+            await self._less.wait()
+
+    async def has_more(self) -> bool:
+        """Wait until there is a result to be taken; tell whether there is one.
 
         Raises:
-            Exception: What keeps others from coming.
+            BaseException: What keeps others from coming.
         """
-        if self._now is None:
+        while self._now is None:
+            if self._is_whole and self._given == self.submitted:
+                return False
             fetched = await self.fetched.get()
             if isinstance(fetched, BaseException):
                 raise fetched
-            self._now = fetched
-        first, job_id, results, place, on_taken = self._now
-        self._now = None
-        result = results.popleft()
-        if results:
-            self._now = Fetched(first + 1, job_id, results, place, on_taken)
-        else:
-            place.leave()
-            self._taken.append(on_taken)
-        return first, job_id, result
+            if fetched is not None:
+                self._now, self._number = fetched, fetched.first
+        return True
+
+    def take(self) -> tuple[int, str, Result]:
+        """Return the number of the next call, its job, and its result; see `has_more`."""
+        now, number = self._now, self._number
+        assert now is not None  # noqa: S101 - says so to the type checker
+        result = now.results.popleft()
+        self._number += 1
+        self._given += 1
+        if not now.results:
+            self._now = None
+            now.place.leave()
+            self._taken.append(now.on_taken)
+            self._less.set()
+        return number, now.job_id, result
 
     def note_taken(self) -> None:
         """Tell of the tasks whose results the caller has, and not only gets in this moment."""
@@ -174,10 +222,9 @@ class SweepState:
         """Tell whether enough tasks are known that wait to be fetched."""
         return self.arrivals.qsize() >= self._timing.most_unfetched
 
-    def calls_of(self, array: Array, index: int, tasks: int = 1) -> range:
-        """Return the numbers of the calls in a task of a job, or in several from this one on."""
-        first = (array.first + index) * self._chunksize
-        return range(first, min(first + tasks * self._chunksize, self._calls))
+    def calls_of(self, array: Array, index: int) -> range:
+        """Return the numbers of the calls in a task of a job."""
+        return array.calls[index * self._chunksize : (index + 1) * self._chunksize]
 
     def count(self, latest: Callable[[str], JobDetail | None]) -> Counts:
         """Count the calls by what has arrived here and what Batch said last.
@@ -187,7 +234,7 @@ class SweepState:
         """
         ended = running = 0
         for job_id, array in self.arrays.items():
-            calls = len(self.calls_of(array, 0, array.submission.size))
+            calls = len(array.calls)
             detail = latest(job_id)
             said = (detail.status_summary or {detail.status.value: 1}) if detail else {}
             ended_there = self._chunksize * sum(said.get(status, 0) for status in _ENDED)
@@ -195,4 +242,5 @@ class SweepState:
             ended += ended_here
             running_there = self._chunksize * sum(said.get(status, 0) for status in _RUNNING)
             running += min(running_there, calls - ended_here)
-        return Counts(running, ended - self._failed, self._failed)
+        done = ended - self._failed
+        return Counts(running, done, self._failed, self.total, self.packed, self.sent_bytes)

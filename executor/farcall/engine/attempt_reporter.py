@@ -19,6 +19,7 @@ from farcall.model import clock, endings, errors, exit_codes
 from farcall.model.endings import About, Verdict
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
+from farcall.payload import results
 from farcall.storage import outcomes
 from farcall.storage.store import Store, number_in
 from farcall.storage.stores import Stores
@@ -109,25 +110,27 @@ class AttemptReporter:
                 _log.debug("failed attempts are not told of: %r", error)
 
     async def _tell(self, watch: Watch, index: int, detail: JobDetail, first: int) -> None:
-        submission = watch.submission
+        job = watch.job
         for number in range(first, detail.attempts + 1):
             if index not in watch.waiting:  # it has ended meanwhile
                 return
             if not self._may_tell():
                 self._count(1)
                 continue
-            store = self._stores.of(submission.where.bucket)
-            (how,) = await explain(store, submission, index, detail, [number])
+            if isinstance(job, Submission):
+                store = self._stores.of(job.where.bucket)
+                (how,) = await explain(store, job, index, detail, [number])
+            else:
+                how = of_tried(detail.of_attempt(detail.tried[number - 1]))
             text = "job %s (%s): attempt %d of %d failed and is followed by another: %s"
-            job_id = submission.id_of(index)
-            _log.warning(text, job_id, submission.name, number, detail.attempts_allowed, how)
+            _log.warning(text, job.id_of(index), job.name, number, detail.attempts_allowed, how)
 
     async def _look(self, watch: Watch) -> None:
         new = await self._find_new(watch)
         if not new:
             return
         # Whether another attempt follows, Batch knows: a task that was cancelled leaves the same.
-        id_of = watch.submission.id_of
+        id_of = watch.job.id_of
         asked = list(new)[: max(1, self._lines_left)]
         found = await self._backend.describe(map(id_of, asked))
         follow = False
@@ -201,7 +204,9 @@ async def explain(
         ServiceError: S3 refused.
     """
     where = submission.where
-    listed = await store.list_keys(f"{where.attempts_prefix}{index}/")
+    listed: list[tuple[str, int]] = []
+    if not submission.is_other_node(index):  # of which the backend's words are enough
+        listed = await store.list_keys(f"{where.attempts_prefix}{index}/")
     sizes = {_place(where, key): size for key, size in listed}
     lines = []
     for number in numbers:
@@ -274,7 +279,7 @@ def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
             return _in_a_line(exit_codes.EXITS[ExitCode.TERMINATED])
         return of_tried(said)
     is_refusal = status == OutcomeStatus.REFUSED
-    found = exit_codes.refused(meta, About("", "")) if is_refusal else endings.of_process(meta)
+    found = exit_codes.refused(meta, About("", "")) if is_refusal else results.of_process(meta)
     return _in_a_line(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from farcall.model.output import Bytes
 from farcall.payload import results
 from farcall.payload.results import Result
 from farcall.storage.chunks import Written
+from farcall_runtime.contract import STDOUT
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Delivered:
         is_whole: Whether all that it wrote is here.
         written: What it wrote, as far as is known where it lies.
         meta: What its outcome says; None where there is none.
+        others: Of a task on several nodes what came of it on those that are not the main one,
+            by index; the rest is the main one's. Those that left nothing are not among them.
     """
 
     results: list[Result] = field(repr=False)
@@ -58,6 +62,7 @@ class Delivered:
     is_whole: bool = True
     written: Written | None = field(default=None, repr=False)
     meta: dict[str, Any] | None = field(default=None, repr=False)
+    others: Mapping[int, Delivered] = field(default_factory=dict, repr=False)
 
     @property
     def all_spent(self) -> list[str]:
@@ -69,6 +74,11 @@ class Delivered:
         if self.is_whole or self.written is None or self.meta is None:
             return None
         return Ending(self.attempt, self.meta, self.written.tails, None)
+
+    def text(self, stream: str) -> str:
+        """Return what it wrote to a stream, as far as that is here, as UTF-8."""
+        whole = self.stdout if stream == STDOUT else self.stderr
+        return whole.decode(errors="replace")
 
     def with_output(self, stdout: Bytes, stderr: Bytes) -> Delivered:
         """Return the same with all that the task wrote, each call's part with its result."""

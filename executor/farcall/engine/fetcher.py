@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from farcall.backends.base import Backend
 from farcall.engine import attempt_reporter as attempts
+from farcall.engine import failures
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.tracker import Tracker
 from farcall.engine.watch import Arrival, Ended
@@ -21,12 +22,14 @@ from farcall.model.endings import About
 from farcall.model.errors import FarcallError, IntegrityError
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
-from farcall.payload import results
+from farcall.payload import gang_results, results
+from farcall.payload.gang_results import NodeEnd
 from farcall.payload.results import Result
 from farcall.payload.spill import FolderFor, NoRoomError, in_memory
 from farcall.storage import chunks as logs
 from farcall.storage import outcomes
 from farcall.storage.chunks import Piece, Written
+from farcall.storage.outcomes import Stored
 from farcall.storage.store import Arrived, Store
 from farcall.storage.stores import Stores
 from farcall_runtime import envelope
@@ -35,7 +38,6 @@ from farcall_runtime.envelope import Outcome
 
 _PARALLEL = 32
 _MANY = 100  # tasks of one job
-_LAST_LINES = 200
 
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"
 """Turns an outcome's description and value into results, given what errors say of the job."""
@@ -65,7 +67,9 @@ class _Task:
 
     @property
     def about(self) -> About:
-        return About(self.submission.id_of(self.index), self.submission.name)
+        submission, index = self.submission, self.index
+        name = submission.name_of(index) if submission.is_other_node(index) else submission.name
+        return About(submission.id_of(index), name)
 
     def fail(self, error: FarcallError) -> Delivered:
         """Say that none of its calls has a result because of this."""
@@ -192,10 +196,96 @@ class Fetcher:
     async def _unpack(
         self, task: _Task, outcome: Outcome, read: Reader, folder_for: FolderFor
     ) -> Delivered:
+        """Read what came of a task; of one on several nodes, of which this is the main one's."""
+        main = await self._unpack_one(task, outcome, read, folder_for)
+        if task.submission.nodes == 1:
+            return main
+        return await self._with_others(task, main, read, folder_for, main_decides=False)
+
+    async def _with_others(
+        self,
+        task: _Task,
+        main: Delivered,
+        read: Reader,
+        folder_for: FolderFor,
+        *,
+        main_decides: bool,
+    ) -> Delivered:
+        """Add what came of a task on the other nodes."""
+        indexes = range(1, task.submission.nodes)
+        fetched = await asyncio.gather(
+            *(self._fetch_node(task, index, main.attempt) for index in indexes)
+        )
+        found = dict(zip(indexes, fetched, strict=True))
+        there = [one for one in fetched if isinstance(one, outcomes.Stored)]
+        if there:
+            more = sum(one.size + _bytes_beside(one.outcome, task.output) for one in there)
+            await task.room(more)
+        read_ones = await asyncio.gather(
+            *(self._read_node(task, i, found[i], read, folder_for) for i in indexes)
+        )
+        others = dict(zip(indexes, read_ones, strict=True))
+        failed = any(result.error is not None for result in main.results)
+        if failed or (main.meta is not None and not results.is_success(main.meta)):
+            others = {i: each for i, each in others.items() if found[i] is not None}
+        joined = gang_results.join(
+            NodeEnd(0, main.results, main.meta),
+            [NodeEnd(index, each.results, each.meta) for index, each in others.items()],
+            task.submission.nodes,
+            _incomplete(task.about, main),
+            main_decides=main_decides,
+        )
+        well = all(result.error is None for result in joined)
+        each_of = [main, *others.values()]
+        return replace(
+            main,
+            results=joined,
+            spent=[key for each in each_of for key in each.spent] if well else [],
+            output=[key for each in each_of for key in each.output] if well else [],
+            others={index: replace(each, results=[]) for index, each in others.items()},
+        )
+
+    async def _fetch_node(
+        self, task: _Task, index: int, attempt: int
+    ) -> Stored | envelope.EnvelopeError | None:
+        """Return another node's outcome, why it cannot be used, or None where there is none."""
+        key = task.submission.where.node_key(max(1, attempt), index)
+        try:
+            async with self._places:
+                return await outcomes.fetch(
+                    task.store, task.submission, key, threads=self._threads.executor
+                )
+        except envelope.EnvelopeError as error:
+            return error
+
+    async def _read_node(
+        self,
+        task: _Task,
+        index: int,
+        found: Stored | envelope.EnvelopeError | None,
+        read: Reader,
+        folder_for: FolderFor,
+    ) -> Delivered:
+        node = replace(task, index=index, room=no_bound)
+        if isinstance(found, envelope.EnvelopeError):
+            return node.fail(endings.unusable(found).error(node.about))
+        if found is None:
+            return node.fail(endings.taken(node.about))
+        try:
+            return await self._unpack_one(node, found.outcome, read, folder_for)
+        except _TakenError:
+            return node.fail(endings.taken(node.about))
+        except envelope.EnvelopeError as error:
+            return node.fail(endings.unusable(error).error(node.about))
+        except IntegrityError as error:
+            return node.fail(error)
+
+    async def _unpack_one(
+        self, task: _Task, outcome: Outcome, read: Reader, folder_for: FolderFor
+    ) -> Delivered:
         store, submission, index = task.store, task.submission, task.index
         meta = outcome.meta
         attempt = int(meta["attempt"])
-        where = submission.where
         written = Written.of(submission, index, outcome)
         out, err = await _read_output(task, written, failed=not results.is_success(meta))
         known = Delivered(
@@ -216,7 +306,7 @@ class Fetcher:
         found = await self._threads.run(read, meta, value, job)
         found = results.complete(found, meta, job, task.calls)
         well = all(result.error is None for result in found)
-        spent = await outcomes.spent_keys(store, where, index, meta) if well else []
+        spent = await outcomes.spent_keys(store, submission, index, meta) if well else []
         return replace(known, results=found, spent=spent, output=written.keys() if well else [])
 
     async def _fetch_value(
@@ -247,7 +337,7 @@ class Fetcher:
         Of many calls that raised Batch is not asked: it would take longer than the calls, and
         knows of such an end but the place of the log.
         """
-        job = task.about
+        job = task.about._replace(name=task.submission.name_of(task.index))
         if results.is_success(meta):
             return job.of(out.data, err.data, (out.left_out, err.left_out))
         detail = None
@@ -281,7 +371,7 @@ class Fetcher:
             await task.room(_bytes_written(written.said, task.output, failed=True))
         out, err = await _read_output(task, written, failed=True)
         if not out.data and not err.data:
-            out, written = Piece(await self._last_lines(detail)), None
+            out, written = Piece(await failures.last_lines(self._backend, detail)), None
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
         why = detail.verdict()
@@ -290,7 +380,7 @@ class Fetcher:
             value = await self._fetch_value(store, submission, index, kept, in_memory)
             found = await self._threads.run(results.read, kept.meta, value, job, why)
             found = results.complete(found, kept.meta, job, task.calls, why)
-        return Delivered(
+        main = Delivered(
             found,
             out.data,
             err.data,
@@ -300,18 +390,13 @@ class Fetcher:
             written=written,
             meta=kept.meta if kept is not None else None,
         )
-
-    async def _last_lines(self, detail: JobDetail) -> bytes:
-        """Return the end of the platform's own log; empty where there is none to be read."""
-        try:
-            found = await self._backend.log(detail, detail.log_stream).last(_LAST_LINES)
-        except FarcallError:
-            return b""  # a missing log must not hide why the job failed
-        return "".join(f"{line.text}\n" for line in found).encode()
+        if submission.nodes == 1:
+            return main
+        return await self._with_others(task, main, read, folder_for, main_decides=True)
 
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
         """Return what the last attempt stored of itself when it was told to stop."""
-        key = task.submission.where.attempt_key(task.index, max(1, detail.attempts))
+        key = task.submission.attempt_key(task.index, max(1, detail.attempts))
         found = await outcomes.fetch(
             task.store, task.submission, key, threads=self._threads.executor
         )
@@ -323,13 +408,7 @@ class Fetcher:
     def _with(
         self, job: About, detail: JobDetail | None, out: Piece, err: Piece, attempts: int
     ) -> About:
-        reason, told, log_url = "", "", None
-        if detail is not None:
-            # Of one that goes on by the backend's account they are no words on its end.
-            if detail.status.is_final:
-                reason, told = detail.reason, detail.told
-            log_url = self._backend.links(detail).get("log")
-        about = About(job.job_id, job.name, reason, told, attempts, log_url=log_url)
+        about = failures.about(self._backend, job, detail, attempts)
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:
@@ -345,6 +424,14 @@ class Fetcher:
         except FarcallError:  # the error itself matters more
             return job
         return job._replace(earlier=tuple(earlier))
+
+
+def _incomplete(about: About, main: Delivered) -> BaseException | None:
+    """Return the error of calls that have not ended on all nodes, as far as the main one tells."""
+    first = next((each.error for each in main.results if each.error is not None), None)
+    if first is not None or main.meta is None or results.is_success(main.meta):
+        return first
+    return results.of_process(main.meta).error(about.of(main.stdout, main.stderr))
 
 
 async def _read_output(task: _Task, written: Written, *, failed: bool) -> tuple[Piece, Piece]:

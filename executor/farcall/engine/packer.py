@@ -6,7 +6,7 @@ and the same function pickled as often.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ _TOGETHER = 256
 @dataclass(frozen=True, eq=False, slots=True)
 class _Wanted:
     function: Callable[..., Any]
-    call: Call
+    calls: Sequence[Call]
     cache_dir: str
 
 
@@ -40,20 +40,20 @@ class Packer:
         )
 
     async def pack(
-        self, function: Callable[..., Any], call: Call, cache_dir: str
+        self, function: Callable[..., Any], calls: Sequence[Call], cache_dir: str
     ) -> tuple[Packed, Packed]:
-        """Pickle a function and the arguments of one call.
+        """Pickle a function and the arguments of the calls that one task makes.
 
         Args:
             function: The function.
-            call: The arguments.
+            calls: The arguments.
             cache_dir: Folder for a pickle that is too large for the memory.
 
         Raises:
             TaskNotPicklableError: Something cannot be pickled; the message says what.
             NoRoomError: There is no room in that folder.
         """
-        return await self._batcher.ask(_Wanted(function, call, cache_dir))
+        return await self._batcher.ask(_Wanted(function, calls, cache_dir))
 
 
 def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
@@ -66,7 +66,7 @@ def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
             try:
                 if id(function) not in functions:
                     functions[id(function)] = pickling.pack_function(function)
-                call = pickling.pack_call([wanted.call], wanted.cache_dir)
+                call = pickling.pack_call(wanted.calls, wanted.cache_dir)
                 done.append((functions[id(function)], call))
             except Exception as error:  # the caller is to have it
                 done.append(error)

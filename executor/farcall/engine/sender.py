@@ -22,21 +22,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from farcall.aws import refusals
 from farcall.aws.paced_client import Ticket, Tries
-from farcall.backends.base import Backend, JobSpec, raise_first
-from farcall.model import clock
+from farcall.backends.base import Backend, JobSpec
+from farcall.engine.in_flight import InFlight, unanswered
 from farcall.model.endings import WITHDRAWN
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import ServiceError
 from farcall.model.timing import Timing
 from farcall.payload.bundle import Bundle
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
 
 _log = logging.getLogger("farcall")
-
-_CANCELLED = "cancelled while it was submitted"
-_BEGUN_S = 5.0
 
 Write = Callable[[], JobSpec]
 """Says what job is to carry a bundle, by the name that it has now."""
@@ -60,8 +56,7 @@ class Sender:
         self._backend = backend
         self._store = store
         self._timing = timing
-        self._ending: set[asyncio.Future[None]] = set()
-        self._following: set[asyncio.Future[None]] = set()
+        self._in_flight = InFlight(backend, timing)
 
     async def send(
         self, bundle: Bundle, write: Write, ticket: Ticket, renamed: Renamed | None = None
@@ -82,25 +77,12 @@ class Sender:
             SubmissionError: Batch refused the job.
             ServiceError: The credentials don't allow it, or AWS cannot be reached.
         """
-        sending = asyncio.ensure_future(self._send(bundle, write, ticket, renamed))
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            if ticket.withdraw():
-                sending.cancel()
-            else:
-                # Shielded: a second cancel must not cut off a request that is on its way.
-                ending = asyncio.ensure_future(self._terminate_late(bundle, sending))
-                self._ending.add(ending)
-                ending.add_done_callback(self._ending.discard)
-                await asyncio.shield(ending)
-            raise
+        sending = self._send(bundle, write, ticket, renamed)
+        return await self._in_flight.finish(sending, ticket, lambda: bundle.where.bundle)
 
     async def close(self) -> None:
         """Look no more for withdrawn jobs: without their payload they end by themselves."""
-        for each in self._following:
-            each.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
+        await self._in_flight.close()
 
     async def _send(
         self, bundle: Bundle, write: Write, ticket: Ticket, renamed: Renamed | None
@@ -142,27 +124,18 @@ class Sender:
             raise last from error
         return None
 
-    async def _terminate_late(self, bundle: Bundle, sending: asyncio.Future[str]) -> None:
-        try:
-            raise_first(await self._backend.terminate([await sending], _CANCELLED))
-        except FarcallError as error:
-            _log.warning("%s, which was cancelled: %s", bundle.where.bundle, error)
-
     # --- without an answer --------------------------------------------------------------------
 
     async def _look(self, where: Location, queue: str, error: ServiceError) -> str | None:
         """Return the job of a request that was not answered; None where there seems to be none."""
-        _log.warning("%s; looking whether %s was submitted", error, where.bundle)
+        found = await self._in_flight.look(where.bundle, queue, error)
+        if found:
+            return found[0]
         try:
-            for wait_s in self._timing.submit_looks_s:
-                await asyncio.sleep(wait_s)
-                found = await self._backend.find(where.bundle, queue)
-                if found:
-                    return found[0]
             if await has_begun(self._store, where):
                 return await self._await_listed(where, queue)
         except ServiceError as failure:
-            raise _unanswered(where.bundle, error, failure) from failure
+            raise unanswered(where.bundle, error, failure) from failure
         return None
 
     async def _withdraw(self, bundle: Bundle, queue: str, error: ServiceError) -> str | None:
@@ -188,63 +161,25 @@ class Sender:
                 return found[0] if found else await self._await_listed(old, queue)
         except ServiceError as failure:
             bundle.where = old
-            raise _unanswered(old.bundle, error, failure) from failure
+            raise unanswered(old.bundle, error, failure) from failure
         _log.warning(
             "%s was withdrawn; if it is submitted again, it is job %s", old.bundle, new.bundle
         )
-        self._follow(old, queue, new)
+        # All its containers would start in vain.
+        reason = f"{WITHDRAWN}; if it was submitted again, it is job {new.bundle}"
+        self._in_flight.follow(old.bundle, queue, reason)
         return None
 
     async def _await_listed(self, where: Location, queue: str) -> str:
         """Return the ID of a job that has left something in the bucket, once Batch lists it."""
+        found = await self._in_flight.await_listed(where.bundle, queue)
+        if found:
+            return found[0]
         within_s = self._timing.listed_within_s
-        until = clock.now() + within_s
-        while clock.now() < until:
-            found = await self._backend.find(where.bundle, queue)
-            if found:
-                return found[0]
-            await asyncio.sleep(_BEGUN_S)
         raise ServiceError(
             f"it has begun, and no list has told of it for {within_s:.0f} s; try again",
             operation="ListJobs",
         )
-
-    def _follow(self, old: Location, queue: str, new: Location) -> None:
-        """Look now and then for a withdrawn job: all its containers would start in vain."""
-
-        async def follow() -> None:
-            reason = f"{WITHDRAWN}; if it was submitted again, it is job {new.bundle}"
-            for wait_s in self._timing.withdrawn_looks_s:
-                await asyncio.sleep(wait_s)
-                try:
-                    found = await self._backend.find(old.bundle, queue)
-                    raise_first(await self._backend.terminate(found, reason))
-                except FarcallError as error:
-                    _log.debug("looking for %s, which was withdrawn: %s", old.bundle, error)
-                    continue
-                if found:
-                    text = "job %s (%s) turned up after it was withdrawn, and was ended"
-                    _log.warning(text, found[0], old.bundle)
-                    return
-
-        following = asyncio.ensure_future(follow())
-        self._following.add(following)
-        following.add_done_callback(self._following.discard)
-
-
-def _unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
-    """Say that a job may run.
-
-    Args:
-        name: The job's name.
-        error: Why there was no answer to it.
-        failure: Why the job was not found either.
-    """
-    return refusals.like(
-        failure,
-        f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
-        f"{failure}; it was if Batch lists a job of this name",
-    )
 
 
 async def _wait(tries: Tries, error: ServiceError) -> ServiceError | None:

@@ -11,7 +11,7 @@ import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from farcall.aws.access import Access
 from farcall.aws.clients import Aws
@@ -19,6 +19,8 @@ from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.engine.cleaner import Cleaner
 from farcall.engine.fetcher import Fetcher
+from farcall.engine.launcher import Launcher
+from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.packer import Packer
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
@@ -42,14 +44,15 @@ task on the way there, however long they take."""
 
 _LAST_REPORT_S = 0.05
 _CONNECTION_OPTIONS = ("backend", "profile", "region", "credentials", "endpoint_url")
-_PLACE_OPTIONS = (
-    "s3_bucket_name",
+_PLATFORM_OPTIONS = (
     "batch_queue",
-    "prefix",
     "batch_job_role_name",
     "batch_execution_role_name",
     "batch_job_log_group_name",
 )
+_PLACE_OPTIONS = ("s3_bucket_name", "prefix", *_PLATFORM_OPTIONS)
+T = TypeVar("T")
+
 Opener: TypeAlias = Callable[[Settings], Awaitable[tuple[Access, Backend]]]
 """Opens what a session works with."""
 
@@ -67,7 +70,9 @@ class Session:
         stores: The buckets.
         threads: For what takes long.
         tracker: Follows every task.
+        node_logs: Reads what the nodes of command jobs write.
         terminations: Ends jobs.
+        launcher: Submits command jobs.
         packer: Pickles what is submitted.
         fetcher: Fetches what came of tasks.
         cleaner: Deletes what they left in the bucket.
@@ -83,6 +88,9 @@ class Session:
         self.stores = Stores(access)
         self.timing = access.timing
         self.tracker = Tracker(backend, self.stores, access.timing)
+        self.node_logs = NodeLogs(
+            backend, self.tracker.detail, self.tracker.trouble, access.timing
+        )
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self.threads = WorkerThreads()
@@ -91,7 +99,9 @@ class Session:
         self.cleaner = Cleaner(self.stores, access.timing)
         self.bundles = BundleReader(self.stores)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
+        self._checks: dict[tuple[Any, ...], asyncio.Future[None]] = {}
         self.terminations = Terminations(backend, self.tracker)
+        self.launcher = Launcher(backend, access.timing)
         self._keeper = asyncio.ensure_future(self._keep())
         self._is_closing = False
         self._at_work = 0
@@ -106,15 +116,22 @@ class Session:
             ServiceError: AWS refused a call.
         """
         key = tuple(getattr(settings, name) for name in _PLACE_OPTIONS)
-        found = self._submitters.get(key)
-        if found is None or (found.done() and not _is_good(found)):
-            found = self._submitters[key] = asyncio.ensure_future(self._open_submitter(settings))
-        return found.result() if found.done() else await asyncio.shield(found)
+        return await _once(self._submitters, key, lambda: self._open_submitter(settings))
+
+    async def check(self, settings: Settings) -> None:
+        """See once that queue, roles and log group are there, which is all a command job needs.
+
+        Raises:
+            SettingsError: Something the options name does not exist.
+            ServiceError: AWS refused a call.
+        """
+        key = tuple(getattr(settings, name) for name in _PLATFORM_OPTIONS)
+        await _once(self._checks, key, lambda: self.backend.check(settings))
 
     async def _open_submitter(self, settings: Settings) -> Submitter:
         store = self.stores.of(settings.s3_bucket_name)
         root = run_root(settings.prefix, self.run)
-        await asyncio.gather(store.check(root), self.backend.check(settings))
+        await asyncio.gather(store.check(root), self.check(settings))
         return Submitter(self.aws, self.backend, self.terminations, store, root)
 
     async def detail(self, job_id: str) -> JobDetail | None:
@@ -193,12 +210,16 @@ class Session:
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for more to come
         await self.tracker.close()
+        await self.node_logs.close()
         await self._until(lambda: not self._at_work)
-        openings = [each for each in self._submitters.values() if not each.done()]
+        started: list[asyncio.Future[Any]]
+        started = [*self._submitters.values(), *self._checks.values()]
+        openings = [each for each in started if not each.done()]
         for opening in openings:  # whoever wanted it has left
             opening.cancel()
         await asyncio.gather(*openings, return_exceptions=True)
         await self._close_submitters()
+        await self.launcher.close()
         await _give_way()  # those that were told may end their jobs too
         await self.terminations.settle()
         self.cleaner.let_go()
@@ -237,6 +258,18 @@ class Session:
                 await future.result().close()
 
 
+async def _once(
+    made: dict[tuple[Any, ...], asyncio.Future[T]],
+    key: tuple[Any, ...],
+    make: Callable[[], Awaitable[T]],
+) -> T:
+    """Return what is made once for a key, and again where that failed."""
+    found = made.get(key)
+    if found is None or (found.done() and not _is_good(found)):
+        found = made[key] = asyncio.ensure_future(make())
+    return found.result() if found.done() else await asyncio.shield(found)
+
+
 _sessions: weakref.WeakKeyDictionary[
     asyncio.AbstractEventLoop, dict[tuple[Any, ...], asyncio.Future[Session]]
 ] = weakref.WeakKeyDictionary()
@@ -255,10 +288,7 @@ async def session_for(settings: Settings) -> Session:
         for name in _CONNECTION_OPTIONS
     )
     key = (_opener, *options)
-    found = here.get(key)
-    if found is None or (found.done() and not _is_good(found)):
-        found = here[key] = asyncio.ensure_future(open_session(settings))
-    return found.result() if found.done() else await asyncio.shield(found)
+    return await _once(here, key, lambda: open_session(settings))
 
 
 async def open_session(settings: Settings) -> Session:

@@ -157,10 +157,10 @@ class StatusPoller:
         if not watches:
             return 0
         heads = {watch: head for watch in watches if (head := _head(watch))}
-        ids = [watch.submission.job_id for watch in watches]
+        ids = [watch.job.job_id for watch in watches]
         found = await self._backend.describe([*ids, *heads.values()])
         for watch in watches:
-            detail = found.get(watch.submission.job_id)
+            detail = found.get(watch.job.job_id)
             pages = 0
             if not watch.waiting:  # any more
                 continue
@@ -172,7 +172,7 @@ class StatusPoller:
                 watch.ask_at = clock.now() + max(self._interval_s(watch), pages * self._pause_s)
         said = {watch: found.get(heads.get(watch, "")) for watch in watches}
         await self._look_after_blocked(
-            {w: w.detail if w.submission.size == 1 else said[w] for w in watches}
+            {w: w.detail if w.job.size == 1 else said[w] for w in watches}
         )
         return len(watches)
 
@@ -193,7 +193,7 @@ class StatusPoller:
             if not is_first:  # what is told first may have been so for long
                 watch.news = clock.now()
         if detail.attempts_allowed > 1 and not detail.status.is_final:
-            if watch.submission.size == 1:
+            if watch.job.size == 1:
                 self._reporter.note(watch, 0, detail)
             else:
                 self._reporter.look(watch)
@@ -236,7 +236,7 @@ class StatusPoller:
         for (why, remedy), found in new.items():
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             text = "job %s%s waits, Batch says %r; to do: %s"
-            _log.warning(text, found[0].submission.job_id, rest, why, remedy)
+            _log.warning(text, found[0].job.job_id, rest, why, remedy)
         for reason, found in stuck.items():
             await self._end(found, reason)
 
@@ -244,7 +244,7 @@ class StatusPoller:
         for watch in watches:
             watch.stuck = True
         try:
-            ids = [watch.submission.job_id for watch in watches]
+            ids = [watch.job.job_id for watch in watches]
             raise_first(await self._backend.terminate(ids, reason))
         except BaseException:
             for watch in watches:
@@ -258,13 +258,13 @@ class StatusPoller:
         if not self._missing or clock.now() + _TOGETHER_S < self._missing_at:
             return 0
         asked = self._take_missing()
-        found = await self._backend.describe([watch.submission.id_of(i) for watch, i in asked])
+        found = await self._backend.describe([watch.job.id_of(i) for watch, i in asked])
         told = False
         for watch, index in asked:
             self._missing.get(watch, {}).pop(index, None)
             if not self._missing.get(watch, True):
                 del self._missing[watch]
-            told = self._tell(watch, index, found.get(watch.submission.id_of(index))) or told
+            told = self._tell(watch, index, found.get(watch.job.id_of(index))) or told
         if not told:
             self._missing_at = clock.now() + self._shortest_s
         return len(asked)
@@ -303,11 +303,11 @@ def _head(watch: Watch) -> str:
     Of an array as a whole Batch says but that it is pending. A reason is given to the job at the
     head of the queue, so where no child has a place it is the first one.
     """
-    if watch.submission.size == 1 or watch.detail is None or watch.detail.status.is_final:
+    if watch.job.size == 1 or watch.detail is None or watch.detail.status.is_final:
         return ""
     counts = watch.detail.status_summary
     placed = counts.get(JobStatus.STARTING.value, 0) + counts.get(JobStatus.RUNNING.value, 0)
     if placed or not counts.get(JobStatus.RUNNABLE.value, 0):
         return ""
     first = next((index for index in watch.waiting if index not in watch.ended), None)
-    return "" if first is None else watch.submission.id_of(first)
+    return "" if first is None else watch.job.id_of(first)

@@ -150,7 +150,10 @@ class Submitter:
         gathering.tasks.append(_Pending(name, function, arguments, planned, node, place))
         gathering.size += function.size + arguments.size
         gathering.wanted += 1
-        if len(gathering.tasks) >= self._most or gathering.size >= _LARGEST_GATHERED_BYTES:
+        if (
+            len(gathering.tasks) >= self._most_of(settings)
+            or gathering.size >= _LARGEST_GATHERED_BYTES
+        ):
             self._flush(key)
         try:
             return await place
@@ -166,6 +169,10 @@ class Submitter:
                 finally:
                     self._terminations.note_end(submission, index)
             raise
+
+    def _most_of(self, settings: Settings) -> int:
+        """Return how many tasks a job has at most: no array has children on several nodes."""
+        return 1 if settings.nodes > 1 or settings.instance_type else self._most
 
     def _flush(self, key: _Key) -> None:
         gathering = self._gatherings.pop(key)
@@ -234,8 +241,11 @@ class Submitter:
         planned: Callable[[Location], Awaitable[None]] | None = None,
         workflow: Workflow | None = None,
         facts: Mapping[str, Any] | None = None,
+        on_sent: Callable[[int], object] = lambda _: None,
     ) -> Submission:
         """Submit tasks as one job: a plain one, or an array of up to `largest_array`.
+
+        One on several nodes has one task.
 
         Cancelling the wait ends the upload, or takes the request back; a job that is accepted all
         the same is terminated.
@@ -252,6 +262,7 @@ class Submitter:
                 they get another name.
             workflow: What they belong to; by default what the options say.
             facts: What the bundle says of them besides, JSON.
+            on_sent: Is told how many bytes more of the bundle were sent.
 
         Raises:
             SettingsError: Something the options name does not exist.
@@ -260,18 +271,18 @@ class Submitter:
             ServiceError: AWS refused a call.
         """
         belongs_to = workflow or Workflow.of(settings)
-        bundle = Bundle(
-            settings, self._root, name, iter(tasks), belongs_to, facts, most=self._most
-        )
+        most = self._most_of(settings)
+        bundle = Bundle(settings, self._root, name, iter(tasks), belongs_to, facts, most=most)
         # A job that cannot be taken is refused here, before its bundle is uploaded.
-        await self._backend.prepare(job_of(bundle, settings, self._access, size=self._most))
+        await self._backend.prepare(job_of(bundle, settings, self._access, size=most))
         ticket = Ticket()
 
         def write() -> JobSpec:
             return job_of(bundle, settings, self._access, size=bundle.size)
 
         try:
-            await self._store.put(bundle.where.bundle_key, bundle.pieces(), quick=quick)
+            key = bundle.where.bundle_key
+            await self._store.put(key, bundle.pieces(), quick=quick, on_sent=on_sent)
             if planned is not None:
                 await planned(bundle.where)
             job_id = await self._sender.send(bundle, write, ticket, planned)
@@ -280,7 +291,9 @@ class Submitter:
                 self._store.delete_later(bundle.keys)
             raise
         where = bundle.where
-        return Submission(job_id, where.bundle, where, bundle.key, bundle.size, bundle.digest)
+        return Submission(
+            job_id, where.bundle, where, bundle.key, bundle.size, bundle.digest, settings.nodes
+        )
 
     async def close(self) -> None:
         """Wait until what is being submitted is."""

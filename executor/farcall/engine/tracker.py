@@ -17,7 +17,7 @@ from farcall.engine.status_poller import StatusPoller
 from farcall.engine.watch import ClosedError, Ended, IsFull, OnArrival, Trouble, Watch
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
-from farcall.model.submission import Submission
+from farcall.model.submission import CommandSubmission, Submission
 from farcall.model.timing import Timing
 from farcall.storage.stores import Stores
 
@@ -55,7 +55,7 @@ class Tracker:
 
     def watch(
         self,
-        submission: Submission,
+        job: Submission | CommandSubmission,
         indexes: Iterable[int],
         settings: Settings,
         tell: OnArrival,
@@ -64,7 +64,7 @@ class Tracker:
         """Follow tasks of a job to their end.
 
         Args:
-            submission: The job.
+            job: The job. A command job's only task is number 0.
             indexes: Numbers of the tasks.
             settings: The options it was made with.
             tell: Called once for each task, on the event loop.
@@ -78,16 +78,17 @@ class Tracker:
             for index in indexes:
                 tell(index, Ended(None, _closed()))
             return
-        watch = self._watches.get(submission.job_id)
+        watch = self._watches.get(job.job_id)
         if watch is None:
-            watch = Watch(submission, settings, self._on_empty, is_full)
-            self._watches[submission.job_id] = watch
+            watch = Watch(job, settings, self._on_empty, is_full)
+            self._watches[job.job_id] = watch
         elif watch.full is not is_full:
             watch.full = None  # one of those who wait takes whatever comes
         told = (tell,)
         for index in indexes:
             watch.waiting[index] = watch.waiting.get(index, ()) + told
-        self._outcome_poller(watch).add(watch)
+        if watch.leaves_outcomes:
+            self._outcome_poller(watch).add(watch)
         self._status_poller.hurry(watch)
 
     def unwatch(self, job_id: str, tell: OnArrival) -> None:
@@ -154,11 +155,16 @@ class Tracker:
         return self._outcome_pollers[place]
 
     def _look_soon(self, watch: Watch) -> None:
-        self._outcome_poller(watch).hurry(watch)
+        if watch.leaves_outcomes:
+            self._outcome_poller(watch).hurry(watch)
+            return
+        for index, detail in list(watch.ended.items()):
+            watch.deliver(index, Ended(detail))
 
     def _forget(self, watch: Watch) -> None:
-        del self._watches[watch.submission.job_id]
-        self._outcome_poller(watch).forget(watch)
+        del self._watches[watch.job.job_id]
+        if watch.leaves_outcomes:
+            self._outcome_poller(watch).forget(watch)
         self._status_poller.forget(watch)
         self._reporter.forget(watch)
 

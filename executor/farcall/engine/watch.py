@@ -15,7 +15,7 @@ from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
-from farcall.model.submission import Submission
+from farcall.model.submission import CommandSubmission, Submission
 from farcall.model.timing import Timing
 from farcall.storage.store import Arrived
 
@@ -57,7 +57,7 @@ class Watch:
     """The tasks of one job that somebody waits for. There may be 10,000 of these.
 
     Attributes:
-        submission: The job.
+        job: The job. A command job is one task, which leaves no outcome.
         settings: The options it was made with.
         on_empty: Is told when nobody waits any more.
         full: Tells whether what arrived lies unfetched, so that more need not be looked for; None
@@ -76,7 +76,7 @@ class Watch:
         tried: By number of the task, how many of its attempts are known to have failed.
     """
 
-    submission: Submission
+    job: Submission | CommandSubmission
     settings: Settings
     on_empty: Callable[[Watch], None]
     full: IsFull | None = None
@@ -91,6 +91,17 @@ class Watch:
     blocked_since: float | None = None
     stuck: bool = False
     tried: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def submission(self) -> Submission:
+        """The job, which leaves outcomes."""
+        assert isinstance(self.job, Submission)  # noqa: S101 - says so to the type checker
+        return self.job
+
+    @property
+    def leaves_outcomes(self) -> bool:
+        """Whether outcomes are looked for."""
+        return isinstance(self.job, Submission)
 
     @property
     def is_full(self) -> bool:
@@ -132,11 +143,11 @@ class Watch:
         if known is not None and known.status.is_final and not detail.status.is_final:
             return False
         # 10,000 of these may be kept, so what is known already is not kept twice.
-        job = self.submission
+        job = self.job
         self.detail = replace(detail, job_id=job.job_id, name=job.name, environment=_NOTHING)
         if detail.status.is_final:
             self.ask_at = math.inf
-            if self.submission.size == 1:
+            if job.size == 1:
                 self.ended = {0: detail}
             else:
                 self.ended = {index: self.ended.get(index) for index in self.waiting}
@@ -257,20 +268,23 @@ class Patience:
         if self.bear(told):
             return
         for watch in list(watches.values()):
-            watch.give_up(_out_of_sight(told, watch.submission))
+            watch.give_up(_out_of_sight(told, watch.job))
 
 
-def _out_of_sight(error: FarcallError, job: Submission) -> FarcallError:
+def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> FarcallError:
     """Say that it is only the wait that has ended, and how to go on with it."""
     if not isinstance(error, ServiceError):
         return error
-    run = job.where.root.rpartition("/")[2]
     one = f"{job.job_id}:INDEX" if job.size > 1 else job.job_id
-    told = UnseenError(
-        f"{error}; job {job.job_id} ({job.name}) goes on, and what it stores is kept: when this "
-        f"is mended, `farcall attach {one}` joins it again, and `farcall recover {run}` "
-        "all of this run"
+    kept, run = "", ""
+    if isinstance(job, Submission):
+        kept = ", and what it stores is kept"
+        run = f", and `farcall recover {job.where.root.rpartition('/')[2]}` all of this run"
+    text = (
+        f"{error}; job {job.job_id} ({job.name}) goes on{kept}: when this is mended, "
+        f"`farcall attach {one}` joins it again{run}"
     )
+    told = UnseenError(text)
     told.__dict__.update(error.__dict__)
     told.__cause__ = error.__cause__
     return told

@@ -37,7 +37,11 @@ def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: b
     threading.Thread(target=_end_with_input, daemon=True).start()
     if docker:
         _check_engine()
-    listener = names.listen(host, port)
+    try:
+        listener = names.listen(host, port)
+    except names.NoPortError as error:
+        _tell({"error": str(error)})
+        raise SystemExit(1) from None
     key = AccessKey.new()
     address, port = listener.getsockname()[:2]
     _tell(names.client_environment(address, port, key, docker=docker))

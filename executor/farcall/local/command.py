@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TextIO
 
 from farcall.local.launch import LocalAWS, own_environment, start
@@ -47,11 +48,21 @@ def run_command(
         try:
             process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
         except OSError as error:
-            sys.stderr.write(f"farcall local: {argv[0]!r}: {error.strerror}\n")
+            sys.stderr.write(f"farcall local: {_unrunnable(argv, error)}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         with _forwarding(process):
             code = _wait(process, aws)
     return 128 - code if code < 0 else code
+
+
+def _unrunnable(argv: Sequence[str], error: OSError) -> str:
+    """Say why there is no such command, and what was probably meant."""
+    told = f"{argv[0]!r} cannot be run: {error.strerror}"
+    if argv[0].endswith(".py") and Path(argv[0]).is_file():
+        return f"{told}; a script is run by its Python: farcall local -- python {shlex.join(argv)}"
+    if isinstance(error, FileNotFoundError):
+        return f"{told}; behind -- stands a command, such as `python my_workflow.py`"
+    return told
 
 
 def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
@@ -75,6 +86,8 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
 
+    On a terminal standard error says what they are for, and that it serves.
+
     To be called from the main thread.
 
     Args:
@@ -96,6 +109,12 @@ def serve(
         for name, value in aws.environment.items():
             out.write(f"export {name}={shlex.quote(value)}\n")
         out.flush()
+        if out.isatty():
+            sys.stderr.write(
+                f"\nAn embedded AWS serves on {aws.endpoint_url}, until Ctrl-C here.\nPaste these "
+                "lines into another terminal: what is started there runs on it. `farcall local -- "
+                "COMMAND`\nruns one command on a new one, without them.\n"
+            )
         while not stopped.wait(LOOK_S):
             if not aws.running:
                 raise RuntimeError("The embedded AWS has ended; its standard error says why.")

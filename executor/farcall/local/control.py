@@ -12,7 +12,7 @@ from farcall.local.batch.jobs import Status
 from farcall.local.batch.limits import Limits
 from farcall.local.runners.breaking import BreakingRunner
 from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.runners.execution import Timing
+from farcall.local.runners.execution import Durations
 
 
 class Control:
@@ -22,13 +22,13 @@ class Control:
         self,
         engine: Engine,
         limits: Limits,
-        timing: Timing,
+        durations: Durations,
         credentials: RoleCredentials,
         runner: BreakingRunner,
     ) -> None:
         self._engine = engine
         self._limits = limits
-        self._timing = timing
+        self._durations = durations
         self._credentials = credentials
         self._runner = runner
 
@@ -49,17 +49,19 @@ class Control:
         return Response(200, {})
 
     def _configure(self, document: dict[str, Any]) -> None:
-        delays = document.get("delays", self._timing.delays)
+        delays = document.get("delays", self._durations.delays)
         unknown = set(delays) - {status.value for status in Status if not status.final}
         if unknown:
             raise ClientError(f"There is no delay in {', '.join(sorted(unknown))}.")
-        self._timing.delays = delays
-        self._timing.stop_grace_s = document.get("stop_grace_s", self._timing.stop_grace_s)
-        self._timing.timeout_scale = document.get("timeout_scale", self._timing.timeout_scale)
+        self._durations.delays = delays
+        self._durations.stop_grace_s = document.get("stop_grace_s", self._durations.stop_grace_s)
+        self._durations.timeout_scale = document.get(
+            "timeout_scale", self._durations.timeout_scale
+        )
         self._credentials.lifetime_s = document.get(
             "credential_lifetime_s", self._credentials.lifetime_s
         )
-        self._timing.stream_s = document.get("stream_s", self._timing.stream_s)
+        self._durations.stream_s = document.get("stream_s", self._durations.stream_s)
         self._limits.set_rates(document)
 
     def _fault(self, document: dict[str, Any]) -> None:

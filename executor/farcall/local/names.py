@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -32,6 +33,10 @@ IMAGE = "farcall-local-process"
 NODE_ADDRESS = "127.0.0.1"
 
 
+class NoPortError(Exception):
+    """The server's port cannot be had; the message is for the user."""
+
+
 def batch_arn(resource: str) -> str:
     """Return the ARN of a Batch resource such as ``job/<id>`` or ``job-queue/<name>``."""
     return f"arn:aws:batch:{REGION}:{ACCOUNT_ID}:{resource}"
@@ -48,8 +53,25 @@ def now_ms() -> int:
 
 
 def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """Open the port, 0 for a free one. Connections wait in it until they are accepted."""
-    return socket.create_server((host, port), backlog=1024)
+    """Open the port, 0 for a free one. Connections wait in it until they are accepted.
+
+    Raises:
+        NoPortError: It cannot be had.
+    """
+    try:
+        return socket.create_server((host, port), backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise NoPortError(
+                f"port {port} of {host} is taken by another program (`lsof -i :{port}` or "
+                "`ss -ltnp` shows which); take another, or `--port 0` for a free one"
+            ) from error
+        number = error.errno or 0  # negative where a name has no address
+        reason = os.strerror(number) if number > 0 else error.strerror
+        raise NoPortError(
+            f"{host}:{port} cannot be listened on: {reason}; take another port, or "
+            "`--port 0` for a free one, of an address that this machine has"
+        ) from error
 
 
 def _with_host(hosts: str, host: str) -> str:

@@ -18,6 +18,7 @@ _TAIL_CHARACTERS = 1000
 """Of one line of it."""
 
 _LINE_CHARACTERS = 300
+_MOST_NODES = 10
 _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
 LOST = "raise retry_attempts, or set batch_queue to one with on-demand capacity"
@@ -197,6 +198,11 @@ def of_process(meta: dict[str, Any]) -> Verdict:
         within = f" of {limit / 2**20:.0f} MiB" if limit else ""
         sentence = f"the task was killed for its memory ({peak / 2**20:.0f} MiB{within} in use)"
         return Verdict(errors.OutOfMemoryError, sentence, "raise memory", _exit_code(code))
+    if meta.get("missing"):
+        nodes = ", ".join(map(str, meta["missing"][:_MOST_NODES]))
+        sentence = f"until time_limit the main node waited for nodes without outcome ({nodes})"
+        remedy = "see the output of these: their hosts were lost, or time_limit is too short"
+        return Verdict(errors.JobTimeoutError, sentence, remedy, _exit_code(code))
     if status == OutcomeStatus.TIMED_OUT:
         sentence = "the task ran longer than time_limit"
         return Verdict(errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code))

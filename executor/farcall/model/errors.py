@@ -9,6 +9,7 @@
         TaskTooLargeError
       JobError                            accepted, ended badly
         TaskError                         the function raised
+        CommandError                      the command of a command job failed
         JobTimeoutError
         OutOfMemoryError
         HostLostError
@@ -118,6 +119,10 @@ class TaskError(JobError):
 
     The message holds the remote traceback. Other exceptions are raised as they were.
     """
+
+
+class CommandError(JobError):
+    """The job's command failed: ``exit_code`` is its own."""
 
 
 class JobTimeoutError(JobError):

@@ -6,6 +6,7 @@ all of them share one handler, which is there as long as any of them wants to kn
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections import Counter
@@ -23,6 +24,15 @@ def is_ctrl_c(error: BaseException) -> bool:
     """Tell whether an error may be somebody's Ctrl-C, which Python raises in the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and isinstance(error, KeyboardInterrupt)
+
+
+def left_by(error: BaseException) -> str:
+    """Say by what somebody has left: asyncio passes Ctrl-C on as a cancellation."""
+    if isinstance(error, KeyboardInterrupt):
+        return "left by Ctrl-C"
+    if isinstance(error, asyncio.CancelledError):
+        return "left by Ctrl-C or a cancellation"
+    return f"left by {type(error).__name__}"
 
 
 class Interrupts:

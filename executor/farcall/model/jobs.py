@@ -71,6 +71,31 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a job that run the same.
+
+    Attributes:
+        first: Index of the first of them.
+        last: Index of the last.
+        image: Their image.
+        command: What they run; empty for the image's own.
+        environment: Their environment variables.
+        vcpu: vCPUs each asked for.
+        memory_mib: MiB of memory each asked for.
+        gpus: GPUs each asked for.
+    """
+
+    first: int
+    last: int
+    image: str = ""
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    vcpu: float = 0
+    memory_mib: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
 class JobDetail:
     """What a backend says of a job, or of one child of an array job.
 
@@ -78,7 +103,8 @@ class JobDetail:
     mean: whoever holds a job asks it, and reads no text.
 
     Attributes:
-        job_id: The job's ID; an array child's is ``"<parent>:<index>"``.
+        job_id: The job's ID; an array child's is ``"<parent>:<index>"``, a node's
+            ``"<job>#<index>"``.
         name: The job's name.
         status: Its status.
         status_reason: Batch's words on the status; of the last attempt where the job has none.
@@ -99,12 +125,18 @@ class JobDetail:
         queue: Name of its queue.
         queue_arn: ARN of its queue.
         definition: Name and revision of its definition.
-        image: Its image.
+        image: Its image; of a job on several nodes that of the first of them, as what follows.
+        command: What it runs; empty for the image's own.
         vcpu: vCPUs it asked for.
         memory_mib: MiB of memory it asked for.
         gpus: GPUs it asked for.
         time_limit_s: Seconds an attempt may run, or None.
+        groups: The nodes of a multi-node parallel job, in a listing all as one group; empty for
+            others, and for a node.
+        instance_type: Instance type of its nodes; empty for any.
+        address: IP address of a node, in its network; else empty.
         tags: Its tags.
+        is_command: farcall submitted it as a command job, which leaves no outcome.
     """
 
     job_id: str
@@ -129,11 +161,16 @@ class JobDetail:
     queue_arn: str = ""
     definition: str = ""
     image: str = ""
+    command: tuple[str, ...] = ()
     vcpu: float = 0
     memory_mib: int = 0
     gpus: int = 0
     time_limit_s: int | None = None
+    groups: tuple[NodeGroup, ...] = ()
+    instance_type: str = ""
+    address: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    is_command: bool = False
 
     def with_status_of(self, listed: JobDetail) -> JobDetail:
         """Return the same job as it is by now.
@@ -155,6 +192,21 @@ class JobDetail:
             # Of an array some regions list no counts.
             status_summary=listed.status_summary or self.status_summary,
         )
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes of a multi-node parallel job; 0 for others."""
+        return self.groups[-1].last + 1 if self.groups else 0
+
+    @property
+    def node_index(self) -> int | None:
+        """Number of a node in its job; None for others."""
+        _, mark, index = self.job_id.partition("#")
+        return int(index) if mark else None
+
+    def node_id(self, index: int) -> str:
+        """Return the ID of one of its nodes; without any the job is its own only one."""
+        return f"{self.job_id}#{index}" if self.groups else self.job_id
 
     @property
     def attempts(self) -> int:

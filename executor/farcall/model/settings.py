@@ -17,7 +17,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from urllib.parse import urlsplit
@@ -33,7 +33,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from farcall.model import config_trust, terminal
+from farcall.model import config_trust, quantities, terminal
+from farcall.model.commands import ENV_RUN
 from farcall.model.config_trust import CONFIG_VARIABLE
 from farcall.model.errors import SettingsError
 from farcall_runtime.contract import JOB_ENVIRONMENT, is_key
@@ -47,6 +48,7 @@ else:
     import tomli as tomllib  # the same module, before it came into the standard library
 
 SECTION = ("executors", "awsbatch")
+_HEADING = f"[{'.'.join(SECTION)}]"
 ENVIRONMENT_PREFIX = "FARCALL_"
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
@@ -61,7 +63,32 @@ def _no_bool(value: object) -> object:
     return value
 
 
+def _is_bare(text: str) -> bool:
+    """Tell whether a text is a number without a unit."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _gib(value: object) -> object:
+    """Return a size in GiB, which a number alone counts: "4GiB" is 4, and "4GB" is less."""
+    if isinstance(value, str) and not _is_bare(value):
+        return quantities.size_bytes(value) / 2**30
+    return _no_bool(value)
+
+
+def _seconds(value: object) -> object:
+    """Return a time in seconds, which a number alone counts: "1h30m" is 5400."""
+    if isinstance(value, str) and not _is_bare(value):
+        return quantities.span_s(value)
+    return _no_bool(value)
+
+
 _Number = BeforeValidator(_no_bool)
+_Gib = BeforeValidator(_gib)
+_Seconds = BeforeValidator(_seconds)
 
 
 class _Says(enum.Enum):
@@ -129,17 +156,19 @@ class Options(TypedDict, total=False):
     batch_job_role_name: str
     batch_job_log_group_name: str
     vcpu: float
-    memory: float
+    memory: float | str
     num_gpus: int
+    nodes: int
+    instance_type: str
     retry_attempts: int
-    time_limit: int
-    poll_freq: float
+    time_limit: int | str
+    poll_freq: float | str
     cache_dir: str
     container_image_uri: str
     prefix: str
-    linger_s: float
+    linger_s: float | str
     retry_on: Literal["failure", "infrastructure"]
-    stuck_timeout_s: float | None
+    stuck_timeout_s: float | str | None
     tags: dict[str, str]
     priority: int | None
     share_identifier: str
@@ -153,6 +182,9 @@ class Options(TypedDict, total=False):
 class Settings(BaseModel):
     """Every option, checked when made.
 
+    A size may have its unit, and so may a time: ``"4GiB"``, ``"512MiB"`` or ``"4GB"``, ``"90s"``
+    or ``"1h30m"``; see `farcall.model.quantities`.
+
     Attributes:
         backend: Where jobs run: ``batch`` is AWS Batch.
         profile: AWS profile. ``default`` leaves the choice to ``AWS_PROFILE``.
@@ -162,7 +194,8 @@ class Settings(BaseModel):
             ``AWS_SHARED_CREDENTIALS_FILE``. Keys in the environment come before either, unless
             ``profile`` names one of the file.
         batch_queue: Name or ARN of the job queue.
-        s3_bucket_name: Bucket for payloads, results and output.
+        s3_bucket_name: Bucket for payloads, results and output of functions; empty for none, where
+            there are command jobs alone.
         batch_job_definition_name: Definition whose image is used where ``container_image_uri``
             is empty. farcall submits with definitions of its own, named by their content.
         batch_execution_role_name: Name or ARN of the role that pulls the image and writes the
@@ -170,8 +203,16 @@ class Settings(BaseModel):
         batch_job_role_name: Name or ARN of the role the task has; empty for none.
         batch_job_log_group_name: CloudWatch log group; empty for AWS's ``/aws/batch/job``.
         vcpu: vCPUs of a task. On EC2 a whole number; on Fargate also 0.25 and 0.5.
-        memory: Memory of a task in GB (1 GB is 1024 MiB), at least 4 MiB.
+        memory: Memory of a task, at least 4 MiB. A number counts GiB, which AWS's pages and
+            Covalent's plugin call GB; ``"4GB"`` is 4 * 10^9 bytes, which Batch is told as
+            3815 MiB.
         num_gpus: GPUs of a task.
+        nodes: Instances of a task, up to 1000. On more than one it is a multi-node parallel job,
+            which needs EC2, and whose nodes start together; ``vcpu``, ``memory`` and
+            ``num_gpus`` are those of each. The value is then the list of the nodes' values, and
+            `farcall_runtime.node` tells the function where it runs.
+        instance_type: Such as ``p4d.24xlarge``, for tasks on several nodes; empty for whatever
+            the queue's compute environment starts. On one node it makes it such a job, too.
         retry_attempts: Attempts in all, 1 to 10; 1 means that nothing is retried.
         time_limit: Seconds an attempt may run, at least 60. The function is told a tenth of it
             before, at most 30 s, and has half of that to clean up.
@@ -214,7 +255,7 @@ class Settings(BaseModel):
     credentials: _Where = "~/.aws/credentials"
     batch_queue: _Where = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
     s3_bucket_name: _Where = Field(
-        "covalent-batch-job-resources", pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$"
+        "covalent-batch-job-resources", pattern=r"^([a-z0-9][a-z0-9._-]{1,61}[a-z0-9]|)$"
     )
     batch_job_definition_name: _Where = Field(
         "covalent-batch-jobs", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$"
@@ -227,17 +268,19 @@ class Settings(BaseModel):
         "covalent-batch-job-logs", pattern=r"^[A-Za-z0-9_/.#-]{0,512}$"
     )
     vcpu: Annotated[float, _Number, _HOW] = Field(2, gt=0, allow_inf_nan=False)
-    memory: Annotated[float, _Number, _HOW] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
+    memory: Annotated[float, _Gib, _HOW] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
     num_gpus: Annotated[int, _Number, _HOW] = Field(0, ge=0)
+    nodes: Annotated[int, _Number, _HOW] = Field(1, ge=1, le=1000)
+    instance_type: Annotated[str, _HOW] = Field("", pattern=r"^[a-z0-9.-]{0,64}$")
     retry_attempts: Annotated[int, _Number, _HOW] = Field(3, ge=1, le=10)
-    time_limit: Annotated[int, _Number, _HOW] = Field(300, ge=60)
-    poll_freq: Annotated[float, _Number, _HOW] = Field(10, ge=0, allow_inf_nan=False)
+    time_limit: Annotated[int, _Seconds, _HOW] = Field(300, ge=60)
+    poll_freq: Annotated[float, _Seconds, _HOW] = Field(10, ge=0, allow_inf_nan=False)
     cache_dir: _Where = DEFAULT_CACHE_DIR
     container_image_uri: _Where = Field("", max_length=255)
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
-    linger_s: Annotated[float, _Number, _HOW] = Field(0.1, ge=0, le=60)
+    linger_s: Annotated[float, _Seconds, _HOW] = Field(0.1, ge=0, le=60)
     retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "failure"
-    stuck_timeout_s: Annotated[float | None, _Number, _HOW] = Field(
+    stuck_timeout_s: Annotated[float | None, _Seconds, _HOW] = Field(
         None, ge=0, allow_inf_nan=False
     )
     tags: Annotated[dict[str, str], _HOW] = Field({}, max_length=45)
@@ -327,7 +370,7 @@ class Settings(BaseModel):
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
         """
-        _refuse_unknown(section, f"{place.file}, section [{'.'.join(SECTION)}]")
+        _refuse_unknown(section, f"{place.file}, section {_HEADING}")
         settings = cls.__new__(cls)
         settings._load(options, place, section)
         return settings
@@ -403,18 +446,73 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         SettingsError: It cannot be read, or has an unknown option.
     """
+    section = table(path)
+    _refuse_unknown(section, f"{path}, section {_HEADING}")
+    return section
+
+
+def table(path: Path) -> dict[str, Any]:
+    """Return the options of a file, unknown ones too.
+
+    Raises:
+        SettingsError: It cannot be read, or options stand where they are not read.
+    """
     try:
-        section: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        document: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
-    for part in SECTION:
-        section = section.get(part, {})
-        if not isinstance(section, dict):
-            raise SettingsError(f"{path}: [{'.'.join(SECTION)}] must be a table of options")
-    _refuse_unknown(section, f"{path}, section [{'.'.join(SECTION)}]")
-    return dict(section)
+    return _section(path, document)
+
+
+def _section(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a file's options, and refuse what was meant for it.
+
+    Other programs' tables may stand beside it.
+    """
+    outer, inner = SECTION
+    executors = document.get(outer, {})
+    section = executors.get(inner, {}) if isinstance(executors, dict) else None
+    if not isinstance(section, dict):
+        raise SettingsError(f"{path}: {_HEADING} must be a table of options")
+    others = {name: found for name, found in document.items() if name != outer}
+    others |= {f"{outer}.{name}": found for name, found in executors.items() if name != inner}
+    loose = [name for name, found in others.items() if not isinstance(found, dict)]
+    if loose:
+        raise SettingsError(
+            f"{path} has {', '.join(loose)} outside of any table that is read; options "
+            f"stand below a line {_HEADING}"
+        )
+    for name, table in _tables(others):
+        last = name.removeprefix(f"{outer}.")
+        if last != name and last.partition(".")[0] in _COVALENTS:
+            continue
+        is_stray = not section and any(option in Settings.model_fields for option in table)
+        if is_stray or difflib.get_close_matches(last.lower(), _MEANT, 1, _MEANT_RATIO):
+            raise SettingsError(
+                f"{path} has a table [{name}], where no option is read; did you mean {_HEADING}?"
+            )
+    return section
+
+
+_MEANT, _MEANT_RATIO = (".".join(SECTION), *SECTION, "farcall"), 0.8
+"""What a misspelt table is near to."""
+
+_COVALENTS = {
+    *("awsbraket", "awsecs", "awslambda", "azurebatch", "base", "braket", "dask", "ec2"),
+    *("gcpbatch", "local", "remote_executor", "slurm", "ssh"),
+}
+"""Covalent's other executors: their tables have options of the same names, such as cache_dir."""
+
+
+def _tables(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield tables with their names, and for those of nothing but tables the inner ones."""
+    for name, found in tables.items():
+        if found and all(isinstance(value, dict) for value in found.values()):
+            yield from ((f"{name}.{key}", value) for key, value in found.items())
+        else:
+            yield name, found
 
 
 def decided(path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -469,7 +567,7 @@ def _explain_one(problem: ErrorDetails, place: Place) -> str:
     shown = f"a {kind}" if option in _SECRET else f"{found!r} ({kind})"
     return (
         f"{option} is {shown}: {_allowed(option, problem)}. "
-        f"Set {option} in {place.constructor}({option}=...), in [{'.'.join(SECTION)}] of "
+        f"Set {option} in {place.constructor}({option}=...), in {_HEADING} of "
         f"{place.file} or in {ENVIRONMENT_PREFIX}{option.upper()}"
     )
 
@@ -485,7 +583,7 @@ def _allowed(option: str, problem: ErrorDetails) -> str:
 
 _SECRET = ("job_definition_extra",)
 
-_NO_OPTIONS = {CONFIG_VARIABLE, *JOB_ENVIRONMENT} - {
+_NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT} - {
     f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields
 }
 """Variables that are ours; a job's region and workflow are options of what it submits, too."""
@@ -493,12 +591,14 @@ _NO_OPTIONS = {CONFIG_VARIABLE, *JOB_ENVIRONMENT} - {
 PATTERNS = {
     "region": "a region's name, such as eu-west-1, is allowed",
     "batch_queue": "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed",
-    "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed",
+    "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed, "
+    "or an empty text for none",
     "batch_job_definition_name": "a definition's name, name:revision or ARN is allowed",
     "batch_execution_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
     "batch_job_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
     "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
     "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
+    "instance_type": "an instance type such as p4d.24xlarge is allowed",
     "share_identifier": "up to 255 letters and digits are allowed",
     "endpoint_url": "a URL that begins with http:// or https:// is allowed",
     "page_url": "a URL that begins with http:// or https:// is allowed, without a # and the token "

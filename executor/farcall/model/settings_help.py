@@ -17,10 +17,14 @@ from farcall.model.settings import (
     Settings,
     files,
     from_environment,
-    from_file,
+    table,
 )
 
 _ENTRY = re.compile(r"^    (\w+): (.*(?:\n      .*)*)", re.MULTILINE)
+
+
+DEFAULTS = "the defaults"
+"""What `origin` says of an option that is set nowhere."""
 
 
 class Description(NamedTuple):
@@ -54,9 +58,10 @@ def origin(option: str) -> str:
     if option in from_environment():
         return f"{ENVIRONMENT_PREFIX}{option.upper()}"
     with contextlib.suppress(SettingsError):
-        if option in from_file():
-            return str(files()[0])
-    return "the defaults"
+        for path in files()[:1]:
+            if option in table(path):
+                return str(path)
+    return DEFAULTS
 
 
 def origins() -> str:
@@ -66,7 +71,7 @@ def origins() -> str:
     variables = sorted(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in from_environment())
     if variables:
         parts.append(f"the environment ({', '.join(variables)})")
-    text = " and ".join(parts) or "the defaults alone: there is no farcall.toml"
+    text = " and ".join(parts) or f"{DEFAULTS} alone: there is no farcall.toml"
     return text + "".join(f"; {path} is not read" for path in there[1:])
 
 

@@ -37,8 +37,9 @@ class Timing:
             seen.
         withdrawn_looks_s: Waits before each look for a withdrawn job that has turned up, a quarter
             of an hour in sum.
-        listed_within_s: A job is looked for that has left something in the bucket, and lists are
-            asked again: whoever gave up sooner would leave one that nobody knows of.
+        listed_within_s: A job is looked for that has left something in the bucket, or a command
+            job whose submission was not answered, and lists are asked again: whoever gave up
+            sooner would leave one that nobody knows of.
         outcome_pause_s: Between two looks for outcomes, for each page that the first of them took.
         status_pause_s: Between two questions to Batch about a job.
         near_s: An endpoint that answers sooner is on this machine, or beside it, and is asked more
@@ -50,6 +51,14 @@ class Timing:
         attempts_pause_s: Between two questions to Batch about the job that is read.
         most_lines: Lines of a job of which is remembered that they were given, each in 8 bytes.
         log_settle_s: CloudWatch shows what it took so much later.
+        node_log_pause_s: Between two looks for what nodes have written, while they write.
+        node_log_rest_s: Likewise, while they write nothing; it is come to step by step.
+        node_log_overlap_s: What was written so long before the newest line is looked at again each
+            time: docker sends lines to CloudWatch every 5 s, and CloudWatch takes some seconds to
+            show them, so those of one node come that much later than those of another.
+            https://github.com/moby/moby/blob/master/daemon/logger/awslogs/cloudwatchlogs.go
+        node_log_late_s: Likewise, where one is later still, because its machine had to send its
+            lines again: that is looked at each time `node_log_overlap_s` have gone by.
         last_blocks_s: The end of the event loop waits for blocks to be left, which some never are.
         last_deletions_s: The end of a session waits for what it deletes.
         most_undelivered: Bundles that are deleted after their last task is delivered. Of jobs that
@@ -97,6 +106,10 @@ class Timing:
     attempts_pause_s: float = 2.0
     most_lines: int = 1_000_000
     log_settle_s: float = 2.0
+    node_log_pause_s: float = 1.0
+    node_log_rest_s: float = 4.0
+    node_log_overlap_s: float = 10.0
+    node_log_late_s: float = 60.0
     last_blocks_s: float = 1.0
     last_deletions_s: float = 10.0
     most_undelivered: int = 20_000
@@ -129,6 +142,10 @@ class Timing:
             log_pause_s=0.1,
             attempts_pause_s=0.3,
             log_settle_s=0.2,
+            node_log_pause_s=0.1,
+            node_log_rest_s=0.4,
+            node_log_overlap_s=1.0,
+            node_log_late_s=6.0,
             store_retry_s=10.0,
             sending_retry_s=10.0,
             delete_after_s=0.1,

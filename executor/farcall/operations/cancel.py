@@ -14,6 +14,7 @@ from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry
 
 OTHER_USER = "other user"
+NODE = "node"
 
 
 class Companion(Protocol):
@@ -51,7 +52,8 @@ class Cancelled(NamedTuple):
         job_id: The job; or a dispatch of Covalent's of which no job has to be ended.
         outcome: ``ending``; ``ended``, before it could be cancelled; ``unknown`` to Batch;
             ``foreign``, that is not farcall's, and left alone; ``other user``, whose it is and
-            who was not named, and left alone; or ``refused`` by Batch.
+            who was not named, and left alone; ``node``, which is not ended without its job; or
+            ``refused`` by Batch.
         text: A sentence that says so.
     """
 
@@ -125,7 +127,8 @@ async def cancel(
     """End jobs that farcall submitted, whatever their status.
 
     An array is ended with all its children, a child alone, and an array whose children are all
-    named as a whole. Batch is asked how they are before and after, a request for a hundred jobs.
+    named as a whole. No node is ended alone. Batch is asked how they are before and after, a
+    request for a hundred jobs.
 
     Electrons are cancelled in Covalent too, so that its page says so at once. Where that fails
     the text tells, and the server sees by itself, at its next look, that the job was ended.
@@ -156,7 +159,7 @@ async def _cancel(
     user: str | None = None,
 ) -> list[Cancelled]:
     job_ids = list(dict.fromkeys(job_ids))
-    found = await Catalog(session.backend).describe(job_ids)
+    found = await Catalog(session.backend).describe(each for each in job_ids if "#" not in each)
     ours = {
         job_id: entry
         for job_id, entry in found.items()
@@ -174,6 +177,8 @@ async def _cancel(
         later = {}
 
     def tell(job_id: str) -> Cancelled:
+        if "#" in job_id:
+            return _whole_alone(job_id)
         entry = ours.get(job_id)
         if entry is None:
             return _left_alone(session, job_id, found)
@@ -215,6 +220,16 @@ def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]
     user = entry.user
     text = f"{job_id} is a job of {user} and is left alone; --user {user} ends it"
     return Cancelled(job_id, OTHER_USER, text)
+
+
+def _whole_alone(job_id: str) -> Cancelled:
+    """Say that a node is not to be ended."""
+    whole = job_id.partition("#")[0]
+    text = (
+        f"{job_id} is a node, which is not ended alone; `farcall cancel {whole}` ends its job "
+        "with all nodes"
+    )
+    return Cancelled(job_id, NODE, text)
 
 
 def _has_ended_by_itself(detail: JobDetail) -> bool:

@@ -6,20 +6,25 @@ Batch is asked once for that, a request for a hundred jobs; how a job is comes w
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
 from farcall.backends.base import Backend
+from farcall.model.commands import ENV_RUN
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
 from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
 
+_CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+"""As a session names itself. Anybody can give a job a variable, so more is not believed."""
+
 
 @dataclass(frozen=True)
 class Entry:
-    """A job that farcall submitted: a plain one, or an array as a whole.
+    """A job that farcall submitted: as a whole, a child of an array, or a node.
 
     Attributes:
         detail: What Batch says of it.
@@ -35,18 +40,29 @@ class Entry:
     @classmethod
     def of(cls, detail: JobDetail) -> Entry | None:
         """Return what a description of Batch's tells; None if farcall did not submit the job."""
+        said = detail.environment
+        name = said.get(ENV_WORKFLOW, "")
+        if detail.is_command:  # which is nothing of Covalent's, whatever it says
+            client = said.get(ENV_RUN, "")
+            is_ours = _CLIENT.fullmatch(client)
+            return cls(detail, Workflow(name, ""), client) if is_ours else None
         try:
-            where = Location.parse(detail.environment.get(ENV_BUNDLE, ""))
+            where = Location.parse(said.get(ENV_BUNDLE, ""))
         except ValueError:
             return None
-        said = detail.environment
-        workflow = Workflow(said.get(ENV_WORKFLOW, ""), said.get(ENV_DISPATCH, ""))
+        workflow = Workflow(name, said.get(ENV_DISPATCH, ""))
         return cls(detail, workflow, where.root.rpartition("/")[2])
 
     @property
+    def is_command(self) -> bool:
+        """Whether it runs a command, and no function."""
+        return self.detail.is_command
+
+    @property
     def function(self) -> str:
-        """The function's name."""
-        return self.detail.name.rpartition("-")[0]
+        """The function's name; of a command job its own, without what makes it unique."""
+        name = self.detail.name
+        return name.rpartition("-")[0] or name
 
     @property
     def run(self) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 from farcall.aws import console_urls
 from farcall.engine.session import Session
 from farcall.model.jobs import JobDetail
-from farcall.operations import json_view
+from farcall.operations import json_view, nodes
 from farcall.operations.catalog import Entry
-from farcall.operations.explain import explain, record
+from farcall.operations.explain import explain
+from farcall.operations.explanation import record
 from farcall_runtime.contract import ENV_BUNDLE
 
 
@@ -18,14 +19,16 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
 
     Args:
         session: The event loop's session.
-        entry: The job, an array as a whole, or a child, as `Catalog.describe` found it.
+        entry: The job, an array as a whole, a child or a node, as `Catalog.describe` found it.
 
     Returns:
         - ``job``: see `json_view.job`.
-        - ``explanation``: see `explain.Explanation`; ``usage``: what it used, or None.
+        - ``explanation``: see `explanation.Explanation`; ``usage``: what it used, or None.
         - ``attempts``: those that have ended; see `json_view.attempt`.
+        - ``nodes``: those of a job on several, all of them; see `json_view.node`.
         - ``position``: place in the queue, from 1; None where it is not among the first 100.
-        - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3.
+        - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3;
+          a command job carries nothing.
         - ``links``: addresses in the AWS console, where there is one: ``job``, ``queue``,
           ``log``, ``bucket``.
 
@@ -33,13 +36,18 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
         ServiceError: Batch refused a call.
     """
     detail = entry.detail
-    explanation = record(await explain(session, detail))
+    known = await nodes.of(session, detail)
+    explanation = record(await explain(session, detail, known))
     bundle = detail.environment.get(ENV_BUNDLE, "")
     return {
         "job": json_view.job(entry),
         "explanation": explanation,
         "usage": explanation["usage"],
         "attempts": [json_view.attempt(n, tried) for n, tried in enumerate(detail.tried, 1)],
+        "nodes": [
+            json_view.node(known.get(number) or nodes.unstarted(detail, number))
+            for number in range(detail.nodes)
+        ],
         "position": await session.backend.position(detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
         "bundle": bundle,
@@ -48,7 +56,10 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
 
 
 def _links(session: Session, detail: JobDetail, bundle: str) -> dict[str, str]:
+    links = session.backend.links(detail)
+    if not bundle:
+        return links
     bucket, _, key = bundle.removeprefix("s3://").partition("/")
     folder = f"{key.partition('/bundles/')[0]}/"
     url = console_urls.bucket_url(session.aws.region, bucket, folder)
-    return {**session.backend.links(detail), "bucket": url}
+    return {**links, "bucket": url}

@@ -10,112 +10,75 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from farcall.engine import attempt_reporter
 from farcall.engine.delivered import Usage
 from farcall.engine.session import Session
 from farcall.model import endings, exit_codes
-from farcall.model.endings import About, Verdict
-from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError
+from farcall.model.endings import About
+from farcall.model.errors import FarcallError, OutcomeMissingError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.operations import without_outcome
+from farcall.operations.explanation import (
+    CANCELLED,
+    FAILED,
+    OUTCOME,
+    RETURNED,
+    RUNNING,
+    UNKNOWN,
+    WAITING,
+    Explanation,
+    FailedChild,
+    of_verdict,
+    of_waiting,
+)
 from farcall.payload import results
 from farcall.storage import outcomes
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
-WAITING = "waiting"
-RUNNING = "running"
-RETURNED = "returned"
-FAILED = "failed"
-CANCELLED = "cancelled"
-UNKNOWN = "unknown"
-
-OUTCOME = "outcome"
-BATCH = "Batch"
-
 _FEW = 3
 """Failed children of an array that are explained: two requests for all, and one for each."""
 
 
-@dataclass(frozen=True)
-class FailedChild:
-    """One of an array's children that failed.
-
-    Attributes:
-        job_id: Its ID.
-        error: Class of the error.
-        sentence: What happened.
-    """
-
-    job_id: str
-    error: str
-    sentence: str
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Why a job is as it is.
-
-    All texts may hold what a task has written, control characters among them.
-
-    Attributes:
-        kind: ``waiting``, ``running``, ``returned``, ``failed``, ``cancelled``, or ``unknown``
-            for a job that farcall did not submit.
-        sentence: What happened, or what the job waits for.
-        remedy: What to do.
-        error: Class of the error, the function's own or one of `farcall.model.errors`; empty where
-            there is none.
-        traceback: Where the function raised, as the container wrote it; else empty.
-        usage: What the task used, where it has told.
-        earlier: How each attempt before the last one ended; of a job that goes on, each.
-        source: ``outcome``, or ``Batch`` where Batch's words are all there is.
-        calls: Of a task of several calls, how many of them returned, raised and so on, in the
-            words of `CallStatus`, and how many were not begun (``cut_off``).
-        children: Of an array the first failed children.
-    """
-
-    kind: str
-    sentence: str
-    remedy: str
-    error: str = ""
-    traceback: str = ""
-    usage: Usage | None = None
-    earlier: tuple[str, ...] = ()
-    source: str = BATCH
-    calls: Mapping[str, int] = field(default_factory=dict)
-    children: tuple[FailedChild, ...] = ()
-
-
-def record(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as JSON has words for it."""
-    return asdict(explanation)
-
-
-async def explain(session: Session, detail: JobDetail) -> Explanation:
+async def explain(
+    session: Session, detail: JobDetail, nodes: Mapping[int, JobDetail] | None = None
+) -> Explanation:
     """Say why a job is as it is; of one that has begun the bucket is asked, too.
 
     Args:
         session: The event loop's session.
-        detail: Batch's description of a plain job, an array as a whole, or a child.
+        detail: Batch's description of a plain job, an array as a whole, a child, or a node.
+        nodes: Batch's descriptions of its nodes, where they were asked for already.
 
     Raises:
         ServiceError: Batch refused a call. What S3 refuses is said in the explanation.
     """
+    if detail.is_command:
+        return await without_outcome.explain(session, detail, nodes)
     try:
-        submission = Submission.whole(detail)
+        Submission.whole(detail)
     except FarcallError as error:
         return Explanation(UNKNOWN, str(error), "look at it in the AWS console")
     if detail.array_size:
         return await _of_array(session, detail)
     submission, index = Submission.of(detail)
+    if submission.is_other_node(index):
+        return await _of_node(session, submission, index, detail)
+    return await _of_task(session, submission, index, detail)
+
+
+async def _of_task(
+    session: Session, submission: Submission, index: int, detail: JobDetail
+) -> Explanation:
     begun = detail.status.is_final or detail.status is JobStatus.RUNNING
     try:
         meta = await _outcome(session, submission, index) if begun else None
     except envelope.EnvelopeError as error:
-        found = _of(endings.unusable(error), detail)
+        found = of_verdict(endings.unusable(error))
     except FarcallError as error:
         found = _unread(detail, error)
     else:
@@ -125,7 +88,7 @@ async def explain(session: Session, detail: JobDetail) -> Explanation:
             meta = await _last_attempt(session, submission, index, detail)
             found = _of_ended(meta, detail)
         else:
-            found = _of_waiting(detail)
+            found = of_waiting(detail)
     return replace(found, earlier=await _earlier(session, submission, index, detail))
 
 
@@ -150,9 +113,10 @@ def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
 
 def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
     if meta["status"] == OutcomeStatus.REFUSED:
-        return _of(exit_codes.refused(meta, About(detail.job_id, detail.name)), detail)
+        return of_verdict(exit_codes.refused(meta, About(detail.job_id, detail.name)))
     if meta["status"] != OutcomeStatus.DONE:
-        return _of(endings.of_process(meta), detail)
+        found = of_verdict(results.of_process(meta))
+        return replace(found, traceback=_traceback(meta.get("peer", {})))
     records = meta["results"]
     bad = [each for each in records if each["status"] != CallStatus.RETURNED]
     if not bad:
@@ -168,11 +132,17 @@ def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
     return found
 
 
+def _traceback(meta: dict[str, Any]) -> str:
+    """Return where the function raised on another node, as that one's outcome says."""
+    tracebacks = (str(each.get("traceback", "")) for each in meta.get("results", ()))
+    return next(filter(None, tracebacks), "")
+
+
 def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
     """Explain the first call of a task that has no value."""
     traceback = str(call.get("traceback", ""))
     if call["status"] != CallStatus.RAISED:
-        return replace(_of(results.verdict(call), detail), traceback=traceback)
+        return replace(of_verdict(results.verdict(call)), traceback=traceback)
     first = call["chain"][0]
     kind = str(first["type"])
     sentence = f"the function raised {endings.in_a_line(kind, str(first['message']))}"
@@ -205,23 +175,13 @@ def _of_words(detail: JobDetail) -> Explanation:
         sentence = "the job succeeded; its outcome is not in the bucket, or no longer"
         remedy = f"nothing, where its caller has taken the value; otherwise: {found.remedy}"
         return Explanation(RETURNED, sentence, remedy)
-    return _of(found, detail)
-
-
-def _of(why: Verdict, detail: JobDetail) -> Explanation:
-    kind = CANCELLED if why.kind is JobCancelledError else FAILED
-    return Explanation(kind, why.sentence, why.remedy, why.kind.__name__)
-
-
-def _of_waiting(detail: JobDetail) -> Explanation:
-    kind = RUNNING if detail.status is JobStatus.RUNNING else WAITING
-    return Explanation(kind, *detail.waiting())
+    return of_verdict(found)
 
 
 def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
     """Say that S3 keeps from this user what came of a job."""
     if detail.status is JobStatus.RUNNING:
-        return _of_waiting(detail)
+        return of_waiting(detail)
     kind = RETURNED if detail.status is JobStatus.SUCCEEDED else FAILED
     sentence = f"Batch calls the job {detail.status}; what came of it cannot be read ({error})"
     return Explanation(kind, sentence, "s3:GetObject on the job's bucket shows it")
@@ -231,7 +191,7 @@ async def _last_attempt(
     session: Session, submission: Submission, index: int, detail: JobDetail
 ) -> dict[str, Any] | None:
     """Return what the last attempt said of itself, where another one was to follow."""
-    key = submission.where.attempt_key(index, max(1, detail.attempts))
+    key = submission.attempt_key(index, max(1, detail.attempts))
     try:
         return await _read_meta(session, submission, key)
     except (envelope.EnvelopeError, FarcallError):  # it is but a help
@@ -253,6 +213,23 @@ async def _earlier(
         return tuple(map(attempt_reporter.of_tried, said))
 
 
+# --- nodes ------------------------------------------------------------------------------------
+
+
+async def _of_node(
+    session: Session, submission: Submission, index: int, detail: JobDetail
+) -> Explanation:
+    """Explain a node that is not the main one; the job's end is the main one's."""
+    meta = await _last_attempt(session, submission, index, detail)
+    if meta is not None and meta["status"] != OutcomeStatus.TERMINATED:
+        found = _of_outcome(meta, detail)
+        if found.kind == RETURNED:
+            remedy = f"`farcall result {submission.job_id}` shows the values of all nodes"
+            found = replace(found, remedy=remedy)
+        return found
+    return await without_outcome.explain(session, detail)
+
+
 # --- arrays -----------------------------------------------------------------------------------
 
 
@@ -265,7 +242,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         remedy = f"`farcall result {detail.job_id}:0` shows a child's value"
         return Explanation(RETURNED, sentence, remedy)
     if detail.status is JobStatus.FAILED:
-        found = _of(detail.verdict(), detail)
+        found = of_verdict(detail.verdict())
         told = f"{failed} of its {detail.array_size} children failed"
         if found.kind == CANCELLED:
             found = replace(found, sentence=f"{found.sentence} ({told})")
@@ -277,7 +254,7 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     if counts[JobStatus.RUNNABLE] and not running:
         stuck = await _blocked_child(session, detail)
         if stuck is not None:
-            return replace(_of_waiting(stuck), children=children)
+            return replace(of_waiting(stuck), children=children)
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     sentence = f"of its {detail.array_size} children are {told or 'none begun'}"
     remedy = f"`farcall list {detail.job_id}` shows them, `farcall cancel {detail.job_id}` ends it"

@@ -6,11 +6,14 @@ from datetime import datetime
 from typing import Any
 
 from farcall.model.errors import JobCancelledError
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.operations.catalog import Entry
 
 CANCELLED = "CANCELLED"
 """The state of a job that somebody ended. Batch calls it FAILED."""
+
+FUNCTION, COMMAND = "function", "command"
+"""Kinds of jobs."""
 
 STATES = (*(status.value for status in JobStatus), CANCELLED)
 
@@ -23,14 +26,17 @@ def state(detail: JobDetail) -> str:
 
 
 def job(entry: Entry) -> dict[str, Any]:
-    """Return what is known of a job, or of one child of an array.
+    """Return what is known of a job, of a child of an array, or of a node of a job on several.
 
     Moments are ISO 8601 in UTC; what is not known is None or empty.
     """
     detail = entry.detail
     parent, _, index = detail.job_id.partition(":")
+    if detail.node_index is not None:
+        parent, _, index = detail.job_id.partition("#")
     return {
         "id": detail.job_id,
+        "kind": COMMAND if entry.is_command else FUNCTION,
         "name": detail.name,
         "function": entry.function,
         "workflow": entry.workflow.name,
@@ -53,12 +59,29 @@ def job(entry: Entry) -> dict[str, Any]:
         "gpus": detail.gpus,
         "time_limit_s": detail.time_limit_s,
         "image": detail.image,
+        "command": list(detail.command),
         "definition": detail.definition,
+        "instance_type": detail.instance_type,
+        "node_count": detail.nodes,
+        "groups": list(map(_group, detail.groups)),
         "array_size": detail.array_size,
         "counts": {name: count for name, count in detail.status_summary.items() if count},
         "parent": parent if index else "",
         "index": int(index) if index else None,
         "tags": dict(detail.tags),
+    }
+
+
+def _group(nodes: NodeGroup) -> dict[str, Any]:
+    """Return what a group of nodes runs, without its variables, which may hold secrets."""
+    return {
+        "first": nodes.first,
+        "last": nodes.last,
+        "image": nodes.image,
+        "command": list(nodes.command),
+        "vcpu": nodes.vcpu,
+        "memory_mib": nodes.memory_mib,
+        "gpus": nodes.gpus,
     }
 
 
@@ -75,6 +98,26 @@ def attempt(number: int, said: Attempt) -> dict[str, Any]:
         "stopped_at": moment(said.stopped_at),
         "exit_code": said.exit_code,
         "reason": "; ".join(text for text in (said.status_reason, said.container_reason) if text),
+        "log_stream": said.log_stream,
+    }
+
+
+def node(said: JobDetail) -> dict[str, Any]:
+    """Return what is known of a node of a job on several.
+
+    Args:
+        said: Its description.
+    """
+    return {
+        "id": said.job_id,
+        "index": said.node_index,
+        "state": state(said),
+        "reason": said.reason,
+        "exit_code": said.exit_code,
+        "created_at": moment(said.created_at),
+        "started_at": moment(said.started_at),
+        "stopped_at": moment(said.stopped_at),
+        "attempts": said.attempts,
         "log_stream": said.log_stream,
     }
 

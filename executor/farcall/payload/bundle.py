@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from farcall.model import job_names
 from farcall.model.errors import TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
@@ -25,7 +25,9 @@ _FULL_BYTES = 4 * 1024**3
 _LARGEST_BYTES = 64 * 1024**3
 """An upload has 10,000 parts at most, https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 
-_MOST_NAME = 90  # of Batch's 128 characters for a job's name; the rest makes it unique
+
+FIXED = "fixed"
+"""Fact of a bundle: names of the keywords that its function has for all calls."""
 
 
 class Bundle:
@@ -61,7 +63,7 @@ class Bundle:
         *,
         most: int,
     ) -> None:
-        self.where = Location(settings.s3_bucket_name, root, _unique(name))
+        self.where = Location(settings.s3_bucket_name, root, job_names.unique(name))
         self.keys = [self.where.bundle_key]
         self.key = secrets.token_bytes(32)
         self.size = 0
@@ -153,13 +155,7 @@ class Bundle:
 
 def renamed(where: Location) -> Location:
     """Return another place for a bundle, which no other bundle has."""
-    return where._replace(bundle=_unique(where.bundle.rpartition("-")[0]))
-
-
-def _unique(name: str) -> str:
-    """Make a name that Batch accepts and no other job has."""
-    plain = re.sub("[^A-Za-z0-9_-]+", "-", name).strip("-_")[:_MOST_NAME] or "task"
-    return f"{plain}-{secrets.token_hex(8)}"
+    return where._replace(bundle=job_names.unique(where.bundle.rpartition("-")[0]))
 
 
 def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:

@@ -16,7 +16,7 @@ import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ import cloudpickle
 
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.interrupts import is_ctrl_c
+from farcall.payload import culprits
 from farcall.payload.spill import NoRoomError, Spill
 from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.envelope import Buffer
@@ -90,7 +91,10 @@ def check_callable(function: object) -> None:
     """
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
-        raise TaskNotPicklableError(f"{name} is a {type(function).__name__}, not a function")
+        raise TaskNotPicklableError(
+            f"{name} is of type {type(function).__name__}, not a function; give the function, and "
+            "what it is called with separately: f, 3 and not f(3)"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskNotPicklableError(
             f"{name} is a generator function: its values cannot be handed over one by one; "
@@ -98,18 +102,26 @@ def check_callable(function: object) -> None:
         )
 
 
-def pack_function(function: Callable[..., Any]) -> Packed:
+def pack_function(function: Callable[..., Any], fixed: Mapping[str, Any] | None = None) -> Packed:
     """Pickle a function with what it refers to.
 
+    Args:
+        function: The function.
+        fixed: Keywords that are the same in all calls: they travel with the function.
+
     Raises:
-        TaskNotPicklableError: Something that it refers to cannot be pickled.
+        TaskNotPicklableError: Something that it refers to cannot be pickled, or a keyword.
     """
     try:
         with project_by_value():
-            return _pack(function)
+            return _pack(functools.partial(function, **fixed) if fixed else function)
     except BaseException as error:  # pickling runs the user's code
         if is_ctrl_c(error):
             raise
+        with project_by_value():
+            why = culprits.explain([((), dict(fixed or {}))])
+        if why:
+            raise TaskNotPicklableError(why) from error
         name = getattr(function, "__qualname__", repr(function))
         raise TaskNotPicklableError(
             f"function {name} cannot be pickled ({failures.in_words(error)}); what it uses from "
@@ -164,10 +176,10 @@ def pack_call(calls: Sequence[Call], cache_dir: str | None = None) -> Packed:
     except BaseException as error:  # pickling runs the user's code
         if isinstance(error, NoRoomError) or is_ctrl_c(error):
             raise
-        raise TaskNotPicklableError(
-            f"{_find_culprit(calls)} cannot be pickled ({failures.in_words(error)}); open files, "
-            "sockets, locks and generators cannot travel: pass what they are made from"
-        ) from error
+        with project_by_value():
+            why = culprits.explain(calls)
+        why = why or f"the arguments cannot be pickled together ({failures.in_words(error)})"
+        raise TaskNotPicklableError(why) from error
 
 
 def pack_plain(value: object, origin: Origin = HERE) -> Packed:
@@ -187,20 +199,6 @@ def _pack(value: object, origin: Origin = HERE) -> Packed:
 def _frame(parts: list[pickles.Pieces], origin: Origin = HERE) -> Packed:
     pieces = envelope.pack(parts)
     return Packed(pieces, envelope.size(pieces), origin)
-
-
-def _find_culprit(calls: Sequence[Call]) -> str:
-    for args, kwargs in calls:
-        named = [*((f"argument {n}", arg) for n, arg in enumerate(args, start=1))]
-        named += [(f"argument {name}", value) for name, value in kwargs.items()]
-        for name, value in named:
-            try:
-                pickles.dump(value)
-            except BaseException as error:
-                if is_ctrl_c(error):
-                    raise
-                return f"{name} ({type(value).__name__})"
-    return "the arguments"
 
 
 # --- modules by value ------------------------------------------------------------------------

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from farcall.model import endings, errors, exit_codes, output, terminal
 from farcall.model.endings import About, Verdict
 from farcall.model.output import Bytes
 from farcall.payload import unpickling
+from farcall.payload.hints import hint
 from farcall.payload.tracebacks import with_source
 from farcall_runtime import envelope, failures
-from farcall_runtime.contract import STREAMS, TERMINATED_TYPE, CallStatus, OutcomeStatus
+from farcall_runtime.contract import (
+    STREAMS,
+    TERMINATED_TYPE,
+    CallStatus,
+    ExitCode,
+    OutcomeStatus,
+)
 from farcall_runtime.envelope import Buffer
 
 R = TypeVar("R")
@@ -47,8 +55,9 @@ class Result(NamedTuple):
 
     def unwrap(self) -> Any:
         """Return the value, or raise the error."""
+        __tracebackhide__ = True  # it came about in the job
         if self.error is not None:
-            raise self.error
+            raise BaseException.with_traceback(self.error, None)
         return self.value
 
     def tell(self, index: int, job_id: str) -> CallResult[Any]:
@@ -126,7 +135,7 @@ def read(
     if status == OutcomeStatus.REFUSED:
         return [_cut_off(exit_codes.refused(meta, job), job)]
     if why is None and status != OutcomeStatus.DONE:
-        why = endings.of_process(meta)
+        why = of_process(meta)
     records = meta["results"]
     parts = envelope.unpack(value) if records else []
     shares = _shares(meta, job)
@@ -163,7 +172,7 @@ def complete(
         return found
     if meta["status"] in (OutcomeStatus.DONE, OutcomeStatus.REFUSED):  # none could be run
         return found * calls
-    why = why or endings.of_process(meta)
+    why = why or of_process(meta)
     records = meta["results"]
     was_cut_off = meta["begun"] > len(records) or (records and was_told_to_stop(records[-1]))
     running = len(found) if was_cut_off else None
@@ -192,6 +201,8 @@ def shared(found: list[Result], meta: dict[str, Any], job: About) -> list[Result
 def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
     """Yield for each call that was begun what errors say of it: its own part of the output."""
     begin = [0, 0]
+    if not (job.stdout or job.stderr or any(job.left_out)):  # as of most; so it takes less time
+        yield from itertools.repeat(job)
     for record in meta["results"]:
         if "ended" not in record:  # no other call followed
             yield job.part(begin)
@@ -208,6 +219,38 @@ def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
 def was_told_to_stop(record: dict[str, Any]) -> bool:
     """Tell whether what a call or a node raised came of its being told that the job ends."""
     return any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ()))
+
+
+def of_process(meta: dict[str, Any]) -> Verdict:
+    """Say why a task did not come to its end, as its outcome says; see `endings.of_process`."""
+    status = meta["status"]
+    if status == OutcomeStatus.PEER_FAILED:
+        return of_node(meta["peer"])
+    if status == OutcomeStatus.TERMINATED:
+        return exit_codes.EXITS[ExitCode.TERMINATED]
+    return endings.of_process(meta)
+
+
+def of_node(meta: dict[str, Any]) -> Verdict:
+    """Say how one of several nodes failed, as its outcome says; it unpickles nothing."""
+    status = meta["status"]
+    if status == OutcomeStatus.REFUSED:
+        found = exit_codes.refused(meta, About("", ""))
+    elif status == OutcomeStatus.DONE:
+        found = _of_bad_call(meta)
+    else:
+        found = of_process(meta)
+    return replace(found, sentence=f"node {meta['node']} failed: {found.sentence}")
+
+
+def _of_bad_call(meta: dict[str, Any]) -> Verdict:
+    bad = (each for each in meta["results"] if each["status"] != CallStatus.RETURNED)
+    record = next(bad, None)
+    if record is not None and record["status"] != CallStatus.RAISED:
+        return verdict(record)
+    first = {"type": "?", "message": ""} if record is None else record["chain"][0]
+    line = endings.in_a_line(str(first["type"]), str(first["message"]))
+    return Verdict(errors.TaskError, f"the function raised {line}", "see its traceback")
 
 
 def _cut_off(why: Verdict, job: About) -> Result:
@@ -258,7 +301,10 @@ def verdict(record: dict[str, Any]) -> Verdict:
     if first["type"].endswith("envelope.VersionMismatchError"):
         remedy = "build the image with the same versions as here"
         return Verdict(errors.VersionMismatchError, first["message"], remedy)
-    remedy = "install what they import in the image, in the same version as here"
+    remedy = (
+        "install what they import in the image, in the same version as here: PIP_PACKAGES, see "
+        "docs/image.md"
+    )
     if not first["type"].endswith(_IMPORT_ERRORS):
         remedy = "see the traceback: their own code fails where they are read"
     sentence = f"the image cannot read the function or its arguments ({why})"
@@ -283,6 +329,8 @@ def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Base
         with_source(record["traceback"]),
         *job.earlier_lines(),
     ]
+    told = hint(chain[0]["type"], chain[0]["message"])
+    lines += [told] if told else []
     note = terminal.shown("\n".join(lines))
     first = members[0]
     if type(first) is not _Unknown:
@@ -309,6 +357,21 @@ def _member(link: dict[str, Any], parts: Sequence[Buffer]) -> BaseException:
         if issubclass(kind, Exception) and not issubclass(kind, _ENDS):
             return error  # type: ignore[no-any-return]
     return _Unknown(f"{link['type']}: {link['message']}")
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Add a note to an error that is to be raised; Python 3.10 shows it as the last cause.
+
+    Raises:
+        Exception: The error's class has code of its own, which does.
+    """
+    last, seen = error, {id(error)}
+    while (behind := _CAUSE.__get__(last) or _CONTEXT.__get__(last)) is not None:
+        if id(behind) in seen:
+            break
+        seen.add(id(behind))
+        last = behind
+    _add_note(error, last, terminal.shown(text))
 
 
 def _add_note(error: BaseException, last: BaseException, note: str) -> None:

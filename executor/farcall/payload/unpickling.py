@@ -37,6 +37,13 @@ class _HomeUnpickler(pickle.Unpickler):
         super().__init__(*args, **options)
         self._made: set[type] = set()
 
+    def load(self) -> Any:
+        try:
+            return super().load()
+        finally:
+            # It holds methods of this object, a cycle that Python 3.10's collector does not see.
+            self.memo.clear()
+
     def find_class(self, module: str, name: str) -> Any:
         if module == _internals.__name__:
             if name == "_make_skeleton_class":

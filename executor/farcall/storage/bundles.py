@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from farcall.model.endings import About
@@ -21,6 +22,7 @@ from farcall.model.errors import (
 )
 from farcall.model.submission import Submission
 from farcall.payload import unpickling
+from farcall.payload.bundle import FIXED
 from farcall.payload.pickling import Call
 from farcall.storage.store import Store
 from farcall.storage.stores import Stores
@@ -105,7 +107,7 @@ class BundleReader:
             bundle = _Bundle(self._stores.of(where.bucket), where, submission.digest)
             self._bundles[submission] = bundle
         try:
-            data = await bundle.arguments(index)
+            data, function = await bundle.payload(index)
         except envelope.VersionMismatchError as error:
             remedy = "use the farcall and the Python that it was submitted with"
             raise VersionMismatchError(about.tell(str(error), remedy), **about.fields()) from error
@@ -114,12 +116,17 @@ class BundleReader:
             remedy = "find out who writes to the bucket"
             raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
         # In a thread, whose `KeyboardInterrupt` is the arguments' own and nobody's Ctrl-C.
-        return await asyncio.to_thread(_unpickled, data, about)
+        return await asyncio.to_thread(_unpickled, data, function, bundle.fixed, about)
 
 
-def _unpickled(data: Buffer, about: About) -> list[Call]:
+def _unpickled(data: Buffer, function: Buffer, fixed: Sequence[str], about: About) -> list[Call]:
+    """Unpickle the calls of a task; keywords that are the same in all are with the function."""
     try:
         calls: list[Call] = unpickling.load(envelope.unpack(data))
+        if fixed:
+            known = unpickling.load(envelope.unpack(function)).keywords
+            same = {name: known[name] for name in fixed}
+            calls = [(args, {**same, **kwargs}) for args, kwargs in calls]
     except BaseException as error:  # the arguments' own code
         sentence = f"the arguments cannot be unpickled here ({failures.in_words(error)})"
         raise TaskNotPicklableError(
@@ -148,9 +155,15 @@ class _Bundle:
         self._index: Index | None = None
         self._tail: Buffer = b""
         self._pages: dict[int, _Page] = {}
+        self._functions: dict[int, Buffer] = {}
 
-    async def arguments(self, number: int) -> Buffer:
-        """Return the verified arguments of a task.
+    @property
+    def fixed(self) -> Sequence[str]:
+        """Names of the keywords that its functions have for all calls, once it was read."""
+        return self._index.meta.get(FIXED, ()) if self._index is not None else ()
+
+    async def payload(self, number: int) -> tuple[Buffer, Buffer]:
+        """Return the verified arguments of a task; and its function, where that has some, too.
 
         Raises:
             EnvelopeError: The bundle differs from what was submitted.
@@ -162,16 +175,23 @@ class _Bundle:
             page = self._pages.get(number // PAGE_ROWS)
             if page is None:
                 page = self._pages[number // PAGE_ROWS] = await self._turn_to(index, number)
-        entry = index.entry(number, page.rows)
+            entry = index.entry(number, page.rows)
+            if self.fixed and entry.function not in self._functions:
+                part = index.function(entry.function)
+                self._functions[entry.function] = await self._verified(index, part)
         start = entry.offset - page.start
         data = page.data[start : start + entry.length]
-        if len(data) < entry.length:
+        function = self._functions.get(entry.function, b"")
+        return await self._verified(index, entry, data), function
+
+    async def _verified(self, index: Index, part: Part, data: Buffer = b"") -> Buffer:
+        if len(data) < part.length:
             async with self._places:
-                data = await self._read(index, entry)
-        if entry.length > _SMALL_BYTES:
-            await asyncio.to_thread(entry.check, data)
+                data = await self._read(index, part)
+        if part.length > _SMALL_BYTES:
+            await asyncio.to_thread(part.check, data)
         else:
-            entry.check(data)
+            part.check(data)
         return data
 
     async def _turn_to(self, index: Index, number: int) -> _Page:

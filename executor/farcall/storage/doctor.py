@@ -32,6 +32,8 @@ _KEPT_DAYS = 7
 async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:
     """Look at everything that concerns the bucket."""
     name = settings.s3_bucket_name
+    if not name:
+        return [Finding("bucket", OK, "none is named: functions need one, command jobs do not")]
     client = await access.client("s3")
     first = await guarded("bucket", _locate(client, access, name), time_limit_s)
     if first[0].verdict == FAILED:

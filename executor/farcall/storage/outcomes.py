@@ -16,7 +16,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
 from farcall.storage.store import Store, is_chunk
 from farcall_runtime import envelope
-from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES, Location
+from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from farcall_runtime.envelope import Outcome
 
 _INLINE_BYTES = 64 * 1024
@@ -94,7 +94,9 @@ async def verified(
     return await loop.run_in_executor(threads, function, submission.key, key, data)
 
 
-async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, Any]) -> list[str]:
+async def spent_keys(
+    store: Store, submission: Submission, index: int, meta: dict[str, Any]
+) -> list[str]:
     """Return the keys of a task's objects but its output; some may name nothing that is there.
 
     Of attempts before the last one output and value are looked for: nobody told of them where the
@@ -102,17 +104,18 @@ async def spent_keys(store: Store, where: Location, index: int, meta: dict[str, 
 
     Args:
         store: The bucket.
-        where: The bundle's place.
-        index: Number of the task.
+        submission: The task's job.
+        index: Number of the task, or of the node.
         meta: What its outcome says.
     """
-    attempt = int(meta["attempt"])
-    keys = [where.outcome_key(index)]
+    where, attempt = submission.where, int(meta["attempt"])
+    is_other_node = submission.is_other_node(index)
+    keys = [where.node_key(attempt, index) if is_other_node else where.outcome_key(index)]
     if "value" in meta:
         parts = range(-(-meta["value"]["size"] // VALUE_PART_BYTES))
         keys += [where.value_key(index, attempt, part) for part in parts]
     for earlier in range(1, attempt):
-        keys.append(where.attempt_key(index, earlier))
+        keys.append(submission.attempt_key(index, earlier))
         folders = [where.value_prefix(index, earlier)]
         folders += [where.stream_prefix(index, earlier, stream) for stream in STREAMS]
         for prefix in folders:

@@ -135,13 +135,21 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             await self._requests.ask("GetObject", key, lambda s: obstore.get_async(s, key))
 
-    async def put(self, key: str, pieces: Iterable[Buffer], *, quick: bool = False) -> None:
+    async def put(
+        self,
+        key: str,
+        pieces: Iterable[Buffer],
+        *,
+        quick: bool = False,
+        on_sent: Callable[[int], object] = lambda _: None,
+    ) -> None:
         """Store an object while its pieces are still being made; a large one in parallel parts.
 
         Args:
             key: Its key.
             pieces: Its bytes; a large piece is read where it lies.
             quick: Whether they are made so quickly that they need no thread.
+            on_sent: Is told how many bytes more were sent.
 
         Raises:
             Exception: What comes out of ``pieces``.
@@ -158,11 +166,17 @@ class Store:
                 lambda store: obstore.put_async(store, key, first, use_multipart=False),
                 sending=size > _SHORT_BYTES,
             )
+            on_sent(size)
             return
         parts = in_parts(first, chunks)
-        await self._upload(key, lambda: asyncio.to_thread(next, parts, None))
+        await self._upload(key, lambda: asyncio.to_thread(next, parts, None), on_sent)
 
-    async def _upload(self, key: str, make: Callable[[], Awaitable[Part | None]]) -> None:
+    async def _upload(
+        self,
+        key: str,
+        make: Callable[[], Awaitable[Part | None]],
+        on_sent: Callable[[int], object] = lambda _: None,
+    ) -> None:
         """Store an object in parts; what breaks off is taken back."""
 
         async def begin() -> str:
@@ -180,7 +194,9 @@ class Store:
                     key, upload, number, part.data, part.digest
                 )
 
-            return await self._ask("UploadPart", key, send_once)
+            tag = await self._ask("UploadPart", key, send_once)
+            on_sent(len(part.data))
+            return tag
 
         try:
             tags = await send_in_parts(make, send)
@@ -373,13 +389,23 @@ class Store:
 
     async def _size_of(self, key: str) -> int | None:
         """Return an object's size in bytes; None if there is none."""
+        found = await self.stored(key)
+        return None if found is None else found[0]
+
+    async def stored(self, key: str) -> tuple[int, datetime] | None:
+        """Return an object's size in bytes, and when it was stored; None if there is none.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
         try:
             meta = await self._requests.ask(
                 "HeadObject", key, lambda s: obstore.head_async(s, key)
             )
         except FileNotFoundError:
             return None
-        return meta["size"]
+        return meta["size"], meta["last_modified"]
 
     async def list_outcomes(
         self, root: str, bundle: str = "", after: str = ""

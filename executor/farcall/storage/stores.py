@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from farcall.aws.access import Access
+from farcall.model.errors import SettingsError
 from farcall.storage.store import Store
 
 
@@ -22,7 +23,17 @@ class Stores:
         self._open: dict[str, Store] = {}
 
     def of(self, bucket: str) -> Store:
-        """Return the store of a bucket."""
+        """Return the store of a bucket.
+
+        Raises:
+            SettingsError: The options name none.
+        """
+        if not bucket:
+            raise SettingsError(
+                "s3_bucket_name is empty: functions travel through a bucket, so set it to one; "
+                "command jobs alone need none",
+                option="s3_bucket_name",
+            )
         if bucket not in self._open:
             access = self._access
             reopen = functools.partial(access.store, bucket)

@@ -29,7 +29,7 @@ from farcall_runtime.contract import STREAMS
 
 _STATIC = Path(__file__).with_name("static")
 
-_JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d{1,5})?")
+_JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d{1,5}|#\d{1,4})?")
 _SPAN = re.compile(r"(\d{1,4})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _MOST_JOBS = 10_000
@@ -101,9 +101,10 @@ async def _children(request: Request) -> Response:
     entry = await site.entry(_job_id(request))
     if entry is None:
         raise _unknown(request)
-    if not entry.detail.array_size:
-        raise HTTPException(400, f"job {entry.detail.job_id} is no array and has no children")
-    return EventStream(site.child_events(entry.detail.job_id), site.stopping)
+    if not entry.detail.array_size and not entry.detail.nodes:
+        why = f"job {entry.detail.job_id} is no array and runs on one node"
+        raise HTTPException(400, why)
+    return EventStream(site.child_events(entry.detail), site.stopping)
 
 
 async def _logs(request: Request) -> Response:
@@ -119,8 +120,10 @@ async def _logs(request: Request) -> Response:
         raise _unknown(request)
     if entry.detail.array_size:
         raise HTTPException(400, "an array writes nothing itself; its children do")
+    if entry.detail.nodes and entry.is_command:
+        raise HTTPException(400, "a job on several nodes writes nothing itself; its nodes do")
     streams = STREAMS if stream == "both" else (stream,)
-    lines = site.line_events(entry.detail.job_id, streams, attempt, tail)
+    lines = site.line_events(entry.detail, streams, attempt, tail)
     return EventStream(lines, site.stopping)
 
 

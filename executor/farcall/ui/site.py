@@ -11,17 +11,20 @@ from typing import Any
 
 import farcall
 from farcall.engine.logs import reader
+from farcall.engine.logs.nodes import NodeLine
+from farcall.engine.logs.transcript import LOG
 from farcall.model.errors import FarcallError
+from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
 from farcall.operations import cancel, json_view
 from farcall.operations import describe as overview
 from farcall.operations.cancel import Cancelled, Companion
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.ui.account import Account
-from farcall.ui.children import Arrays
 from farcall.ui.jobs import Jobs, user
 from farcall.ui.streams import HEARTBEAT_S, event
 from farcall.ui.watchers import Feed, K, Watcher
+from farcall.ui.wholes import Wholes
 
 _JOBS = 200
 _CHILDREN = 1000
@@ -62,7 +65,7 @@ class Site:
         options: The same.
         queues: The queues whose jobs are shown.
         jobs: Their jobs.
-        arrays: The children of arrays.
+        wholes: The children of arrays, and nodes.
         stopping: Is set when the server stops.
     """
 
@@ -72,8 +75,8 @@ class Site:
         self._settings = settings
         self._account = Account(settings)
         self.jobs = Jobs(self._account, self.queues, options.span, everybody=options.everybody)
-        self.arrays = Arrays(self._account)
-        self.jobs.on_change = self.arrays.hurry
+        self.wholes = Wholes(self._account)
+        self.jobs.on_change = self.wholes.hurry
         self.stopping = asyncio.Event()
 
     async def close(self) -> None:
@@ -122,26 +125,34 @@ class Site:
             async for piece in _events(self.jobs, feed, "jobs", _JOBS, told):
                 yield piece
 
-    async def child_events(self, parent_id: str) -> AsyncGenerator[bytes, None]:
-        """Yield the children of an array, then those that change."""
-        with self.arrays.listen(parent_id) as (children, feed):
+    async def child_events(self, whole: JobDetail) -> AsyncGenerator[bytes, None]:
+        """Yield the children of an array, or the nodes of a job, then those that change."""
+        with self.wholes.listen(whole) as (parts, feed):
 
             def told(indexes: list[int]) -> dict[str, Any]:
-                return {"children": [children.row(index) for index in indexes]}
+                return {"children": [parts.row(index) for index in indexes]}
 
-            async for piece in _events(children, feed, "children", _CHILDREN, told):
+            async for piece in _events(parts, feed, "children", _CHILDREN, told):
                 yield piece
 
     async def line_events(
-        self, job_id: str, streams: Sequence[str], attempt: int | None, tail: int | None
+        self, detail: JobDetail, streams: Sequence[str], attempt: int | None, tail: int | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines that a job has written and writes, to its end."""
+        """Yield the lines that a job has written and writes, to its end.
+
+        Those of a command are the platform's log alone.
+        """
         end = {}
+        job_id = detail.job_id
         try:
             session = await self._account.session()
-            lines: Any = reader.lines(
-                session, job_id, follow=True, streams=streams, attempt=attempt, tail=tail
-            )
+            lines: Any
+            if detail.is_command:
+                lines = session.node_logs.batches(job_id, attempt=attempt, follow=True, tail=tail)
+            else:
+                lines = reader.lines(
+                    session, job_id, follow=True, streams=streams, attempt=attempt, tail=tail
+                )
             async with contextlib.aclosing(lines) as batches:
                 async for batch in batches:
                     for start in range(0, len(batch), _LINES):
@@ -203,7 +214,7 @@ class Site:
 
     def _look_again(self, job_ids: Iterable[str]) -> None:
         self.jobs.hurry()
-        self.arrays.hurry(job_id.partition(":")[0] for job_id in job_ids)
+        self.wholes.hurry(job_id.partition(":")[0] for job_id in job_ids)
 
 
 async def _events(
@@ -222,10 +233,10 @@ async def _events(
             yield event("state", watcher.state())
 
 
-def _line(line: reader.Line) -> dict[str, Any]:
+def _line(line: reader.Line | NodeLine) -> dict[str, Any]:
     return {
         "text": line.text,
-        "stream": line.stream,
+        "stream": LOG if isinstance(line, NodeLine) else line.stream,
         "attempt": line.attempt,
         "at": json_view.moment(line.at),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -11,19 +13,29 @@ from farcall.aws import console_urls
 from farcall.aws.clients import Aws
 from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Ticket, Tries
-from farcall.backends.base import Capabilities, JobSpec, Log
-from farcall.backends.batch import cloudwatch, doctor, preflight
+from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent
+from farcall.backends.batch import cloudwatch, doctor, given, nodes, placement, preflight
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
-from farcall.backends.batch.documents import LARGEST_ARRAY, Definition, definition, job_request
+from farcall.backends.batch.documents import (
+    LARGEST_ARRAY,
+    OWN_PREFIX,
+    Definition,
+    definition,
+    job_request,
+)
 from farcall.backends.batch.preflight import Resources
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 
+_log = logging.getLogger("farcall")
+
 _ACCOUNT = "ACCOUNT"
 """Stands in ARNs for the account's number where nobody is asked for it."""
 
 _NEW_DEFINITION = re.compile("definition.*not found", re.IGNORECASE)
+_OLD_DEFINITION = re.compile("definition.*active", re.IGNORECASE)
+"""Of a deregistered one Batch says that it is inactive, or not active."""
 
 
 class BatchBackend:
@@ -38,13 +50,15 @@ class BatchBackend:
         largest_array=LARGEST_ARRAY,
         described_together=DESCRIBE_IDS,
         longest_log_line_bytes=cloudwatch.LARGEST_EVENT_BYTES,
+        logs_read_together=cloudwatch.READ_TOGETHER,
     )
 
     def __init__(self, access: Aws) -> None:
         self._aws = access
         self._batch = Batch(access)
-        self._resources: dict[tuple[str, str], Resources] = {}
+        self._resources: dict[tuple[str, ...], Resources] = {}
         self._definitions: dict[str, str] = {}
+        self._doubts: set[str] = set()
         self.meter = self._batch.meter
 
     # --- before a job is paid for -------------------------------------------------------------
@@ -52,7 +66,7 @@ class BatchBackend:
     async def check(self, settings: Settings) -> None:
         """See that queue, roles and log group are there."""
         found = await preflight.check(self._aws, self._batch, settings)
-        self._resources[_roles(settings)] = found
+        self._resources[_platform(settings)] = found
 
     async def reach(self) -> list[Finding]:
         """See that Batch answers in the region."""
@@ -68,9 +82,9 @@ class BatchBackend:
         """Return the RegisterJobDefinition and the SubmitJob request."""
         found = None
         if offline:
-            wanted = self._write_offline(job.settings)
+            wanted = self._write_offline(job)
         else:
-            wanted = await self._write(job.settings)
+            wanted = await self._write(job)
             found = await self._batch.find_definition(wanted.name)
         arn = found["jobDefinitionArn"] if found else f"(ARN of {wanted.name})"
         return {
@@ -82,27 +96,40 @@ class BatchBackend:
             "SubmitJob": _request(job, arn),
         }
 
-    def _write_offline(self, settings: Settings) -> Definition:
-        def arn(name: str) -> str:
-            is_name = name and not name.startswith("arn:")
-            return preflight.role_arn(self._aws.region, _ACCOUNT, name) if is_name else name
+    def _unasked_arn(self, role: str) -> str:
+        """Return what stands for a role's ARN where nobody is asked for the account."""
+        is_name = role and not role.startswith("arn:")
+        return preflight.role_arn(self._aws.region, _ACCOUNT, role) if is_name else role
 
+    def _write_offline(self, job: JobSpec) -> Definition:
+        settings = job.settings
+        if job.requests is not None:
+            return given.definition(job.requests, {})
         unknown_image = f"(image of {settings.batch_job_definition_name})"
         return definition(
-            settings,
+            job,
             image=settings.container_image_uri or unknown_image,
             region=self._aws.region,
-            job_role=arn(settings.batch_job_role_name),
-            execution_role=arn(settings.batch_execution_role_name),
+            job_role=self._unasked_arn(settings.batch_job_role_name),
+            execution_role=self._unasked_arn(settings.batch_execution_role_name),
         )
 
-    async def _write(self, settings: Settings) -> Definition:
-        if _roles(settings) not in self._resources:
+    async def _find(self, settings: Settings) -> Resources:
+        """Return what the options name, looked up once."""
+        if _platform(settings) not in self._resources:
             await self.check(settings)
-        resources = self._resources[_roles(settings)]
+        return self._resources[_platform(settings)]
+
+    async def _write(self, job: JobSpec) -> Definition:
+        settings = job.settings
+        resources = await self._find(settings)
+        if job.requests is not None:
+            arns = resources.job_role, resources.execution_role
+            roles = dict(zip(map(self._unasked_arn, _roles(settings)), arns, strict=True))
+            return given.definition(job.requests, roles)
         return definition(
-            settings,
-            image=await preflight.find_image(self._batch, settings),
+            job,
+            image="" if job.groups else await preflight.find_image(self._batch, settings),
             region=self._aws.region,
             job_role=resources.job_role,
             execution_role=resources.execution_role,
@@ -112,15 +139,35 @@ class BatchBackend:
 
     async def prepare(self, job: JobSpec) -> None:
         """Have the definition registered, and see that the request is within Batch's limits."""
-        arn = await self._batch.ensure_definition(await self._write(job.settings))
-        self._definitions[job.settings.fingerprint] = arn
-        _request(job, arn)
+        if job.requests is None:
+            environments = (await self._find(job.settings)).environments
+            for each in nodes.each(job):
+                try:
+                    placement.check(environments, each, job.nodes)
+                except SettingsError:  # what is mended now is to be seen by the next job
+                    self._resources.pop(_platform(job.settings), None)
+                    raise
+                self._doubt(placement.doubt(environments, each))
+        _request(job, await self._define(job))
+
+    def _doubt(self, text: str) -> None:
+        """Say it once."""
+        if text and text not in self._doubts:
+            self._doubts.add(text)
+            _log.warning("%s", text)
+
+    async def _define(self, job: JobSpec) -> str:
+        """Return the ARN of a job's definition, which is looked up once for equal options."""
+        arn = None if job.is_command else self._definitions.get(job.settings.fingerprint)
+        if arn is None:
+            arn = await self._batch.ensure_definition(await self._write(job))
+            if not job.is_command:
+                self._definitions[job.settings.fingerprint] = arn
+        return arn
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:
         """Send a SubmitJob request, and return the job's ID."""
-        if job.settings.fingerprint not in self._definitions:
-            await self.prepare(job)
-        request = _request(job, self._definitions[job.settings.fingerprint])
+        request = _request(job, await self._define(job))
         tries = Tries(self._aws.timing.defined_retry_s)
         while True:
             try:
@@ -129,24 +176,48 @@ class BatchBackend:
                 if error.sent or error.code != "ClientException":
                     raise
                 ticket.note_refused()
+                again = await self._redefine(job, request, error)
                 try:
-                    # Batch's own services learn of a new definition one after the other.
-                    again = bool(_NEW_DEFINITION.search(str(error)))
                     await tries.wait_after(error, again=again)
                 except ServiceError as last:
                     raise _refused(request, last) from error
 
+    async def _redefine(self, job: JobSpec, request: dict[str, Any], error: ServiceError) -> bool:
+        """Tell whether a refused request may be taken yet, for it is its definition that lacks.
+
+        Batch's own services learn of a new one one after the other, and one that has a command in
+        it another process may have deregistered.
+        """
+        if _NEW_DEFINITION.search(str(error)):
+            return True
+        if not (job.is_command and _OLD_DEFINITION.search(str(error))):
+            return False
+        old = request["jobDefinition"]
+        request["jobDefinition"] = await self._batch.ensure_definition(
+            await self._write(job), anew=True
+        )
+        return bool(request["jobDefinition"] != old)
+
     async def find(self, name: str, queue: str) -> list[str]:
         """Return the IDs of a queue's jobs of one name."""
-        return await self._batch.find_named(queue, name)
+        return [job.job_id for job in await self._batch.find_named(queue, name)]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
         """Return what Batch knows of jobs."""
         return await self._batch.describe(job_ids)
 
+    async def requests_of(self, job_id: str) -> dict[str, Any] | None:
+        """Return the RegisterJobDefinition and the SubmitJob request for a job like another."""
+        return await self._batch.requests_of(job_id)
+
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs; return those that Batch refused to end, with why."""
         return await self._batch.terminate(job_ids, reason)
+
+    async def forget(self, detail: JobDetail) -> None:
+        """Deregister a definition that has a job's command in it; what others share stays."""
+        if detail.definition.startswith(OWN_PREFIX):
+            await self._batch.deregister(detail.definition)
 
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Note that jobs were ended by an earlier process, and why."""
@@ -155,17 +226,44 @@ class BatchBackend:
     def unknown(self, job_id: str) -> str:
         """Say that Batch does not know a job."""
         return (
-            f"Batch does not know job {job_id} in {self._aws.region}; is it the right region and "
-            "account, and less than some days old?"
+            f"Batch does not know job {job_id} in {self._aws.region} (from "
+            f"{self._aws.region_origin}); `farcall list` shows those it knows: it forgets a job "
+            "some days after its end, and those of other regions and accounts are found by the "
+            "options region and profile"
         )
 
     # --- lists --------------------------------------------------------------------------------
 
-    def list_jobs(
-        self, queue: str, since: datetime | None = None
+    async def queues(self) -> list[str]:
+        """Return the names of all job queues of the region."""
+        return await self._batch.listing.queues()
+
+    async def list_named(self, name: str, queue: str) -> list[JobDetail]:
+        """Return a queue's jobs of one name, the newest first."""
+        return await self._batch.find_named(queue, name)
+
+    async def list_jobs(
+        self,
+        queue: str,
+        since: datetime | None = None,
+        *,
+        named: str = "",
+        foreign: bool = False,
     ) -> AsyncGenerator[list[JobDetail], None]:
-        """Yield the jobs of a queue that farcall submitted, in pages of up to 100."""
-        return self._batch.listing.jobs(queue, since)
+        """Yield the jobs of a queue, in pages of up to 100."""
+        listed = self._batch.listing.jobs(queue, since, named=named, foreign=foreign)
+        async with contextlib.aclosing(listed):
+            try:
+                async for page in listed:
+                    yield page
+            except ServiceError as error:
+                await self._refuse_queue(error, queue)
+                raise
+
+    async def _refuse_queue(self, error: ServiceError, queue: str) -> None:
+        """Raise a better error where a list was refused because there is no such queue."""
+        if error.code == "ClientException" and "queue" in str(error).lower():
+            raise await preflight.unknown_queue(self._batch, queue, self._aws.region) from error
 
     def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
         """Yield the children of an array that have a status, in pages of up to 1000."""
@@ -199,23 +297,32 @@ class BatchBackend:
         """Return a CloudWatch log."""
         return cloudwatch.CloudWatchLog(self._aws, detail.log_group, stream)
 
+    def log_events(
+        self,
+        group: str,
+        streams: Sequence[str],
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> AsyncGenerator[list[LogEvent], None]:
+        """Yield the events of up to 100 CloudWatch log streams."""
+        return cloudwatch.events(self._aws, group, streams, since, until)
+
     async def close(self) -> None:
         """End the registrations that nobody waits for any more."""
         await self._batch.close()
+
+
+def _platform(settings: Settings) -> tuple[str, ...]:
+    return settings.batch_queue, *_roles(settings)
 
 
 def _roles(settings: Settings) -> tuple[str, str]:
     return settings.batch_job_role_name, settings.batch_execution_role_name
 
 
-def _request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
-    return job_request(
-        job.settings,
-        name=job.name,
-        definition_arn=definition_arn,
-        environment=job.environment,
-        size=job.size,
-    )
+def _request(job: JobSpec, arn: str) -> dict[str, Any]:
+    write = job_request if job.requests is None else given.job_request
+    return write(job, arn)
 
 
 def _refused(request: Mapping[str, Any], error: ServiceError) -> Exception:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from farcall.aws import refusals
 from farcall.aws.clients import Aws
 from farcall.aws.paced_client import Meter, PacedClient, Ticket, Tries, is_throttling
-from farcall.backends.batch.describe import from_describe
+from farcall.backends.batch.describe import from_describe, from_summary
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.endings import may_be_stopped
 from farcall.backends.batch.listing import Listing
+from farcall.backends.batch.resubmission import requests_of
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
@@ -98,14 +99,38 @@ class Batch:
                 return next(iter(found), None)
             wanted["nextToken"] = reply["nextToken"]
 
-    async def ensure_definition(self, definition: Definition) -> str:
+    async def find_environments(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return a queue's compute environments; nothing where they cannot all be had.
+
+        Args:
+            names: Their names or ARNs, three at most. It is asked once, whatever comes of it.
+
+        Raises:
+            ServiceError: Batch refused the call.
+
+        Source:
+            https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html
+        """
+        if not names:
+            return []
+        reply = await self._control.once(
+            "describe_compute_environments", computeEnvironments=list(names)
+        )
+        found: list[dict[str, Any]] = reply.get("computeEnvironments", [])
+        return found if len(found) == len(names) else []
+
+    async def ensure_definition(self, definition: Definition, *, anew: bool = False) -> str:
         """Return the ARN of an active definition with this content, registered if there is none.
+
+        Args:
+            definition: The definition.
+            anew: Whether it is looked for again: others may have deregistered it.
 
         Raises:
             SettingsError: Batch refused the definition's content.
             ServiceError: Batch refused the call.
         """
-        task = self._definitions.get(definition.name)
+        task = self._definitions.get(definition.name) if not anew else None
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.ensure_future(self._ensure(definition))
             self._definitions[definition.name] = task
@@ -158,6 +183,18 @@ class Batch:
             return None
         return max(found, key=lambda item: item.get("revision", 0), default=None)
 
+    async def deregister(self, name: str) -> None:
+        """Deregister a revision of a definition. Jobs that were submitted with it go on.
+
+        Args:
+            name: Name:revision.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        self._definitions.pop(name.partition(":")[0], None)
+        await self._control.call("deregister_job_definition", jobDefinition=name)
+
     # --- jobs ---------------------------------------------------------------------------------
 
     async def submit(self, request: Mapping[str, Any], ticket: Ticket) -> str:
@@ -175,8 +212,8 @@ class Batch:
         reply = await self._submitting.once("submit_job", ticket=ticket, **request)
         return str(reply["jobId"])
 
-    async def find_named(self, queue: str, name: str) -> list[str]:
-        """Return the IDs of a queue's jobs of one name, in any status.
+    async def find_named(self, queue: str, name: str) -> list[JobDetail]:
+        """Return a queue's jobs of one name, in any status, the newest first.
 
         Lists lag behind: a job just submitted is found a little later.
 
@@ -194,15 +231,15 @@ class Batch:
             "jobQueue": queue,
             "filters": [{"name": "JOB_NAME", "values": [name]}],
         }
-        found: list[str] = []
+        found: list[JobDetail] = []
         while True:
             patience_s = self._timing.listed_within_s
             reply = await self._control.call("list_jobs", patience_s=patience_s, **wanted)
             # The filter takes no notice of upper and lower case.
-            jobs = reply.get("jobSummaryList", [])
-            found += [str(job["jobId"]) for job in jobs if job["jobName"] == name]
+            jobs = map(from_summary, reply.get("jobSummaryList", []))
+            found += [self.recall(job) for job in jobs if job.name == name]
             if not reply.get("nextToken"):  # an empty page need not be the last one
-                return found
+                return sorted(found, key=lambda job: job.created_at or _LONG_AGO, reverse=True)
             wanted["nextToken"] = reply["nextToken"]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
@@ -217,6 +254,16 @@ class Batch:
             for job in reply.get("jobs", []):
                 found[job["jobId"]] = self.recall(from_describe(job))
         return found
+
+    async def requests_of(self, job_id: str) -> dict[str, Any] | None:
+        """Return the requests for a job like one that there is; None if Batch does not know it.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        reply = await self._polling.call("describe_jobs", jobs=[job_id])
+        jobs = reply.get("jobs", [])
+        return requests_of(jobs[0]) if jobs else None
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs, whatever their status; for those that have ended already it does nothing.

@@ -10,8 +10,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from farcall.backends.batch import endings, waiting
+from farcall.model.commands import ENV_RUN
 from farcall.model.endings import Verdict
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 
 _UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
 """In these an attempt goes on, which Batch may list beside those that have ended, or not."""
@@ -56,6 +57,10 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
     """
     status, container = JobStatus(job["status"]), _first_container(job)
+    properties = job.get("nodeProperties") or {}
+    ranges = properties.get("nodeRangeProperties") or ()
+    groups = _groups(properties)
+    asked_for = _first_container(ranges[0]) if ranges else container
     listed = list(map(_attempt, job.get("attempts") or ()))
     if status.is_final:
         listed = _completed(listed, job, container)
@@ -63,9 +68,10 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
     if listed and status in _UNDER_WAY and not last.is_over:
         del listed[-1]
     exit_code = container.get("exitCode")
-    log = (container.get("logConfiguration") or {}).get("options") or {}
+    log = (asked_for.get("logConfiguration") or {}).get("options") or {}
     array = job.get("arrayProperties") or {}
-    asked = {r["type"]: r["value"] for r in container.get("resourceRequirements") or ()}
+    asked = _resources(asked_for)
+    environment = _environment(asked_for)
     return BatchJob(
         job_id=job["jobId"],
         name=job.get("jobName", ""),
@@ -84,19 +90,63 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
         log_stream=container.get("logStreamName") or last.log_stream,
         array_size=array.get("size") or 0,
         status_summary=array.get("statusSummary") or {},
-        environment={
-            pair["name"]: pair.get("value", "") for pair in container.get("environment") or []
-        },
+        environment=environment,
         queue=_last_part(job.get("jobQueue")),
         queue_arn=job.get("jobQueue") or "",
         definition=_last_part(job.get("jobDefinition")),
-        image=container.get("image") or "",
+        image=asked_for.get("image") or "",
+        command=tuple(asked_for.get("command") or ()),
         vcpu=float(asked.get("VCPU", 0)),
         memory_mib=int(asked.get("MEMORY", 0)),
         gpus=int(asked.get("GPU", 0)),
         time_limit_s=(job.get("timeout") or {}).get("attemptDurationSeconds"),
+        groups=groups,
+        instance_type=next(iter(ranges[0].get("instanceTypes") or ()), "") if ranges else "",
+        address=_address(container),
         tags=job.get("tags") or {},
+        is_command=ENV_RUN in environment,
     )
+
+
+def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
+    """Read nodeProperties; where ranges lie within others, which farcall's do not, in their order.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
+    """
+    found = []
+    for each in properties.get("nodeRangeProperties") or ():
+        first, _, last = each["targetNodes"].partition(":")
+        container = _first_container(each)
+        asked = _resources(container)
+        found.append(
+            NodeGroup(
+                first=int(first or 0),
+                last=int(
+                    last or (properties["numNodes"] - 1 if ":" in each["targetNodes"] else first)
+                ),
+                image=container.get("image") or "",
+                command=tuple(container.get("command") or ()),
+                environment=_environment(container),
+                vcpu=float(asked.get("VCPU", 0)),
+                memory_mib=int(asked.get("MEMORY", 0)),
+                gpus=int(asked.get("GPU", 0)),
+            )
+        )
+    return tuple(found)
+
+
+def _environment(container: Mapping[str, Any]) -> dict[str, str]:
+    return {pair["name"]: pair.get("value", "") for pair in container.get("environment") or ()}
+
+
+def _address(container: Mapping[str, Any]) -> str:
+    interfaces: list[dict[str, str]] = container.get("networkInterfaces") or []
+    return next(iter(interfaces), {}).get("privateIpv4Address") or ""
+
+
+def _resources(container: Mapping[str, Any]) -> dict[str, str]:
+    return {each["type"]: each["value"] for each in container.get("resourceRequirements") or ()}
 
 
 def from_summary(job: Mapping[str, Any]) -> BatchJob:
@@ -107,6 +157,7 @@ def from_summary(job: Mapping[str, Any]) -> BatchJob:
     """
     container = job.get("container") or {}
     array = job.get("arrayProperties") or {}
+    nodes = (job.get("nodeProperties") or {}).get("numNodes") or 0
     return BatchJob(
         job_id=job["jobId"],
         name=job.get("jobName", ""),
@@ -122,6 +173,7 @@ def from_summary(job: Mapping[str, Any]) -> BatchJob:
         array_size=array.get("size") or 0,
         status_summary=array.get("statusSummary") or {},
         definition=_last_part(job.get("jobDefinition")),
+        groups=(NodeGroup(0, nodes - 1),) if nodes else (),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from farcall.aws import clients
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
+from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import resource_requirements
 from farcall.backends.batch.preflight import find_image, find_log_group, find_queue, find_role
@@ -57,7 +58,7 @@ async def region(access: Aws) -> list[Finding]:
     """See that Batch answers in the region."""
     reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
     url = access.batch.meta.endpoint_url
-    found = f"{access.region}, by {url}"
+    found = f"{access.region} (from {access.region_origin}), by {url}"
     if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
         found += ", which is farcall's embedded AWS"
     elif not access.has_console:
@@ -118,11 +119,10 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
             f"set platformCapabilities to {[wanted.upper()]} in job_definition_extra, or "
             "batch_queue to another queue",
         )
-    if most is not None and most < settings.vcpu:
-        return failed(
-            f"a task of {settings.vcpu:g} never has a place",
-            "raise maxvCpus, or set vcpu to less",
-        )
+    unfit = placement.misfit(found, settings, settings.nodes)
+    if unfit is not None:
+        asked = f"{unfit.option} is {getattr(settings, unfit.option):g}"
+        return failed(f"{asked}, and it {unfit.reason}", unfit.remedy)
     return Finding("compute environment", OK, text)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from farcall.backends.base import JobSpec
+from farcall.backends.batch import nodes, placement
 from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall_runtime.contract import FINAL_EXIT_CODES, RETRY_ON_FAILURE
@@ -29,6 +31,14 @@ https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html
 
 REQUEST_BYTES = 30 * 1024
 """Of a SubmitJob request, https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html"""
+
+DEFINITION_BYTES = 24 * 1024
+"""Of a definition, https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html"""
+
+OWN_PREFIX = "farcall-command-"
+"""Names of definitions that have a command in them, which hardly any other job shares."""
+
+OWN_REMEDY = "shorten commands and env: what is long belongs into the image or into S3"
 
 # What a task may have on Fargate: MiB of memory by vCPU.
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
@@ -58,7 +68,8 @@ class Definition:
     """A job definition.
 
     Attributes:
-        name: ``farcall-`` and a hash of the document.
+        name: ``farcall-`` and a hash of the document; ``farcall-command-`` and one where commands
+            and environment are in it, which then are of few jobs, or of one.
         document: The RegisterJobDefinition request without the name.
     """
 
@@ -67,19 +78,24 @@ class Definition:
 
 
 def definition(
-    settings: Settings, *, image: str, region: str, job_role: str, execution_role: str
+    job: JobSpec, *, image: str, region: str, job_role: str, execution_role: str
 ) -> Definition:
-    """Write the job definition for some settings.
+    """Write the definition of a job.
 
     Args:
-        settings: The options.
-        image: The image's URI.
+        job: The job.
+        image: URI of the task runner's image; where the job has groups theirs count.
         region: Region of the log group.
         job_role: ARN of the job role; empty for none.
         execution_role: ARN of the execution role; empty for none.
+
+    Raises:
+        SettingsError: The options do not make a job that the platform takes.
+        TaskTooLargeError: Commands and environment exceed a limit of Batch.
     """
-    container: dict[str, Any] = {
-        "image": image,
+    is_fargate = _is_fargate(job.settings)
+    nodes.check(job, is_fargate=is_fargate)
+    common: dict[str, Any] = {
         # Placeholders, valid on EC2 and on Fargate: every submission overrides them.
         "resourceRequirements": [
             {"type": "VCPU", "value": "1"},
@@ -87,64 +103,89 @@ def definition(
         ],
     }
     if job_role:
-        container["jobRoleArn"] = job_role
+        common["jobRoleArn"] = job_role
     if execution_role:
-        container["executionRoleArn"] = execution_role
-    if settings.batch_job_log_group_name:
-        container["logConfiguration"] = {
+        common["executionRoleArn"] = execution_role
+    if job.settings.batch_job_log_group_name:
+        common["logConfiguration"] = {
             "logDriver": "awslogs",
             "options": {
-                "awslogs-group": settings.batch_job_log_group_name,
+                "awslogs-group": job.settings.batch_job_log_group_name,
                 "awslogs-region": region,
             },
         }
-    document = merge(
-        {
-            "type": "container",
-            "platformCapabilities": ["EC2"],
-            "containerProperties": container,
-        },
-        settings.job_definition_extra,
-    )
+    is_own = _is_own(job)
+    containers = [{"image": image, **common}]
+    if job.groups:
+        containers = [
+            {
+                **nodes.container(group),
+                **common,
+                **(_told(group.command, group.env) if is_own else {}),
+            }
+            for group in job.groups
+        ]
+    return named(_document(job, containers), is_own=is_own)
+
+
+def named(document: dict[str, Any], *, is_own: bool) -> Definition:
+    """Name a definition by its content.
+
+    Args:
+        document: The RegisterJobDefinition request without a name.
+        is_own: Whether commands and environment are in it.
+
+    Raises:
+        TaskTooLargeError: It exceeds a limit of Batch.
+    """
+    if is_own:
+        check_size("the job definition", document, DEFINITION_BYTES, OWN_REMEDY)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return Definition(f"farcall-{hashlib.sha256(text.encode()).hexdigest()[:32]}", document)
+    prefix = OWN_PREFIX if is_own else "farcall-"
+    return Definition(f"{prefix}{hashlib.sha256(text.encode()).hexdigest()[:32]}", document)
 
 
-def job_request(
-    settings: Settings,
-    *,
-    name: str,
-    definition_arn: str,
-    environment: Mapping[str, str],
-    size: int,
-) -> dict[str, Any]:
+def _document(job: JobSpec, containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    extra = job.settings.job_definition_extra
+    base: dict[str, Any] = {"type": "container", "platformCapabilities": ["EC2"]}
+    if not job.is_multi_node:
+        return _merged(base | {"containerProperties": containers[0]}, extra)
+    # What the option says of the container is said of each node's.
+    each = extra.get("containerProperties", {})
+    base |= {
+        "type": "multinode",
+        "nodeProperties": nodes.properties(job, [_merged(c, each) for c in containers]),
+    }
+    return _merged(base, {key: extra[key] for key in extra if key != "containerProperties"})
+
+
+def _merged(base: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = merge(base, extra)
+    return merged
+
+
+def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
     """Write a SubmitJob request.
 
     Args:
-        settings: The options.
-        name: The job's name, up to 128 letters, digits, hyphens and underscores.
-        definition_arn: ARN of the definition with its revision.
-        environment: The job's own variables.
-        size: Number of tasks: 1 gives a plain job, up to 10,000 an array job.
+        job: The job.
+        definition_arn: ARN of its definition, with the revision.
 
     Raises:
         SettingsError: vCPU, memory or GPUs are not what the platform allows.
         TaskTooLargeError: The request exceeds a limit of Batch or ECS.
     """
-    overrides = {
-        "environment": [{"name": key, "value": environment[key]} for key in sorted(environment)],
-        "resourceRequirements": resource_requirements(settings),
-    }
+    settings = job.settings
     request: dict[str, Any] = {
-        "jobName": name,
+        "jobName": job.name,
         "jobQueue": settings.batch_queue,
         "jobDefinition": definition_arn,
-        "containerOverrides": overrides,
+        **_overriding(job, is_own=_is_own(job)),
         "timeout": {"attemptDurationSeconds": settings.time_limit},
-        "retryStrategy": retry_strategy(settings),
+        "retryStrategy": retry_strategy(settings, is_command=bool(job.groups)),
     }
-    if size > 1:
-        request["arrayProperties"] = {"size": size}
+    if job.size > 1:
+        request["arrayProperties"] = {"size": job.size}
     if settings.tags:
         request["tags"] = settings.tags
         request["propagateTags"] = True
@@ -152,9 +193,53 @@ def job_request(
         request["shareIdentifier"] = settings.share_identifier
     if settings.priority is not None:
         request["schedulingPriorityOverride"] = settings.priority
-    _check_size("the container overrides", overrides, OVERRIDE_CHARACTERS)
-    _check_size("the SubmitJob request", request, REQUEST_BYTES)
+    for each in _overrides(job, is_own=_is_own(job)):
+        check_size("the container overrides", each, OVERRIDE_CHARACTERS, _remedy(job))
+    check_size("the SubmitJob request", request, REQUEST_BYTES, _remedy(job))
     return request
+
+
+def _is_own(job: JobSpec) -> bool:
+    """Tell whether the command and variables of a group do not fit into the overrides."""
+    overrides = _overrides(job, is_own=False) if job.groups else []
+    return any(len(json.dumps(each)) > OVERRIDE_CHARACTERS for each in overrides)
+
+
+def _overriding(job: JobSpec, *, is_own: bool) -> dict[str, Any]:
+    overrides = _overrides(job, is_own=is_own)
+    if not job.is_multi_node:
+        return {"containerOverrides": overrides[0]}
+    return {"nodeOverrides": nodes.overrides(job, overrides)}
+
+
+def _overrides(job: JobSpec, *, is_own: bool) -> list[dict[str, Any]]:
+    """Return the container overrides of each group of nodes."""
+    own = job.environment
+    if not job.groups:
+        return [{**_told((), own), "resourceRequirements": resource_requirements(job.settings)}]
+    found = []
+    for place, group in enumerate(job.groups):
+        told = _told((), own) if is_own else _told(group.command, {**group.env, **own})
+        with nodes.naming(job, place):
+            needs = resource_requirements(nodes.resources(job.settings, group))
+        found.append({**told, "resourceRequirements": needs})
+    return found
+
+
+def _remedy(job: JobSpec) -> str:
+    if job.groups:
+        return OWN_REMEDY
+    return "shorten prefix, tags and the names in job_definition_extra"
+
+
+def _told(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a container is told: its variables, and its command where it has one."""
+    variables = [{"name": key, "value": environment[key]} for key in sorted(environment)]
+    return {"environment": variables, **({"command": list(command)} if command else {})}
+
+
+def _is_fargate(settings: Settings) -> bool:
+    return "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
 
 
 def resource_requirements(settings: Settings) -> list[dict[str, str]]:
@@ -164,7 +249,7 @@ def resource_requirements(settings: Settings) -> list[dict[str, str]]:
         SettingsError: vCPU, memory or GPUs are not what the platform allows.
     """
     mib = math.ceil(settings.memory * 1024)
-    if "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ()):
+    if _is_fargate(settings):
         mib = _fargate_memory(settings, mib)
     elif settings.vcpu != int(settings.vcpu):
         raise SettingsError(
@@ -181,19 +266,22 @@ def resource_requirements(settings: Settings) -> list[dict[str, str]]:
     return requirements
 
 
-def retry_strategy(settings: Settings) -> dict[str, Any]:
+def retry_strategy(settings: Settings, *, is_command: bool = False) -> dict[str, Any]:
     """Write how many attempts a job has, and which failures end it at once.
+
+    Args:
+        settings: The options.
+        is_command: Whether exit codes are a command's own; the task runner's say more.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
     """
     strategy: dict[str, Any] = {"attempts": settings.retry_attempts}
     if settings.retry_attempts > 1:
-        if settings.retry_on == RETRY_ON_FAILURE:
-            rules = [{"onExitCode": FINAL_EXIT_CODES, "action": "EXIT"}]
-        else:
-            rules = _INFRASTRUCTURE_RULES
-        strategy["evaluateOnExit"] = rules
+        if settings.retry_on != RETRY_ON_FAILURE:
+            strategy["evaluateOnExit"] = _INFRASTRUCTURE_RULES
+        elif not is_command:
+            strategy["evaluateOnExit"] = [{"onExitCode": FINAL_EXIT_CODES, "action": "EXIT"}]
     return strategy
 
 
@@ -233,16 +321,21 @@ def _fargate_memory(settings: Settings, mib: int) -> int:
         if step >= mib:
             return step
     raise SettingsError(
-        f"memory is {settings.memory:g} GB: on Fargate {settings.vcpu:g} vCPU go with at most "
-        f"{allowed_mib[-1] / 1024:g} GB; raise vcpu",
+        f"memory is {settings.memory:g} GiB: on Fargate {settings.vcpu:g} vCPU go with at most "
+        f"{allowed_mib[-1] / 1024:g} GiB; raise vcpu, or set memory to less"
+        f"{placement.hint(settings)}",
         option="memory",
     )
 
 
-def _check_size(what: str, document: object, limit: int) -> None:
+def check_size(what: str, document: object, limit: int, remedy: str) -> None:
+    """Refuse a document that is too long.
+
+    Raises:
+        TaskTooLargeError: It is.
+    """
     size = len(json.dumps(document))
     if size > limit:
         raise TaskTooLargeError(
-            f"{what} would have {size} characters, Batch allows {limit}; shorten prefix, tags and "
-            "the names in job_definition_extra"
+            f"{what} would have {size} characters, Batch allows {limit}; {remedy}"
         )

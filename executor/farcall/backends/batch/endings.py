@@ -17,10 +17,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from farcall.backends.batch.matching import Row, all_of, container, exit_code, status
+from farcall.backends.batch.matching import (
+    CREATED_BY,
+    IMAGE,
+    STARTED_BY,
+    Row,
+    all_of,
+    container,
+    exit_code,
+    status,
+)
 from farcall.backends.batch.start_failures import STARTS
-from farcall.model import errors
-from farcall.model.endings import LOST, MEMORY, OWN_REASON, STUCK, WITHDRAWN, Verdict
+from farcall.model import errors, start_script
+from farcall.model.endings import LOST, MEMORY, OWN_REASON, STUCK, SUBNET, WITHDRAWN, Verdict
 from farcall.model.exit_codes import EXITS
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
@@ -45,13 +54,32 @@ def verdict(detail: JobDetail) -> Verdict:
         The first row of the table that fits. Where Batch says why a job was never placed, the
         remedy is that of `blocked`.
     """
-    found = next(row.verdict for row in ENDINGS if row.fits(detail))
+    rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
+    found = next(row.verdict for row in rows if row.fits(detail))
     sentence, remedy = found.sentence, found.remedy
+    for mark, words in _words_for(detail).items():
+        remedy = remedy.replace(mark, words)
     if found.kind is errors.JobStuckError:
         remedy = blocked(detail.status_reason) or remedy
-    if found.kind is errors.JobError and detail.exit_code is not None:
+    if found.kind in (errors.JobError, errors.CommandError) and detail.exit_code is not None:
         sentence += f" (exit code {detail.exit_code})"
     return Verdict(found.kind, sentence, remedy, detail.exit_code)
+
+
+def _words_for(detail: JobDetail) -> dict[str, str]:
+    """Return what stands in remedies, and says where its user has set it."""
+    if detail.is_command:
+        return {
+            IMAGE: f"the image {detail.image}",
+            CREATED_BY: "memory, mounts, devices and user",
+            STARTED_BY: ", command, devices, shm_size and ulimits",
+        }
+    return {
+        IMAGE: "the image of container_image_uri",
+        CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
+        STARTED_BY: " (farcall's Dockerfile sets that of the task runner), and command and "
+        "linuxParameters in job_definition_extra",
+    }
 
 
 def is_explained(detail: JobDetail) -> bool:
@@ -108,6 +136,11 @@ def _succeeded(detail: JobDetail) -> bool:
 def _was_not_started(detail: JobDetail) -> bool:
     """Nothing of the container was ever there: no exit code, and no log either."""
     return detail.exit_code is None and not (detail.log_stream or detail.array_size)
+
+
+def _fetches_workspace(detail: JobDetail) -> bool:
+    """Its command begins with farcall's start script, whose exit codes are known."""
+    return start_script.unwrap(detail.command)[0] is not None
 
 
 def _withdrawn(detail: JobDetail) -> bool:
@@ -205,25 +238,7 @@ _BATCH_WORDS = (
 )
 
 # The order matters: what somebody did comes before what followed from it.
-ENDINGS: tuple[Row, ...] = (
-    Row(
-        all_of(_succeeded, container("OutOfMemoryError")),
-        Verdict(
-            errors.OutOfMemoryError,
-            "a process of the job was killed for its memory, and the job left no outcome",
-            MEMORY,
-        ),
-    ),
-    Row(
-        _succeeded,
-        Verdict(
-            errors.OutcomeMissingError,
-            "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
-            "was delivered before)",
-            "container_image_uri must be an image built from farcall's Dockerfile; where another "
-            "client took the outcome, set keep_artifacts; nothing else may delete outcomes",
-        ),
-    ),
+_BY_TEXT: tuple[Row, ...] = (
     # Known by their texts even where Batch flags them as terminated.
     Row(
         status("Canceled by JobStateTimeLimit action"),
@@ -255,8 +270,8 @@ ENDINGS: tuple[Row, ...] = (
         status(f"{OWN_REASON}{WITHDRAWN}"),
         Verdict(
             errors.JobCancelledError,
-            "the job turned up after it had been given up, and was ended without its payload",
-            "nothing where the job that its reason names has run the function; else submit again",
+            "the job turned up after it had been given up, and was ended",
+            "nothing where the job that its reason names does its work; else submit it again",
         ),
     ),
     Row(
@@ -314,11 +329,34 @@ ENDINGS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the container was not started",
-            "check container_image_uri (registry, repository, tag, architecture), that "
+            f"check {IMAGE} (registry, repository, tag, architecture), that "
             "batch_execution_role_name may pull it and the subnet reaches the registry, then its "
             "entry point, and volumes and log group of the job",
         ),
     ),
+)
+"""Endings of any job, known by Batch's texts."""
+
+ENDINGS: tuple[Row, ...] = (
+    Row(
+        all_of(_succeeded, container("OutOfMemoryError")),
+        Verdict(
+            errors.OutOfMemoryError,
+            "a process of the job was killed for its memory, and the job left no outcome",
+            MEMORY,
+        ),
+    ),
+    Row(
+        _succeeded,
+        Verdict(
+            errors.OutcomeMissingError,
+            "the job succeeded, and there is no outcome in the bucket (or there was one, and it "
+            "was delivered before)",
+            "container_image_uri must be an image built from farcall's Dockerfile; where another "
+            "client took the outcome, set keep_artifacts; nothing else may delete outcomes",
+        ),
+    ),
+    *_BY_TEXT,
     *(Row(exit_code(code), verdict) for code, verdict in EXITS.items()),
     Row(
         lambda detail: detail.exit_code is None and not detail.array_size,
@@ -337,4 +375,98 @@ ENDINGS: tuple[Row, ...] = (
         ),
     ),
 )
-"""What is known of how jobs end; the first row that fits counts, and the last one always fits."""
+"""How jobs of functions end; the first row that fits counts, and the last one always fits."""
+
+_NOT_RUNNABLE = Verdict(
+    errors.CommandError,
+    "the command was not found in the image, or cannot be run there",
+    f"see the job's log, and what {IMAGE} has",
+)
+
+_WORKSPACE_ENDINGS: tuple[Row, ...] = tuple(
+    Row(all_of(_fetches_workspace, exit_code(code)), verdict)
+    for code, verdict in (
+        (
+            start_script.TOOLS_MISSING,
+            Verdict(
+                errors.ImageError,
+                "the image lacks what its workspace is fetched with; nothing was run",
+                f"its log names it; {IMAGE} needs a shell, coreutils, and python3, curl or wget; "
+                "or submit without a workspace",
+            ),
+        ),
+        (
+            start_script.NO_CREDENTIALS,
+            Verdict(
+                errors.ImageError,
+                "the job had no credentials to fetch its workspace with; nothing was run",
+                "set batch_job_role_name to a role that may read s3_bucket_name",
+            ),
+        ),
+        (
+            start_script.NOT_FETCHED,
+            Verdict(
+                errors.CommandError,
+                "the job could not fetch its workspace; nothing was run",
+                "batch_job_role_name needs s3:GetObject on s3_bucket_name, a lifecycle rule must "
+                f"not be shorter than the wait in the queue, and {SUBNET} S3",
+            ),
+        ),
+        (
+            start_script.TAMPERED,
+            Verdict(
+                errors.IntegrityError,
+                "the workspace in the bucket is not the one that was uploaded; nothing was run",
+                "find out who else writes to s3_bucket_name, delete the object that its log "
+                "names, then submit again",
+            ),
+        ),
+        (
+            start_script.NOT_UNPACKED,
+            Verdict(
+                errors.CommandError,
+                "the job could not unpack its workspace; nothing was run",
+                "its log says where and why; the container's user must be able to write there, "
+                "or name another folder for the workspace",
+            ),
+        ),
+    )
+)
+"""How command jobs end before their command, for want of a workspace."""
+
+COMMAND_ENDINGS: tuple[Row, ...] = (
+    # As docker tells it before the container's own shell could,
+    # https://docs.docker.com/engine/containers/run/#exit-status
+    Row(
+        container("CannotStartContainerError", "executable file not found", "permission denied"),
+        _NOT_RUNNABLE,
+    ),
+    *_BY_TEXT,
+    *_WORKSPACE_ENDINGS,
+    Row(exit_code(126, 127), _NOT_RUNNABLE),
+    Row(
+        exit_code(137),
+        Verdict(
+            errors.OutOfMemoryError,
+            "the container was killed (SIGKILL), most often for its memory",
+            MEMORY,
+        ),
+    ),
+    Row(
+        exit_code(143),
+        Verdict(errors.HostLostError, "the container was told to stop (SIGTERM)", LOST),
+    ),
+    Row(
+        lambda detail: detail.exit_code is None,
+        Verdict(
+            errors.HostLostError,
+            "the container was started, and its machine or its container engine lost it",
+            f"its log says how far it came; {LOST}",
+        ),
+    ),
+    Row(
+        lambda _: True,
+        Verdict(errors.CommandError, "the command failed", "its log says more"),
+    ),
+)
+"""How command jobs end whose command did not return 0."""

@@ -10,8 +10,11 @@ from farcall.aws.paced_client import PacedClient
 from farcall.backends.batch.describe import from_summary
 from farcall.model.jobs import JobDetail, JobStatus
 
-_OURS = "farcall-*"
-"""The definitions that farcall submits with; see `farcall.backends.batch.documents`."""
+_OURS = "farcall-"
+"""How the definitions begin that farcall submits with; see `farcall.backends.batch.documents`."""
+
+_EVERY_JOB = {"name": "AFTER_CREATED_AT", "values": ["1"]}
+"""Without a filter a list has jobs of one status alone."""
 
 
 class Listing:
@@ -29,10 +32,30 @@ class Listing:
         self._client = client
         self._recall = recall
 
+    async def queues(self) -> list[str]:
+        """Return the names of all job queues of the region.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        found: list[str] = []
+        token: dict[str, Any] = {}
+        while True:
+            reply = await self._client.call("describe_job_queues", **token)
+            found += [queue["jobQueueName"] for queue in reply.get("jobQueues", [])]
+            if not reply.get("nextToken"):
+                return found
+            token = {"nextToken": reply["nextToken"]}
+
     async def jobs(
-        self, queue: str, since: datetime | None = None
+        self,
+        queue: str,
+        since: datetime | None = None,
+        *,
+        named: str = "",
+        foreign: bool = False,
     ) -> AsyncGenerator[list[JobDetail], None]:
-        """Yield the jobs of a queue that farcall submitted, in any status, the newest first.
+        """Yield the jobs of a queue, in any status, the newest first.
 
         They come in pages of up to 100, a request each; children of arrays are not among them.
         What a listing tells is less than a description: no environment, for one.
@@ -40,19 +63,22 @@ class Listing:
         Args:
             queue: Name or ARN.
             since: Only what was submitted at that moment or later.
+            named: Only those whose names begin so.
+            foreign: Whether those that farcall did not submit are among them.
 
         Raises:
             ServiceError: Batch refused the call, or there is no such queue.
         """
         token: dict[str, Any] = {}
-        ours = [{"name": "JOB_DEFINITION", "values": [_OURS]}]
+        wanted = _filter(named, foreign=foreign)
         while True:
-            reply = await self._client.call("list_jobs", jobQueue=queue, filters=ours, **token)
+            reply = await self._client.call("list_jobs", jobQueue=queue, filters=[wanted], **token)
             found = self._read(reply)
-            page = [job for job in found if since is None or not _is_before(job, since)]
+            young = [job for job in found if since is None or not _is_before(job, since)]
+            page = [job for job in young if _is_asked_for(job, named, foreign=foreign)]
             if page:
                 yield page
-            if len(page) < len(found) or not reply.get("nextToken"):
+            if len(young) < len(found) or not reply.get("nextToken"):
                 return
             token = {"nextToken": reply["nextToken"]}
 
@@ -93,3 +119,18 @@ class Listing:
 
 def _is_before(job: JobDetail, since: datetime) -> bool:
     return job.created_at is not None and job.created_at < since
+
+
+def _filter(named: str, *, foreign: bool) -> dict[str, Any]:
+    """Return what a request asks for, which can be one thing alone."""
+    if named:
+        return {"name": "JOB_NAME", "values": [f"{named}*"]}
+    if foreign:
+        return _EVERY_JOB
+    return {"name": "JOB_DEFINITION", "values": [f"{_OURS}*"]}
+
+
+def _is_asked_for(job: JobDetail, named: str, *, foreign: bool) -> bool:
+    """Tell the rest: the filter of names takes no notice of upper case, nor of definitions."""
+    is_ours = foreign or not named or job.definition.startswith(_OURS)
+    return is_ours and job.name.startswith(named)

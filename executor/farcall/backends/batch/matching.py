@@ -9,6 +9,13 @@ from typing import NamedTuple, TypeAlias
 from farcall.model.endings import Verdict
 from farcall.model.jobs import JobDetail
 
+IMAGE = "{image}"
+"""Stands in a remedy for the job's image: the option's, or a command job's own."""
+
+CREATED_BY = "{created by}"
+STARTED_BY = "{started by}"
+"""Likewise for what may keep a container from being created, and from being started."""
+
 Fits: TypeAlias = Callable[[JobDetail], bool]
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import difflib
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +26,13 @@ class Resources:
     Attributes:
         job_role: ARN of the job role; empty for none.
         execution_role: ARN of the execution role; empty for none.
+        environments: The queue's compute environments, as Batch describes them; none where that
+            is not known.
     """
 
     job_role: str
     execution_role: str
+    environments: Sequence[Mapping[str, Any]] = ()
 
 
 async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
@@ -43,13 +49,13 @@ async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
         SettingsError: Something the options name does not exist, or cannot be used.
         ServiceError: Batch refused.
     """
-    _, _, job_role, execution_role = await asyncio.gather(
+    environments, _, job_role, execution_role = await asyncio.gather(
         _check_queue(batch, settings, access.region),
         _check_log_group(access, settings),
         _find_role(access, settings, "batch_job_role_name"),
         _find_role(access, settings, "batch_execution_role_name"),
     )
-    return Resources(job_role, execution_role)
+    return Resources(job_role, execution_role, environments)
 
 
 async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str, Any]:
@@ -62,11 +68,7 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
     name = settings.batch_queue
     queue = await batch.find_queue(name)
     if queue is None:
-        raise SettingsError(
-            f"batch_queue is {name!r}, and there is no such queue in {region}; set "
-            "batch_queue to one that `aws batch describe-job-queues` lists, or set region",
-            option="batch_queue",
-        )
+        raise await unknown_queue(batch, name, region)
     if queue.get("state", "ENABLED") != "ENABLED" or queue.get("status") == "INVALID":
         raise SettingsError(
             f"batch_queue is {name!r}, which is {queue.get('state')} and "
@@ -75,6 +77,23 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
             option="batch_queue",
         )
     return queue
+
+
+async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
+    """Return the error of a queue that is not there; it names those that are."""
+    found = "`aws batch describe-job-queues` lists what there is"
+    with contextlib.suppress(ServiceError):
+        names = await batch.listing.queues()
+        close = difflib.get_close_matches(name, names, 1)
+        if names:
+            found = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:10])}"
+        if len(names) > 10 and not close:
+            found += f" and {len(names) - 10} more"
+    return SettingsError(
+        f"batch_queue is {name!r}, and there is no such queue in {region}; {found}; set "
+        "batch_queue to one of this region, or set region",
+        option="batch_queue",
+    )
 
 
 async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
@@ -154,13 +173,21 @@ async def find_image(batch: Batch, settings: Settings) -> str:
     return str(image)
 
 
-async def _check_queue(batch: Batch, settings: Settings, region: str) -> None:
+async def _check_queue(batch: Batch, settings: Settings, region: str) -> list[dict[str, Any]]:
+    """See that the queue is there; return its compute environments, as far as they are known."""
     try:
-        await find_queue(batch, settings, region)
+        queue = await find_queue(batch, settings, region)
     except ServiceError as error:
         if "AccessDenied" not in error.code:
             raise
         _log.debug("batch_queue was not checked: %s", error)
+        return []
+    names = [each["computeEnvironment"] for each in queue.get("computeEnvironmentOrder", [])]
+    try:
+        return await batch.find_environments(names)
+    except ServiceError as error:  # no job needs it
+        _log.debug("compute environments were not looked at: %s", error)
+        return []
 
 
 async def _check_log_group(access: Aws, settings: Settings) -> None:
@@ -183,6 +210,9 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
         try:
             account = await access.account()
         except ServiceError as failure:
+            answers = failure.status and failure.code != refusals.NOT_AWS
+            if not (answers or access.has_console):  # AWS's own may be out of reach alone
+                raise
             text = f"{failure}; {option} can be set to the role's ARN, then nobody is asked for it"
             raise refusals.like(failure, text) from error
         return role_arn(access.region, account, name)

@@ -7,7 +7,15 @@ Sources:
 
 from __future__ import annotations
 
-from farcall.backends.batch.matching import Row, all_of, container, status
+from farcall.backends.batch.matching import (
+    CREATED_BY,
+    IMAGE,
+    STARTED_BY,
+    Row,
+    all_of,
+    container,
+    status,
+)
 from farcall.model import errors
 from farcall.model.endings import LOST, SUBNET, Verdict
 
@@ -30,7 +38,7 @@ STARTS: tuple[Row, ...] = (
             "the image could not be pulled: the registry refused access",
             "batch_execution_role_name needs the policy AmazonECSTaskExecutionRolePolicy (on EC2, "
             "where the option is empty, the instance role), another registry "
-            "repositoryCredentials in job_definition_extra; check container_image_uri, too",
+            f"repositoryCredentials in job_definition_extra; check {IMAGE}, too",
         ),
     ),
     Row(
@@ -49,7 +57,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the image could not be pulled: the registry allows no more pulls now",
-            "set container_image_uri to a copy in ECR, or try again later",
+            f"copy {IMAGE} to ECR and name the copy, or try again later",
         ),
     ),
     Row(
@@ -57,7 +65,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the image could not be pulled: it is not made for the machine's architecture",
-            "build the image of container_image_uri for x86_64 or arm64, whichever the machines "
+            f"build {IMAGE} for x86_64 or arm64, whichever the machines "
             "are (runtimePlatform in job_definition_extra on Fargate)",
         ),
     ),
@@ -75,7 +83,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the image could not be pulled: the registry does not have it",
-            "check container_image_uri: registry, repository, tag, and the region of ECR",
+            f"check {IMAGE}: registry, repository, tag, and the region of ECR",
         ),
     ),
     Row(
@@ -83,7 +91,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the image could not be pulled",
-            "check container_image_uri, the registry's permissions of batch_execution_role_name, "
+            f"check {IMAGE}, the registry's permissions of batch_execution_role_name, "
             "and that the subnet reaches the registry",
         ),
     ),
@@ -92,7 +100,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the container could not be created",
-            "check memory, and volumes, devices and user in job_definition_extra",
+            f"check {CREATED_BY}",
         ),
     ),
     Row(
@@ -100,7 +108,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the container could not be started: the image is made for another architecture",
-            "build the image of container_image_uri for x86_64 or arm64, whichever the machines "
+            f"build {IMAGE} for x86_64 or arm64, whichever the machines "
             "are (runtimePlatform in job_definition_extra on Fargate)",
         ),
     ),
@@ -109,8 +117,7 @@ STARTS: tuple[Row, ...] = (
         Verdict(
             errors.ImageError,
             "the container could not be started",
-            "build the image of container_image_uri from farcall's Dockerfile; check the "
-            "image's entry point, and command and linuxParameters in job_definition_extra",
+            f"check the entry point of {IMAGE}{STARTED_BY}",
         ),
     ),
     Row(
@@ -157,7 +164,7 @@ STARTS: tuple[Row, ...] = (
             errors.HostLostError,
             "the machine's container engine was too slow to start the container",
             "raise retry_attempts; where it happens again, the machine's disk or network is too "
-            "slow for the image of container_image_uri",
+            f"slow for {IMAGE}",
         ),
     ),
     Row(

@@ -24,7 +24,7 @@ _STATES = {
     ),
     JobStatus.RUNNING: (
         "the job runs",
-        "`farcall logs -f {job}` shows what it prints, `farcall cancel {job}` ends it",
+        "`farcall logs -f {job}` shows what it prints, `farcall cancel {whole}` ends it",
     ),
 }
 
@@ -33,7 +33,7 @@ def tell(detail: JobDetail) -> tuple[str, str]:
     """Say of a job that has not ended what it does or waits for, and what to do.
 
     Args:
-        detail: A plain job, or a child of an array.
+        detail: A plain job, a child of an array, or a node.
 
     Returns:
         The sentence, and the remedy.
@@ -48,4 +48,4 @@ def tell(detail: JobDetail) -> tuple[str, str]:
     if detail.attempts:
         tried = f"attempt {detail.attempts} of {detail.attempts_allowed} has failed"
         sentence = f"{tried}; now {sentence}"
-    return sentence, remedy.format(job=detail.job_id)
+    return sentence, remedy.format(job=detail.job_id, whole=detail.job_id.partition("#")[0])

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 from farcall.aws.access import Access
 from farcall.aws.findings import OK, Finding
 from farcall.aws.paced_client import Meter, Ticket
-from farcall.backends.base import Backend, Capabilities, JobSpec, Log, LogLine
+from farcall.backends.base import (
+    Backend,
+    Capabilities,
+    JobSpec,
+    Log,
+    LogEvent,
+    LogLine,
+    LogMissingError,
+)
 from farcall.backends.batch.documents import LARGEST_ARRAY
 from farcall.backends.fake.bucket import FakeAccess
 from farcall.backends.fake.platform import FakePlatform, listed, request_of
@@ -31,6 +39,7 @@ from farcall.model.settings import Settings
 _JOBS_IN_PAGE, _CHILDREN_IN_PAGE = 100, 1000
 _DESCRIBED = 100
 _LOG_LINE_BYTES = 256 * 1024
+_LOGS_TOGETHER = 100
 
 _NOT_ACCEPTED = "ClientException"
 _THROTTLED = "TooManyRequestsException"
@@ -50,6 +59,7 @@ class FakeBackend:
         largest_array=LARGEST_ARRAY,
         described_together=_DESCRIBED,
         longest_log_line_bytes=_LOG_LINE_BYTES,
+        logs_read_together=_LOGS_TOGETHER,
     )
 
     def __init__(self, platform: FakePlatform) -> None:
@@ -108,6 +118,11 @@ class FakeBackend:
         found = await self._ask(lambda: {each: self._platform.describe(each) for each in wanted})
         return {job_id: detail for job_id, detail in found.items() if detail is not None}
 
+    async def requests_of(self, job_id: str) -> dict[str, Any] | None:
+        """Return the SubmitJob request that Batch would get."""
+        job = await self._ask(lambda: self._platform.job(job_id))
+        return {"SubmitJob": request_of(job.spec)} if job is not None else None
+
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs; none is refused."""
         wanted = list(job_ids)
@@ -119,6 +134,9 @@ class FakeBackend:
         await self._ask(end)
         return {}
 
+    async def forget(self, detail: JobDetail) -> None:
+        """Do nothing: a job goes with the cloud."""
+
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Do nothing: the cloud keeps the reasons."""
 
@@ -128,13 +146,32 @@ class FakeBackend:
 
     # --- lists --------------------------------------------------------------------------------
 
-    async def list_jobs(
-        self, queue: str, since: datetime | None = None
-    ) -> AsyncGenerator[list[JobDetail], None]:
-        """Yield the jobs of a queue, in pages of up to 100."""
+    async def queues(self) -> list[str]:
+        """Return the queues that jobs were submitted to: there is any that one names."""
+        return await self._ask(self._platform.queues)
+
+    async def list_named(self, name: str, queue: str) -> list[JobDetail]:
+        """Return a queue's jobs of one name, the newest first."""
 
         def look() -> list[JobDetail]:
-            return [listed(job.detail()) for job in self._platform.jobs_of(queue)]
+            jobs = (job.detail() for job in self._platform.jobs_of(queue))
+            return [listed(job) for job in jobs if job.name == name]
+
+        return await self._ask(look)
+
+    async def list_jobs(
+        self,
+        queue: str,
+        since: datetime | None = None,
+        *,
+        named: str = "",
+        foreign: bool = False,
+    ) -> AsyncGenerator[list[JobDetail], None]:
+        """Yield the jobs of a queue, in pages of up to 100; all are farcall's."""
+
+        def look() -> list[JobDetail]:
+            jobs = (job.detail() for job in self._platform.jobs_of(queue))
+            return [listed(job) for job in jobs if job.name.startswith(named)]
 
         found = await self._ask(look)
         if since is not None:
@@ -178,6 +215,30 @@ class FakeBackend:
         """Return what an attempt's container has written."""
         return _FakeLog(functools.partial(self._ask, lambda: self._platform.log(stream)))
 
+    async def log_events(
+        self,
+        group: str,
+        streams: Sequence[str],
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> AsyncGenerator[list[LogEvent], None]:
+        """Yield in one page what several attempts' containers have written."""
+
+        def look() -> list[list[LogLine] | None]:
+            found = [self._platform.log(stream) for stream in streams]
+            return [None if lines is None else list(lines) for lines in found]
+
+        events = []
+        for stream, lines in zip(streams, await self._ask(look), strict=True):
+            if lines is None:
+                raise LogMissingError(f"the fake cloud has no log {stream}")
+            events += [
+                LogEvent(f"{stream}/{number}", stream, _whole(at), at, text)
+                for number, (at, text) in enumerate(lines)
+                if _is_within(at, since, until)
+            ]
+        yield sorted(events, key=lambda event: event.at)
+
     async def close(self) -> None:
         """Do nothing: jobs go on."""
 
@@ -203,6 +264,17 @@ class _FakeLog:
         found = await self._look()
         self.exists = found is not None
         return list(found or ())
+
+
+def _is_within(at: datetime, since: datetime | None, until: datetime | None) -> bool:
+    """Tell whether a moment is in a range, to the millisecond."""
+    begin, end = since and _whole(since), until and _whole(until)
+    return (begin is None or _whole(at) >= begin) and (end is None or _whole(at) <= end)
+
+
+def _whole(at: datetime) -> datetime:
+    """Return a moment to the millisecond, as logs have it."""
+    return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
 
 async def open_fake(platform: FakePlatform, settings: Settings) -> tuple[Access, Backend]:

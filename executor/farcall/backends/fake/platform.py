@@ -1,5 +1,6 @@
 """Registry of the fake backend's jobs, and the event loop that runs them.
 
+Of a job on several nodes the task itself is the main node; the others begin and end with it.
 Jobs outlive the session and the event loop that submitted them. So all that is known of them
 belongs to an event loop in a thread of its own.
 """
@@ -19,23 +20,23 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import (
-    Callable,
-)
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
 from farcall.backends.base import JobSpec, LogLine
 from farcall.backends.batch.describe import BatchJob
-from farcall.backends.batch.documents import job_request
+from farcall.backends.batch.documents import definition, job_request
 from farcall.backends.batch.endings import EXITED
 from farcall.backends.fake.script import (
     Ending,
     Happening,
     Script,
 )
+from farcall.local import names
 from farcall.local.batch import retries
 from farcall.local.batch.resources import Resources
 from farcall.local.batch.retries import RetryStrategy
@@ -43,9 +44,11 @@ from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners.credentials import RoleCredentials
 from farcall.local.runners.process import ProcessRunner
 from farcall.local.runners.runner import AttemptSpec, Running, StartError
+from farcall.model.commands import ENV_RUN
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SubmissionError
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
+from farcall.model.start_script import unwrap
 from farcall_runtime import contract
 
 _STOP_GRACE_S = 30.0
@@ -53,6 +56,14 @@ _STOP_GRACE_S = 30.0
 
 _NOT_ACCEPTED = "ClientException"
 _THROTTLED = "TooManyRequestsException"
+
+_MAIN_NODE_ENDED = "the main node ended"
+_IN_WORKSPACE = 'tar -xzpf "$0" && exec "$@"'
+"""In the place of the start script: the archive lies in a folder, and nobody needs a key."""
+
+_NO_IMAGE = (
+    "CannotStartContainerError: the fake cloud has no images, so each command has to be given"
+)
 
 _log = logging.getLogger("farcall")
 
@@ -67,7 +78,7 @@ class _Job:
     spec: JobSpec
     script: Script
     strategy: RetryStrategy
-    resources: Resources
+    resources: tuple[Resources, ...]
     created_at: datetime
     tasks: list[_Task] = field(default_factory=list)
 
@@ -100,34 +111,81 @@ class _Job:
             status_summary={each.value: counts[each.value] for each in JobStatus},
         )
 
-    def blank(self, job_id: str) -> BatchJob:
+    def place(self, node: int) -> int:
+        """Return which group of nodes one of them is in."""
+        ends = accumulate(group.count for group in self.spec.groups)
+        return sum(node >= end for end in ends)
+
+    def command(self, node: int) -> tuple[str, ...]:
+        """Return what a node runs; empty for the task runner."""
+        groups = self.spec.groups
+        return tuple(groups[self.place(node)].command) if groups else ()
+
+    def environment(self, node: int) -> dict[str, str]:
+        """Return the variables that a node is given."""
+        groups = self.spec.groups
+        given = groups[self.place(node)].env if groups else {}
+        return {**given, **self.spec.environment}
+
+    def blank(self, job_id: str, node: int = 0) -> BatchJob:
         """Tell what was submitted."""
-        settings = self.spec.settings
+        spec, settings = self.spec, self.spec.settings
+        resources = self.resources[self.place(node)]
+        environment = self.environment(node)
         return BatchJob(
             job_id=job_id,
-            name=self.spec.name,
+            name=spec.name,
             status=JobStatus.SUBMITTED,
             attempts_allowed=self.strategy.attempts,
             created_at=self.created_at,
             log_group=settings.batch_job_log_group_name,
-            environment=dict(self.spec.environment),
+            environment=environment,
             queue=self.queue,
             definition="farcall-fake:1",
-            image=settings.container_image_uri,
-            vcpu=self.resources.vcpus,
-            memory_mib=self.resources.memory_mib,
-            gpus=self.resources.gpus,
+            image=spec.groups[self.place(node)].image
+            if spec.groups
+            else settings.container_image_uri,
+            command=self.command(node),
+            vcpu=resources.vcpus,
+            memory_mib=resources.memory_mib,
+            gpus=resources.gpus,
             time_limit_s=settings.time_limit,
+            instance_type=settings.instance_type,
             tags=dict(settings.tags),
+            is_command=ENV_RUN in environment,
         )
+
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """Tell of the nodes; empty for a plain job."""
+        if not self.spec.is_multi_node:
+            return ()
+        counts = [group.count for group in self.spec.groups] or [self.spec.nodes]
+        found = []
+        for end, count in zip(accumulate(counts), counts, strict=True):
+            said = self.blank(self.job_id, end - 1)
+            found.append(
+                NodeGroup(
+                    first=end - count,
+                    last=end - 1,
+                    image=said.image,
+                    command=said.command,
+                    vcpu=said.vcpu,
+                    memory_mib=said.memory_mib,
+                    gpus=said.gpus,
+                    environment=said.environment,
+                )
+            )
+        return tuple(found)
 
 
 @dataclass(eq=False)
 class _Task:
-    """A plain job, or a child of an array: what becomes of it."""
+    """A plain job, a child of an array, or a node: what becomes of it."""
 
     job: _Job
     index: int
+    node: int = 0
+    others: list[_Task] = field(default_factory=list)
     status: JobStatus = JobStatus.SUBMITTED
     status_reason: str = ""
     tried: list[Attempt] = field(default_factory=list)
@@ -145,9 +203,16 @@ class _Task:
         return f"{self.job.job_id}:{self.index}" if self.job.is_array else self.job.job_id
 
     def detail(self) -> BatchJob:
+        return replace(self._detail(self.job_id), groups=self.job.groups())
+
+    def node_detail(self) -> BatchJob:
+        """Tell of it as one of several nodes."""
+        return self._detail(f"{self.job_id}#{self.node}")
+
+    def _detail(self, job_id: str) -> BatchJob:
         last = self.tried[-1] if self.tried else Attempt()
         return replace(
-            self.job.blank(self.job_id),
+            self.job.blank(job_id, self.node),
             status=self.status,
             status_reason=self.status_reason or last.status_reason,
             exit_code=last.exit_code,
@@ -195,7 +260,7 @@ class FakePlatform:
         self._jobs: dict[str, _Job] = {}
         self._names: dict[str, _Job] = {}
         self._logs: dict[str, _Output] = {}
-        folder = Path(tempfile.mkdtemp(prefix="farcall-fake-")).resolve()
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="farcall-fake-")).resolve()
         self.url = folder.as_uri()
         self._clean_up = functools.partial(shutil.rmtree, folder, ignore_errors=True)
         # A session that outlives the platform may store something all the same.
@@ -255,9 +320,15 @@ class FakePlatform:
         return [job.job_id for job in self.jobs_of(queue) if job.spec.name == name]
 
     def describe(self, job_id: str) -> BatchJob | None:
-        """Tell of a job, or of a child."""
-        found = self._look_up(job_id)
-        return None if found is None else found.detail()
+        """Tell of a job, of a child, or of a node."""
+        whole, mark, node = job_id.partition("#")
+        found = self._look_up(whole)
+        if found is None or not mark:
+            return None if found is None else found.detail()
+        tasks = found.tasks if isinstance(found, _Job) else [found]
+        nodes = [each for task in tasks for each in (task, *task.others)]
+        known = found.detail().groups and node.isdecimal() and int(node) < len(nodes)
+        return nodes[int(node)].node_detail() if known else None
 
     def submit(self, spec: JobSpec) -> str:
         """Accept a job, or refuse it as was scripted.
@@ -283,6 +354,8 @@ class FakePlatform:
         asked = _asked(spec)
         job = _Job(_new_id(), spec, script, asked.strategy, asked.resources, _now())
         job.tasks = [_Task(job, index) for index in range(spec.size)]
+        for task in job.tasks:
+            task.others = [_Task(job, task.index, node) for node in range(1, spec.nodes)]
         self._jobs[job.job_id] = self._names[spec.name] = job
         for task in job.tasks:
             task.going = asyncio.ensure_future(self._run(task))
@@ -295,16 +368,25 @@ class FakePlatform:
         for task in tasks:
             if task.status.is_final or task.stop_reason is not None:
                 continue
-            task.stop_reason = reason
-            if task.running is not None:
-                task.running.terminate()
-                task.killing = self._loop.call_later(_STOP_GRACE_S, task.running.kill)
-            elif task.going is not None:
-                task.going.cancel()
+            for each in (task, *task.others):
+                each.stop_reason = reason
+                self._stop(each)
+
+    def _stop(self, task: _Task) -> None:
+        """End a task's process, or what is about to start it."""
+        if task.running is not None:
+            task.running.terminate()
+            task.killing = self._loop.call_later(_STOP_GRACE_S, task.running.kill)
+        elif task.going is not None:
+            task.going.cancel()
 
     def job(self, job_id: str) -> _Job | None:
         """Return a plain job, or an array."""
         return self._jobs.get(job_id)
+
+    def queues(self) -> list[str]:
+        """Return the queues of all jobs."""
+        return sorted({job.queue for job in self._jobs.values()})
 
     def jobs_of(self, queue: str) -> list[_Job]:
         """Return the jobs of a queue, the newest first."""
@@ -347,8 +429,13 @@ class FakePlatform:
         except asyncio.CancelledError:
             if task.stop_reason is None:
                 raise
+        for each in (task, *task.others):
+            self._close(each)
+
+    def _close(self, task: _Task) -> None:
+        """Note that no attempt follows."""
         task.stopped_at = _now()
-        well = task.stop_reason is None and task.tried[-1].exit_code == 0
+        well = task.stop_reason is None and task.tried and task.tried[-1].exit_code == 0
         task.status_reason = task.stop_reason or ""
         task.status = JobStatus.SUCCEEDED if well else JobStatus.FAILED
 
@@ -363,40 +450,72 @@ class FakePlatform:
     async def _attempt(self, task: _Task, scripted: Ending | None) -> Ending:
         number = len(task.tried) + 1
         async with self._places:
-            task.status = JobStatus.STARTING
-            task.started_at, task.log_stream = None, ""
-            if scripted is None or scripted.was_started:
-                task.was_started = True
-                task.started_at = _now()
-                task.log_stream = f"fake/{task.job_id}/{number}"
-                self._logs[task.log_stream] = _Output()
             if scripted is not None:
+                self._begin(task, number, was_started=scripted.was_started)
                 return scripted
+            for other in task.others:
+                other.going = asyncio.ensure_future(self._run_other(other, number))
             try:
-                return await self._run_process(task, number)
-            except StartError as error:
-                return Ending(error.status_reason, error.reason or "")
-            except Exception as error:  # a fault of ours must not leave a job running for ever
-                _log.exception("the fake cloud failed to run job %s", task.job_id)
-                return Ending(f"the fake cloud failed: {error!r}")
+                return await self._run_once(task, number)
+            finally:
+                for other in task.others:
+                    self._stop(other)
+                going = [other.going for other in task.others if other.going is not None]
+                await asyncio.gather(*going, return_exceptions=True)
+
+    async def _run_other(self, task: _Task, number: int) -> None:
+        """Run another node than the main one, which may stop it at any time."""
+        ending = Ending(_MAIN_NODE_ENDED)
+        try:
+            ending = await self._run_once(task, number)
+        finally:
+            self._note(task, ending)
+            self._close(task)
+
+    def _begin(self, task: _Task, number: int, *, was_started: bool) -> None:
+        task.status = JobStatus.STARTING
+        task.started_at, task.log_stream = None, ""
+        if was_started:
+            task.was_started = True
+            task.started_at = _now()
+            task.log_stream = f"fake/{task.node_detail().job_id}/{number}"
+            self._logs[task.log_stream] = _Output()
+
+    async def _run_once(self, task: _Task, number: int) -> Ending:
+        self._begin(task, number, was_started=True)
+        try:
+            return await self._run_process(task, number)
+        except StartError as error:
+            return Ending(error.status_reason, error.reason or "")
+        except Exception as error:  # a fault of ours must not leave a job running for ever
+            _log.exception("the fake cloud failed to run job %s", task.job_id)
+            return Ending(f"the fake cloud failed: {error!r}")
 
     async def _run_process(self, task: _Task, number: int) -> Ending:
-        output = self._logs[task.log_stream]
+        output, job = self._logs[task.log_stream], task.job
+        fetched, command = unwrap(job.command(task.node))
+        if fetched is not None:
+            archive = self._folder / fetched.bucket / fetched.key
+            command = ["sh", "-c", _IN_WORKSPACE, str(archive), *command]
+        if job.spec.groups and not command:
+            raise StartError(_NO_IMAGE)
         environment = {
-            **task.job.spec.environment,
+            **job.environment(task.node),
             contract.ENV_JOB_ID: task.job_id,
             contract.ENV_ATTEMPT: str(number),
         }
-        if task.job.is_array:
+        if job.is_array:
             environment[contract.ENV_ARRAY_INDEX] = str(task.index)
+        if job.spec.is_multi_node:
+            environment |= _node_variables(task.node, job.spec.nodes)
         spec = AttemptSpec(
             job_id=task.job_id,
             task_id=secrets.token_hex(16),
             container={},
             fargate=False,
-            command=(),
+            command=tuple(command),
             environment=environment,
-            resources=task.job.resources,
+            resources=job.resources[job.place(task.node)],
             output=output.write,
         )
         task.running = await self._runner.start(spec)
@@ -437,7 +556,8 @@ class FakePlatform:
 
     async def _end(self) -> None:
         """Kill what runs, and end what waits."""
-        tasks = [task for job in self._jobs.values() for task in job.tasks]
+        jobs = self._jobs.values()
+        tasks = [each for job in jobs for task in job.tasks for each in (task, *task.others)]
         going = []
         for task in tasks:
             if task.going is None or task.going.done():
@@ -454,31 +574,45 @@ class FakePlatform:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a job asks for, as Batch reads it."""
+    """What a job asks for, as Batch reads it; resources of each group of nodes."""
 
     strategy: RetryStrategy
-    resources: Resources
+    resources: tuple[Resources, ...]
 
 
 def request_of(spec: JobSpec) -> dict[str, Any]:
-    """Write the SubmitJob request of a job, which is checked by that."""
-    return job_request(
-        spec.settings,
-        name=spec.name,
-        definition_arn="farcall-fake:1",
-        environment=spec.environment,
-        size=spec.size,
-    )
+    """Write the SubmitJob request of a job, which is checked by that, as its definition is."""
+    image = spec.settings.container_image_uri
+    definition(spec, image=image, region="", job_role="", execution_role="")
+    return job_request(spec, "farcall-fake:1")
 
 
 def _asked(spec: JobSpec) -> _Asked:
     request = request_of(spec)
-    wanted = {
-        each["type"]: each["value"]
-        for each in request["containerOverrides"]["resourceRequirements"]
-    }
-    resources = Resources(float(wanted["VCPU"]), int(wanted["MEMORY"]), int(wanted.get("GPU", 0)))
+    if spec.is_multi_node:
+        ranges = request["nodeOverrides"]["nodePropertyOverrides"]
+        overrides = [each["containerOverrides"] for each in ranges]
+    else:
+        overrides = [request["containerOverrides"]]
+    resources = tuple(_resources(each["resourceRequirements"]) for each in overrides)
     return _Asked(retries.parse(request["retryStrategy"]), resources)
+
+
+def _resources(asked: Iterable[Mapping[str, str]]) -> Resources:
+    wanted = {each["type"]: each["value"] for each in asked}
+    return Resources(float(wanted["VCPU"]), int(wanted["MEMORY"]), int(wanted.get("GPU", 0)))
+
+
+def _node_variables(node: int, count: int) -> dict[str, str]:
+    """Return what Batch tells each node."""
+    told = {
+        "AWS_BATCH_JOB_NODE_INDEX": str(node),
+        "AWS_BATCH_JOB_NUM_NODES": str(count),
+        "AWS_BATCH_JOB_MAIN_NODE_INDEX": "0",
+    }
+    if node:
+        told["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = names.NODE_ADDRESS
+    return told
 
 
 def service_error(operation: str, message: str, code: str, status: int) -> ServiceError:

@@ -59,9 +59,9 @@ _TRUST = {
 
 _NEXT = (
     ("farcall covalent demo --keep", "the same, with Covalent's page kept open"),
+    ("farcall demo --page", "farcall's own page, with workflows to look at"),
     ("farcall local -- python flow.py", "your own script on such an embedded AWS"),
-    ("less README.md", "Covalent on your own AWS account"),
-    ("less docs/migrating.md", "coming from covalent-awsbatch-plugin"),
+    ("farcall doctor", "on your AWS account: are bucket, queue, roles and image there?"),
 )
 
 

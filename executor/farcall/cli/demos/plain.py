@@ -33,9 +33,10 @@ clf = await train_svm(data, C=1.0, gamma=0.7)
 print(score_svm(data, clf))"""
 
 _NEXT = (
+    ("farcall demo --page", "the page in a browser, with workflows to look at"),
     ("farcall local -- python workflow.py", "your own script, on an embedded AWS like this one"),
+    ("farcall doctor", "on your AWS account: are bucket, queue, roles and image there?"),
     ("farcall --help", "what else there is"),
-    ("less README.md", "how to run on your AWS account: bucket, queue, roles, image"),
 )
 
 
@@ -50,7 +51,9 @@ async def run(tasks: int) -> None:
     """
     for module in ("sklearn", "numpy"):
         if importlib.util.find_spec(module) is None:
-            raise ModuleNotFoundError(f"the demo needs {module}: pip install 'farcall[demo]'")
+            raise ModuleNotFoundError(
+                f"the demo needs {module}: pip install 'farcall[demo]'", name=module
+            )
     console = Console(markup=True, highlight=True)
     began = time.monotonic()
     with console.status("Starting the embedded AWS (S3, Batch, CloudWatch Logs, IAM, STS)"):

@@ -109,6 +109,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         try:
             settings = _resolve(section, given)
             _refuse_foreign_image(settings)
+            _refuse_nodes(settings)
         except SettingsError as error:
             if not by_name:
                 raise
@@ -144,7 +145,9 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         for name in (*_LEFT_TO_AWS, "endpoint_url"):
             if values[name] == Settings.model_fields[name].get_default(call_default_factory=True):
                 del values[name]
-        return _resolve({}, values)
+        settings = _resolve({}, values)
+        _refuse_nodes(settings)
+        return settings
 
 
 def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
@@ -165,6 +168,15 @@ def _resolve_again(options: str) -> Settings:
 
 def _place() -> Place:
     return Place(CONSTRUCTOR, _config_manager.config_file)
+
+
+def _refuse_nodes(settings: Settings) -> None:
+    if settings.nodes > 1:
+        raise SettingsError(
+            f"nodes is {settings.nodes}, and a task of Covalent's runs on one node: its value "
+            "would be a list of values; leave nodes out, or run the function by BatchExecutor",
+            option="nodes",
+        )
 
 
 def _refuse_foreign_image(settings: Settings) -> None:

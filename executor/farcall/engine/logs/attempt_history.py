@@ -141,12 +141,12 @@ class AttemptHistory:
             IntegrityError: It is not what the container wrote.
             ServiceError: S3 refused.
         """
-        where = self.submission.where
-        if self._final is None:
-            self._final = await self._open(where.outcome_key(self.index))
+        submission, index = self.submission, self.index
+        if self._final is None and not submission.is_other_node(index):
+            self._final = await self._open(submission.where.outcome_key(index))
         if self._final is not None and self._final.attempt == number:
             return self._final
-        return await self._open(where.attempt_key(self.index, number))
+        return await self._open(submission.attempt_key(index, number))
 
     async def _open(self, key: str) -> Ending | None:
         try:

@@ -19,6 +19,7 @@ from farcall.engine.logs.transcript import LOG, Line, Transcript
 from farcall.engine.session import Session
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.storage.store import Store
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
@@ -40,6 +41,7 @@ async def lines(
     attempt: int | None = None,
     since: datetime | None = None,
     tail: int | None = None,
+    detail: JobDetail | None = None,
 ) -> AsyncGenerator[list[Line], None]:
     """Yield what a job has written.
 
@@ -53,6 +55,7 @@ async def lines(
         since: Only what was stored at this moment or later, which is some seconds after it was
             written at most.
         tail: Only so many lines of what there is up to now, the last ones.
+        detail: Batch's description of the job, where it was asked for already.
 
     Raises:
         ValueError: A stream, an attempt or ``tail`` is none.
@@ -63,7 +66,7 @@ async def lines(
         ServiceError: AWS refused a call.
     """
     _check(streams, attempt, tail)
-    detail = await session.describe(job_id)
+    detail = detail or await session.describe(job_id)
     submission, index = Submission.of(detail)
 
     async def same() -> Session:

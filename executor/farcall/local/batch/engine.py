@@ -107,7 +107,7 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _after(self, status: Status, step: Callable[[], None]) -> None:
-        delay = self._world.timing.delays.get(status.value, 0)
+        delay = self._world.durations.delays.get(status.value, 0)
         if delay:
             self._loop.call_later(delay, step)
         else:

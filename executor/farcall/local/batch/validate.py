@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from farcall.local.batch import resources
+from farcall.local.batch import host_access, resources
 from farcall.local.batch.errors import ClientError
 
 MIN_TIMEOUT_S = 60
@@ -148,7 +148,7 @@ def container(properties: dict[str, Any], *, fargate: bool) -> None:
     for role in ("jobRoleArn", "executionRoleArn"):
         if properties.get(role) and not _ROLE_ARN.fullmatch(properties[role]):
             raise ClientError(f"{role} {properties[role]!r} is not the ARN of a role.")
-    _mount_points(properties)
+    host_access.check(properties)
     if properties.get("secrets"):
         require(properties, "executionRoleArn")
     misplaced = _EC2_ONLY if fargate else _FARGATE_ONLY
@@ -158,15 +158,6 @@ def container(properties: dict[str, Any], *, fargate: bool) -> None:
             raise ClientError(f"{field} is not supported on {platform}.")
     if fargate:
         _fargate(properties)
-
-
-def _mount_points(properties: dict[str, Any]) -> None:
-    volumes = {volume.get("name") for volume in properties.get("volumes", ())}
-    for point in properties.get("mountPoints", ()):
-        name = point.get("sourceVolume")
-        if name not in volumes:
-            path = point.get("containerPath")
-            raise ClientError(f"Mount point {path} has the volume {name!r}, which is not there.")
 
 
 def _fargate(properties: dict[str, Any]) -> None:

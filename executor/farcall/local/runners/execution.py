@@ -42,7 +42,7 @@ _PLACEHOLDER = re.compile(r"Ref::([A-Za-z0-9_-]+)")
 
 
 @dataclass
-class Timing:
+class Durations:
     """How long things take; tests stretch and shorten it.
 
     Attributes:
@@ -69,14 +69,14 @@ class World:
         logs: Takes their output.
         assumable: Whether ECS may assume the role of an ARN.
         environment_name: Name of the compute environment behind a job's queue.
-        timing: How long things take.
+        durations: How long things take.
     """
 
     runner: Runner
     logs: CloudWatchLogs
     assumable: Callable[[str], bool]
     environment_name: Callable[[Job], str]
-    timing: Timing
+    durations: Durations
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class Execution:
         loop = asyncio.get_running_loop()
         limit = self._job.timeout_s
         if limit is not None:
-            limit *= self._world.timing.timeout_scale
+            limit *= self._world.durations.timeout_scale
             self._timers.append(loop.call_later(limit, self.stop, Ending(TIMED_OUT, final=True)))
         self._running = running
         if self.ending is not None:
@@ -266,10 +266,10 @@ class Execution:
     def _signal(self, running: Running) -> None:
         running.terminate()
         loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(self._world.timing.stop_grace_s, running.kill))
+        self._timers.append(loop.call_later(self._world.durations.stop_grace_s, running.kill))
 
     async def _linger(self, status: Status) -> None:
-        delay = self._world.timing.delays.get(status.value, 0)
+        delay = self._world.durations.delays.get(status.value, 0)
         if delay:
             await asyncio.sleep(delay)
 
@@ -278,8 +278,8 @@ class Execution:
             item["name"]: item.get("value", "")
             for item in self._job.container.properties.get("environment", ())
         }
-        if self._world.timing.stream_s is not None:
-            variables[STREAM_S] = str(self._world.timing.stream_s)
+        if self._world.durations.stream_s is not None:
+            variables[STREAM_S] = str(self._world.durations.stream_s)
         variables["AWS_BATCH_JOB_ID"] = self._job.id
         variables["AWS_BATCH_JOB_ATTEMPT"] = str(self._job.attempt_number)
         variables["AWS_BATCH_JQ_NAME"] = self._job.submission.queue.name

@@ -120,7 +120,7 @@ class Gang:
         limit = self._job.timeout_s
         if limit is not None:
             loop = asyncio.get_running_loop()
-            limit *= self._world.timing.timeout_scale
+            limit *= self._world.durations.timeout_scale
             self._timer = loop.call_later(limit, self.stop, Ending(TIMED_OUT, final=True))
         for index in range(len(self._job.submission.containers)):
             if index != self._main_node.index:

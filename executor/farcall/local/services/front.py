@@ -32,7 +32,7 @@ from farcall.local.iam.refusals import Reason, RefusedError
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners import credentials as role_credentials
 from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.services import bodies, objects
+from farcall.local.services import bodies, logs, objects
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
@@ -198,6 +198,7 @@ class Front:
 # No page may read an answer. `Handler` sees to that for what moto's services say by themselves.
 _server: Any = werkzeug_app
 _server.DISABLE_GLOBAL_CORS = True
+logs.install()
 
 
 def _app(service: Any) -> Any:

@@ -33,7 +33,7 @@ from farcall.local.iam.permissions import Guard
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners.breaking import BreakingRunner
 from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.runners.execution import Timing, World
+from farcall.local.runners.execution import Durations, World
 from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
 from farcall.local.runners.runner import Runner
@@ -170,7 +170,7 @@ class LocalServer(Controls):
         await self._loop.shutdown_default_executor()
 
     def _make_batch(self, cpus: int) -> tuple[Engine, BatchApi, Control]:
-        queues, limits, timing = Queues(), Limits(), Timing()
+        queues, limits, durations = Queues(), Limits(), Durations()
         queues.create_environment(
             {
                 "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
@@ -190,10 +190,10 @@ class LocalServer(Controls):
             ),
             assumable=self._assumable,
             environment_name=lambda job: queues.environment_name(job.submission.queue),
-            timing=timing,
+            durations=durations,
         )
         engine = Engine(world, cpus)
-        control = Control(engine, limits, timing, self._credentials, runner)
+        control = Control(engine, limits, durations, self._credentials, runner)
         return engine, BatchApi(engine, queues, limits), control
 
     def _assumable(self, role_arn: str) -> bool:

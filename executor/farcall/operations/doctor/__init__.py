@@ -72,6 +72,9 @@ async def _examine(
             *identity.findings,
             Finding("everything else", NOT_CHECKED, "AWS does not take the credentials"),
         ]
+    if region[0].verdict == FAILED and region[0].remedy == identity.findings[0].remedy != "":
+        rest = Finding("everything else", NOT_CHECKED, "AWS cannot be asked")
+        return [*identity.findings, *region, rest]
     checks = backend.examine(settings, answers=region[0].verdict != FAILED)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
     of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own

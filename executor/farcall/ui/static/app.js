@@ -10,7 +10,7 @@ import { controls, wanted } from "./filters.js";
 import { count, ms } from "./format.js";
 import { MainView } from "./mainview.js";
 import { listenForKeys } from "./keys.js";
-import { jobHash } from "./rows.js";
+import { jobHash, partsOfId } from "./rows.js";
 import { runHash, runsList } from "./runs.js";
 import { store } from "./store.js";
 
@@ -142,8 +142,8 @@ function watchShown() {
   if (!page) return;
   if (live.rests) return;
   const { detail, main } = page;
-  const [parent, index] = (place.job ?? "").split(":");
-  const first = index === undefined ? detail.array() : store.jobs.get(parent);
+  const [parent, index] = partsOfId(place.job ?? "");
+  const first = index === undefined ? detail.whole() : store.jobs.get(parent);
   watch([...new Set([first, ...main.arrays()])].filter(Boolean));
 }
 
@@ -165,7 +165,7 @@ function route() {
 function resolve() {
   const { kind, rest } = place.address;
   if (kind === "run") place.scope = store.run(rest[0], rest[1] || undefined) ?? null;
-  else if (place.scope !== "all") place.scope = store.runs.get(store.jobs.get(rest[0].split(":")[0])?.key) ?? place.scope;
+  else if (place.scope !== "all") place.scope = store.runs.get(store.jobs.get(partsOfId(rest[0])[0])?.key) ?? place.scope;
 }
 
 function decode(text) {

@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { fill, h, icon, setText } from "./dom.js";
 import { count, isOver, many, shortId } from "./format.js";
 import { name } from "./parts.js";
-import { taskName } from "./rows.js";
+import { partsOfId, taskName } from "./rows.js";
 import { store } from "./store.js";
 
 // As many as the server takes at once.
@@ -16,6 +16,7 @@ const OUTCOMES = {
   ended: ["succeeded", "Had ended before"],
   unknown: ["blocked", "Unknown to Batch"],
   foreign: ["blocked", "Not farcall's"],
+  node: ["blocked", "Not ended alone"],
   refused: ["failed", "Refused"],
 };
 
@@ -133,7 +134,7 @@ function show(dialog, heading, form, results, error) {
 }
 
 function nameOf(id) {
-  const [parent, index] = id.split(":");
+  const [parent, index] = partsOfId(id);
   const job = store.jobs.get(parent);
   return job ? job.function + (index === undefined ? "" : `[${index}]`) : "";
 }

@@ -1,8 +1,9 @@
-// The children of arrays, which are followed only while somebody looks at them.
+// The children of arrays, and nodes of jobs on several: they are followed only while somebody looks.
 
 import { follow, path } from "./api.js";
 import { frame } from "./dom.js";
 import { groupOf, isOver } from "./format.js";
+import { partCount } from "./rows.js";
 import { store } from "./store.js";
 
 const arrays = new Map();
@@ -38,7 +39,7 @@ export function watch(jobs) {
 
 function isKnown(job) {
   const array = arrays.get(job.id);
-  return Boolean(array && (array.error || array.list.length === job.array_size));
+  return Boolean(array && (array.error || array.list.length === partCount(job)));
 }
 
 /** Forgets all, as after a change of the token. */
@@ -56,9 +57,10 @@ function start(array, job) {
       for (const said of children) array.list[said.i] = child(job, said, array.list[said.i]);
       array.loading = false;
       array.version += 1;
-      const all = array.list.length === job.array_size;
-      if (all) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
-      if (all && array.list.every((one) => isOver(one.group))) {
+      const all = array.list.length === partCount(job);
+      if (all && job.array_size) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
+      // A node may run again, in another attempt of its job.
+      if (all && (job.array_size || isOver(job.group)) && array.list.every((one) => isOver(one.group))) {
         array.done = true; // Nothing changes any more, so its connection is of use to others.
         stream.close();
         array.stream = null;
@@ -76,11 +78,12 @@ function start(array, job) {
 // A child as the table and the timeline want it: like a job, with what is its array's.
 function child(job, said, known) {
   return Object.assign(known ?? {}, {
-    id: `${job.id}:${said.i}`,
+    id: `${job.id}${job.array_size ? ":" : "#"}${said.i}`,
     index: said.i,
     parent: job.id,
     array: job,
     function: job.function,
+    kind: job.kind,
     label: `${job.function}[${said.i}]`,
     state: said.s,
     group: groupOf(said.s),
@@ -90,6 +93,7 @@ function child(job, said, known) {
     exit_code: said.x,
     reason: said.r ?? "",
     array_size: 0,
+    node_count: 0,
     size: 1,
     changed: (known?.changed ?? 0) + 1,
   });

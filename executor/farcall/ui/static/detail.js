@@ -7,7 +7,7 @@ import { count, groupOf, inWords, isOver, ms, span } from "./format.js";
 import { attemptsSection, jobSection, timesSection, usageSection, whySection } from "./facts.js";
 import { Output } from "./output.js";
 import { bar, remember, remembered, stateSign } from "./parts.js";
-import { jobHash, ran, taskName, waited } from "./rows.js";
+import { isNode, jobHash, partCount, partsOfId, ran, taskName, waited } from "./rows.js";
 import { countsOf, store } from "./store.js";
 import { Timeline } from "./timeline.js";
 
@@ -61,7 +61,7 @@ export class Detail {
   /** Returns what is known of the shown task: of the store, of its array's children, or as told. */
   task() {
     if (!this.id) return null;
-    const [parent, index] = this.id.split(":");
+    const [parent, index] = partsOfId(this.id);
     const known = index === undefined ? store.jobs.get(parent) : childrenOf(parent).list[Number(index)];
     return known ?? this.told;
   }
@@ -82,14 +82,14 @@ export class Detail {
     fill(this.overview, h("p.note", {}, "Asking Batch…"));
     this.update();
     if (!id) return;
-    this.choose(this.array() ? (remembered("tab") === "overview" ? "overview" : "children") : remembered("tab") === "output" ? "output" : "overview", false);
+    this.choose(this.whole() ? (remembered("tab") === "overview" ? "overview" : "children") : remembered("tab") === "output" ? "output" : "overview", false);
     this._ask();
   }
 
-  /** Returns the array that is shown as a whole, or null. */
-  array() {
+  /** Returns the array, or job on several nodes, that is shown as a whole, or null. */
+  whole() {
     const task = this.task();
-    return task?.array_size ? task : null;
+    return task && partCount(task) ? task : null;
   }
 
   /** Chooses a tab. */
@@ -101,7 +101,7 @@ export class Detail {
       setAttr(tab, "tabindex", one === key ? "0" : "-1");
       panel.hidden = one !== key;
     }
-    this.output.show(key === "output" && !this.array() ? this.id : null);
+    this.output.show(key === "output" && !this.whole() ? this.id : null);
     this.update();
   }
 
@@ -111,12 +111,16 @@ export class Detail {
     if (!this.id) return;
     const now = Date.now();
     const array = Boolean(task?.array_size);
+    const whole = Boolean(this.whole());
     fill(this.title, h("bdi", { text: task ? taskName(task) : this.id }));
     this.state.element.hidden = !task;
-    for (const { key, tab } of this.tabs) tab.hidden = key === (array ? "output" : "children");
-    if (this.tab === (array ? "output" : "children")) this.choose(array ? "children" : "output", false);
+    for (const { key, tab } of this.tabs) {
+      tab.hidden = key === (whole ? "output" : "children");
+      if (key === "children") setText(tab, array ? "Children" : "Nodes");
+    }
+    if (this.tab === (whole ? "output" : "children")) this.choose(whole ? "children" : "output", false);
     this.progress.element.hidden = this.progressWords.hidden = !array;
-    this.cancel.hidden = this.on.readOnly() || !task || isOver(task.group);
+    this.cancel.hidden = this.on.readOnly() || !task || isOver(task.group) || isNode(task);
     setText(this.cancel, array ? "Cancel array…" : "Cancel task…");
     if (!task) return;
     this.state.update(task.group, `Batch: ${task.state}`);
@@ -124,8 +128,8 @@ export class Detail {
     if (array) {
       this.progress.update(task.by);
       setText(this.progressWords, `${count(task.array_size)} children: ${inWords(task.by)}`);
-      if (this.tab === "children") this._showChildren(task);
     }
+    if (whole && this.tab === "children") this._showChildren(task);
     if (this.seen !== task.changed) {
       const first = this.seen === null;
       this.seen = task.changed;

@@ -3,7 +3,7 @@
 import { h, icon, outside } from "./dom.js";
 import { bytes, clock, count, many, moment, ms, span } from "./format.js";
 import { copyButton, meter, name } from "./parts.js";
-import { jobHash } from "./rows.js";
+import { jobHash, partsOfId } from "./rows.js";
 
 /** Says why a task is as it is, and what to do. */
 export function whySection({ explanation, record, position }) {
@@ -19,6 +19,8 @@ export function whySection({ explanation, record, position }) {
     said.children?.length ? failedChildren(said.children) : null,
     said.traceback ? h("section", {}, h("div.section-head", {}, h("h3", {}, "Traceback"), copyButton("Copy the traceback", said.traceback)),
       h("pre.traceback", { tabindex: "0", data: { testid: "traceback" }, text: said.traceback.trimEnd() })) : null,
+    said.log?.length ? h("section", {}, h("div.section-head", {}, h("h3", {}, "The last lines of the log"), copyButton("Copy these lines", said.log.join("\n"))),
+      h("pre.traceback", { tabindex: "0", data: { testid: "log" }, text: said.log.join("\n") })) : null,
   ];
 }
 
@@ -33,7 +35,7 @@ function advice(remedy, isCalm) {
 
 function failedChildren(children) {
   return h("section", {}, h("h3", {}, "The first that failed"), h("ul.failed-children", {}, ...children.map((child) =>
-    h("li", {}, icon("failed"), h("div", {}, h("a", { href: jobHash(child.job_id) }, `[${child.job_id.split(":")[1]}] ${child.error}`), h("div.quiet", {}, name(sentence(child.sentence))))))));
+    h("li", {}, icon("failed"), h("div", {}, h("a", { href: jobHash(child.job_id) }, `[${partsOfId(child.job_id)[1]}] ${child.error}`), h("div.quiet", {}, name(sentence(child.sentence))))))));
 }
 
 function sentence(text) {
@@ -98,11 +100,25 @@ export function jobSection({ record, links }) {
     ["Queue", name(record.queue)],
     ["State", h("span.mono", { text: record.state })],
     record.reason ? ["Batch says", name(record.reason)] : null,
-    record.image ? ["Image", h("span.mono", {}, name(record.image))] : null,
+    record.kind === "command" ? ["Kind", "a command"] : null,
+    record.node_count ? ["Nodes", [count(record.node_count), record.instance_type && `on ${record.instance_type}`].filter(Boolean).join(" ")] : null,
+    ...(record.groups?.length > 1 ? record.groups.map(groupRow) : [
+      record.image ? ["Image", h("span.mono", {}, name(record.image))] : null,
+      record.command?.length ? ["Command", h("span.mono", {}, name(words(record.command)))] : null]),
     record.definition ? ["Definition", h("span.mono", {}, name(record.definition))] : null,
     tags.length ? ["Tags", h("ul.tags", {}, ...tags.map(([key, value]) => h("li", {}, name(key), " = ", name(value))))] : null,
   ]), shown.length ? h("p.links", {}, ...shown.map(([key, text]) => outside(links[key], text))) : null];
 }
+
+// What a group of nodes runs, and what each of them asked for.
+function groupRow(group) {
+  const nodes = group.first === group.last ? `Node ${group.first}` : `Nodes ${group.first} to ${group.last}`;
+  const asked = [`${group.vcpu} vCPU`, bytes(group.memory_mib * 1048576), group.gpus && many(group.gpus, "GPU")].filter(Boolean).join(", ");
+  return [nodes, [h("span.mono", {}, name(`${group.image} ${words(group.command)}`)), h("div.quiet", { text: asked })]];
+}
+
+// A command as a shell reads it.
+const words = (command) => command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
 
 function pairs(rows) {
   return h("dl", {}, ...rows.filter((row) => row && row[1]).flatMap(([term, said]) =>

@@ -93,8 +93,8 @@ export function asked(job) {
 
 /** Returns the beginning of a job's ID, by which people tell jobs apart; a child's with its index. */
 export function shortId(id) {
-  const [parent, index] = id.split(":");
-  return parent.slice(0, 8) + (index === undefined ? "" : `:${index}`);
+  const [parent, mark = "", index = ""] = id.split(/([:#])/);
+  return parent.slice(0, 8) + mark + index;
 }
 
 /** Returns the moment that a record gives as ISO 8601, in milliseconds; null where there is none. */

@@ -24,7 +24,7 @@ export function listenForKeys(on) {
     else if (event.key === "g") gone = Date.now();
     else if (afterG && event.key === "w") page.runs.element.querySelector("a")?.focus();
     else if (afterG && event.key === "t") table.element.focus();
-    else if (event.key === "o" && page.detail.id && !page.detail.array())
+    else if (event.key === "o" && page.detail.id && !page.detail.whole())
       page.detail.choose(page.detail.tab === "output" ? "overview" : "output");
     else if (["j", "k"].includes(event.key)) {
       table.element.focus();

@@ -5,6 +5,7 @@ import { fill, h, icon, setAttr, setText } from "./dom.js";
 import { fitsJob, fitsRun, isFiltered } from "./filters.js";
 import { inWords, many } from "./format.js";
 import { bar, copyButton, remember, remembered } from "./parts.js";
+import { called } from "./rows.js";
 import { runName, runSentence } from "./runs.js";
 import { store } from "./store.js";
 import { TaskTable, selectionBar } from "./tasks.js";
@@ -149,7 +150,7 @@ function drawnTasks(jobs) {
     if (known.length && drawn.length + known.length < MOST_DRAWN) {
       for (const child of known) if (child) drawn.push(child);
     } else {
-      job.label = job.array_size ? `${job.function} × ${job.array_size}` : job.function;
+      job.label = job.array_size ? `${called(job)} × ${job.array_size}` : called(job);
       drawn.push(job);
     }
   }

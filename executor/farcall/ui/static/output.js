@@ -176,7 +176,7 @@ export class Output {
 
   _download() {
     const url = URL.createObjectURL(new Blob([this.lines.text()], { type: "text/plain" }));
-    h("a", { href: url, download: `${this.id.replaceAll(":", "-")}.log` }).click();
+    h("a", { href: url, download: `${this.id.replaceAll(/[:#]/g, "-")}.log` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   }
 }

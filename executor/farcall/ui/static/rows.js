@@ -1,7 +1,7 @@
 // One row of the table of tasks, which stands for a job or for a child of an array.
 
 import { h, icon, setAttr, setText } from "./dom.js";
-import { asked, count, isOver, shortId, span } from "./format.js";
+import { asked, count, isOver, many, shortId, span } from "./format.js";
 import { bar, stateSign } from "./parts.js";
 
 /** Columns that can be sorted by: what they are called and what they compare. */
@@ -31,8 +31,20 @@ export function ran(job, now) {
 /** Returns the number of an array's children that are over. */
 export const done = (job) => job.by.succeeded + job.by.failed + job.by.cancelled;
 
+/** Returns the number of children of an array, or of nodes of a job on several; else 0. */
+export const partCount = (job) => job.array_size || job.node_count || 0;
+
+/** Tells whether it is a node, which is not ended without its job. */
+export const isNode = (job) => job.id.includes("#");
+
+/** Returns what a job is called; what runs a command stands behind a prompt. */
+export const called = (job) => (job.kind === "command" ? `$ ${job.function}` : job.function);
+
 /** Returns how a job is called in a sentence. */
-export const taskName = (job) => (job.index === undefined || job.index === null ? job.function : `${job.function}[${job.index}]`);
+export const taskName = (job) => (job.index === undefined || job.index === null ? called(job) : `${called(job)}[${job.index}]`);
+
+/** Returns the ID of the whole job, and the index of the child or node, which is undefined for a whole one. */
+export const partsOfId = (id) => id.split(/[:#]/);
 
 /** Returns the address of a job in this page. */
 export const jobHash = (id) => `#/job/${id.split(":").map(encodeURIComponent).join(":")}`;
@@ -79,21 +91,23 @@ export function updateRow(row, job, how) {
   setAttr(row, "aria-level", child ? 2 : 1);
   setAttr(row, "aria-rowindex", how.position + 2);
   setAttr(row, "aria-selected", String(how.chosen));
-  setAttr(row, "aria-expanded", job.array_size ? String(how.expanded) : null);
+  const inside = partCount(job);
+  setAttr(row, "aria-expanded", inside ? String(how.expanded) : null);
   setAttr(row, "aria-current", how.open ? "true" : null);
   row.classList.toggle("child", child);
   row.classList.toggle("active", how.active);
-  const called = taskName(job);
   parts.check.checked = how.chosen;
-  setAttr(parts.check, "aria-label", `Select ${called}`);
-  parts.more.classList.toggle("none", !job.array_size);
-  parts.more.disabled = !job.array_size;
-  setAttr(parts.more, "aria-label", how.expanded ? "Hide children" : "Show children");
+  parts.check.disabled = isNode(job);
+  setAttr(parts.check, "aria-label", `Select ${taskName(job)}`);
+  parts.more.classList.toggle("none", !inside);
+  parts.more.disabled = !inside;
+  const kind = job.array_size ? "children" : "nodes";
+  setAttr(parts.more, "aria-label", how.expanded ? `Hide ${kind}` : `Show ${kind}`);
   setAttr(parts.more, "aria-expanded", String(how.expanded));
-  setText(parts.name.firstChild, child ? `[${job.index}]` : job.function || job.name);
+  setText(parts.name.firstChild, child ? `[${job.index}]` : job.function ? called(job) : job.name);
   setAttr(parts.name, "href", jobHash(job.id));
   setAttr(parts.name, "title", child ? null : job.name);
-  setText(parts.id, job.array_size ? `${shortId(job.id)} · ${count(job.array_size)} children` : child ? "" : shortId(job.id));
+  setText(parts.id, inside ? `${shortId(job.id)} · ${job.array_size ? `${count(inside)} children` : many(inside, "node")}` : child ? "" : shortId(job.id));
   parts.state.update(job.group, `Batch: ${job.state}`);
   setText(parts.why, why(job));
   setAttr(parts.why, "title", why(job) || null);

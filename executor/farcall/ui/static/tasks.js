@@ -1,10 +1,10 @@
-// The table of tasks: sorted, filtered, chosen from, with the children of arrays below them.
+// The table of tasks: sorted, filtered, chosen from, with children and nodes below their jobs.
 
 import { childrenOf } from "./children.js";
 import { h, setAttr, setText } from "./dom.js";
 import { fitsChild, fitsJob } from "./filters.js";
 import { isOver } from "./format.js";
-import { COLUMNS, makeRow, updateRow } from "./rows.js";
+import { COLUMNS, isNode, makeRow, partCount, updateRow } from "./rows.js";
 import { VirtualList } from "./virtual.js";
 
 export class TaskTable {
@@ -81,7 +81,7 @@ export class TaskTable {
       if (!this.expanded.has(job.id)) continue;
       for (const child of childrenOf(job.id).list) if (child && fitsChild(child)) items.push(child);
     }
-    this.expandable = this.jobs.filter((job) => job.array_size);
+    this.expandable = this.jobs.filter(partCount);
     this.element.classList.toggle("arrays", this.expandable.length > 0);
     setAttr(this.element, "aria-rowcount", items.length + 1);
     this.heads.forEach((head, n) => {
@@ -122,7 +122,7 @@ export class TaskTable {
   }
 
   _expand(job, open = !this.expanded.has(job.id)) {
-    if (!job.array_size || open === this.expanded.has(job.id)) return;
+    if (!partCount(job) || open === this.expanded.has(job.id)) return;
     if (open) this.expanded.add(job.id);
     else this.expanded.delete(job.id);
     this._lay();
@@ -135,7 +135,7 @@ export class TaskTable {
     const to = items.indexOf(job);
     const from = range ? items.findIndex((one) => one.id === this.last) : -1;
     const some = from < 0 ? [job] : items.slice(Math.min(from, to), Math.max(from, to) + 1);
-    for (const one of some) if (on) this.chosen.add(one.id);
+    for (const one of some.filter((each) => !isNode(each))) if (on) this.chosen.add(one.id);
       else this.chosen.delete(one.id);
     this.last = job.id;
     this.active = job.id;

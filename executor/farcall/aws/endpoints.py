@@ -1,0 +1,79 @@
+"""Endpoints where no AWS answers: which URL was asked, who names it, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+from urllib.parse import urlsplit
+
+from farcall.model.errors import SettingsError
+from farcall.model.settings import ENVIRONMENT_PREFIX, files, from_file
+
+_URL = re.compile(r"https?://[^\s/\"')>,;]+")
+_OWN = re.compile(r"\.(amazonaws\.(com(\.cn)?|eu)|api\.(aws|amazonwebservices\.(com\.cn|eu)))$")
+"""AWS's own names, of both protocols: botocore's partitions.json."""
+
+_VARIABLES = re.compile(rf"({ENVIRONMENT_PREFIX}|AWS_)ENDPOINT_URL(_[A-Z0-9_]+)?")
+
+
+def in_text(text: str) -> str:
+    """Return the first URL in a text, without its path and password; empty where there is none."""
+    found = _URL.search(text)
+    return re.sub("//[^@]*@", "//", found[0]) if found else ""
+
+
+def named(url: str) -> str:
+    """Return a URL without its path, and who names it."""
+    return f"{in_text(url)} ({_origin(url)})" if url else "the service's endpoint"
+
+
+def remedy(url: str) -> str:
+    """Say what to do where no AWS answers at a URL.
+
+    Args:
+        url: The URL; empty where it is not known.
+    """
+    if not url:
+        return "check the network, and the options region and endpoint_url"
+    if _is_aws(url):
+        return "check the network and its proxy, and the option region"
+    if _is_here(url):
+        return (
+            "check what serves there: where an embedded AWS has ended, `farcall local -- COMMAND` "
+            "starts another; or set another URL, or none for AWS's own"
+        )
+    return "check the network, and set another URL, or none for AWS's own"
+
+
+def _origin(url: str) -> str:
+    """Return what names an endpoint's URL."""
+    if _is_aws(url):
+        return "AWS's own in its region"
+    place = _place(url)
+    for name, value in os.environ.items():
+        if _VARIABLES.fullmatch(name) and _place(value) == place:
+            return f"from {name}"
+    with contextlib.suppress(SettingsError):
+        if _place(str(from_file().get("endpoint_url", ""))) == place:
+            return f"endpoint_url of {files()[0]}"
+    return "from an argument endpoint_url, or from the AWS configuration"
+
+
+def _place(url: str) -> tuple[str, str | None, int | None]:
+    with contextlib.suppress(ValueError):  # a port that is none
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port
+    return "", None, None
+
+
+def _is_aws(url: str) -> bool:
+    return _OWN.search(_place(url)[1] or "") is not None
+
+
+def _is_here(url: str) -> bool:
+    host = _place(url)[1] or ""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

@@ -1,0 +1,336 @@
+"""Node groups: containers of command jobs, and what makes a job of several nodes one. No I/O.
+
+What Batch would refuse is refused here, in words that name the group and the field.
+
+Sources:
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeProperties.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
+    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from farcall.backends.base import JobSpec
+from farcall.model.commands import BindMount, Device, EfsMount, Mount, Nodes, Ulimit
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+
+MOST_NODES, MOST_GROUPS = 1000, 5
+
+_PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
+_VARIABLE = re.compile(r"[^=\0]+")
+_RESERVED = "AWS_BATCH"
+"""Batch refuses variables that begin so,
+https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html"""
+
+_ULIMITS = (
+    *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc"),
+    *("rss", "rtprio", "rttime", "sigpending", "stack"),
+)
+"""https://docs.aws.amazon.com/batch/latest/APIReference/API_Ulimit.html"""
+
+_EXECUTION_ROLE = "batch_execution_role_name"
+
+_FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,40}")
+_ACCESS_POINT = re.compile(r"fsap-[0-9a-f]{8,40}")
+
+T = TypeVar("T")
+
+
+def check(job: JobSpec, *, is_fargate: bool) -> None:
+    """See that a job's groups are what Batch takes.
+
+    Raises:
+        SettingsError: They are not.
+    """
+    if len(job.groups) > MOST_GROUPS:
+        raise SettingsError(
+            f"there are {len(job.groups)} groups of nodes: Batch allows {MOST_GROUPS}; put those "
+            "that run the same together, or submit several jobs",
+            option="groups",
+        )
+    for place, group in enumerate(job.groups):
+        with naming(job, place):
+            _check_group(group, is_fargate=is_fargate)
+            _check_roles(group, job.settings)
+    if job.nodes > MOST_NODES:
+        raise SettingsError(
+            f"the job has {job.nodes} nodes: Batch allows {MOST_NODES}; ask for fewer",
+            option="nodes",
+        )
+    if job.is_multi_node and is_fargate:
+        why = (
+            f"{job.nodes} nodes"
+            if job.nodes > 1
+            else f"instance type {job.settings.instance_type}"
+        )
+        raise SettingsError(
+            f"the job asks for {why}, which Fargate does not have; take one node without "
+            "instance_type, or a queue of EC2 (platformCapabilities in job_definition_extra)",
+            option="nodes" if job.nodes > 1 else "instance_type",
+        )
+
+
+@contextlib.contextmanager
+def naming(job: JobSpec, place: int) -> Iterator[None]:
+    """Have errors name the group they are about, where a job has several or it has a name."""
+    try:
+        yield
+    except SettingsError as error:
+        label = job.groups[place].name or (f"groups[{place}]" if len(job.groups) > 1 else "")
+        if not label:
+            raise
+        raise SettingsError(f"{label}: {error}", option=error.option) from None
+
+
+def each(job: JobSpec) -> Iterator[Settings]:
+    """Yield the options with the resources of each group of a job's nodes.
+
+    Raises:
+        SettingsError: They are no such numbers.
+    """
+    if not job.groups:
+        yield job.settings
+    for place, group in enumerate(job.groups):
+        with naming(job, place):
+            wanted = resources(job.settings, group)
+        yield wanted
+
+
+def resources(settings: Settings, group: Nodes) -> Settings:
+    """Return the options with the vCPUs, memory and GPUs of a group.
+
+    Raises:
+        SettingsError: They are no such numbers.
+    """
+    given = {"vcpu": group.vcpu, "memory": group.memory, "num_gpus": group.num_gpus}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    for name, value in wanted.items():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            raise _wrong(name, value, "a number is allowed")
+        if value < 0 or (value == 0 and name != "num_gpus"):
+            raise _wrong(name, value, "more is asked for by every container")
+        if name == "num_gpus" and not _is_whole(value):
+            raise _wrong(name, value, "a whole number is allowed")
+    return settings.model_copy(update=wanted)
+
+
+def container(group: Nodes) -> dict[str, Any]:
+    """Write what a group's containers have that no SubmitJob overrides.
+
+    Args:
+        group: The group, which was checked.
+    """
+    names = [f"mount-{number}" for number in range(len(group.mounts))]
+    pairs = list(zip(names, group.mounts, strict=True))
+    shared_mib = None if group.shm_size is None else math.ceil(group.shm_size * 1024)
+    linux = {"devices": list(map(_device, group.devices)), "sharedMemorySize": shared_mib}
+    found = {
+        "image": group.image,
+        "volumes": [_volume(name, mount) for name, mount in pairs],
+        "mountPoints": [
+            {"sourceVolume": name, "containerPath": mount.path, "readOnly": mount.read_only}
+            for name, mount in pairs
+        ],
+        "linuxParameters": {key: value for key, value in linux.items() if value},
+        "ulimits": [
+            {"name": limit.name, "softLimit": limit.soft, "hardLimit": limit.hard}
+            for limit in group.ulimits
+        ],
+        "secrets": [
+            {"name": name, "valueFrom": group.secrets[name]} for name in sorted(group.secrets)
+        ],
+        "privileged": group.privileged,
+        "user": group.user,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def properties(job: JobSpec, containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Write nodeProperties.
+
+    Args:
+        job: The job.
+        containers: What each of its groups is run with; the task runner's where it has none.
+    """
+    type_ = job.settings.instance_type
+    ranges = [
+        {
+            "targetNodes": target,
+            "container": each,
+            **({"instanceTypes": [type_]} if type_ else {}),
+        }
+        for target, each in zip(_targets(job), containers, strict=True)
+    ]
+    return {"numNodes": job.nodes, "mainNode": 0, "nodeRangeProperties": ranges}
+
+
+def overrides(job: JobSpec, each: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Write nodeOverrides, of the container overrides of each group."""
+    return {
+        "nodePropertyOverrides": [
+            {"targetNodes": target, "containerOverrides": one}
+            for target, one in zip(_targets(job), each, strict=True)
+        ]
+    }
+
+
+def _targets(job: JobSpec) -> list[str]:
+    counts = [group.count for group in job.groups] or [job.nodes]
+    ends = list(accumulate(counts))
+    return [f"{end - count}:{end - 1}" for count, end in zip(counts, ends, strict=True)]
+
+
+def _check_group(group: Nodes, *, is_fargate: bool) -> None:
+    if not _is_whole(group.count) or group.count < 1:
+        raise _wrong("count", group.count, "a whole number from 1 on is allowed")
+    if not isinstance(group.image, str) or not group.image.strip():
+        allowed = "name an image, such as public.ecr.aws/docker/library/python:3.12"
+        raise _wrong("image", group.image, allowed)
+    if isinstance(group.command, str) or not all(isinstance(part, str) for part in group.command):
+        allowed = 'a list of texts is allowed, such as ["sh", "-c", "echo hi"]'
+        raise _wrong("command", group.command, allowed)
+    _check_variables("env", group.env)
+    _check_variables("secrets", group.secrets)
+    _check_each(_check_mount, group.mounts)
+    _check_each(_check_device, group.devices)
+    _check_each(_check_ulimit, group.ulimits)
+    paths = [mount.path for mount in group.mounts]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise _wrong("mounts", twice, "each path in the container is allowed once")
+    if group.shm_size is not None and not _is_above_0(group.shm_size):
+        raise _wrong("shm_size", group.shm_size, "a number of GiB above 0 is allowed")
+    if is_fargate:
+        _check_fargate(group)
+
+
+def _check_roles(group: Nodes, settings: Settings) -> None:
+    """Refuse what Batch gives to a role alone where the options name none."""
+    extra = settings.job_definition_extra.get("containerProperties", {})
+    points = [mount.access_point for mount in group.mounts if isinstance(mount, EfsMount)]
+    for option, found, role, name in (
+        ("mounts", "".join(points[:1]), "jobRoleArn", "batch_job_role_name"),
+        ("secrets", "".join(list(group.secrets)[:1]), "executionRoleArn", _EXECUTION_ROLE),
+    ):
+        if found and not (getattr(settings, name) or extra.get(role)):
+            raise SettingsError(
+                f"{option} has {found!r}, for which Batch asks for a role; set {name}",
+                option=option,
+            )
+
+
+def _check_each(check_one: Callable[[T], None], items: Iterable[T]) -> None:
+    for item in items:
+        check_one(item)
+
+
+def _check_fargate(group: Nodes) -> None:
+    """Refuse what only an instance has."""
+    folders = [mount.source for mount in group.mounts if isinstance(mount, BindMount)]
+    asked = {
+        "mounts": ", ".join(folders),
+        "devices": ", ".join(device.source for device in group.devices),
+        "shm_size": group.shm_size,
+        "ulimits": ", ".join(limit.name for limit in group.ulimits),
+        "privileged": group.privileged,
+    }
+    for option, found in asked.items():
+        if found:
+            raise SettingsError(
+                f"{option} is {found}, which Fargate does not have; leave it out, or run on EC2 "
+                "(platformCapabilities in job_definition_extra)",
+                option=option,
+            )
+
+
+def _check_device(device: Device) -> None:
+    if not device.source.startswith("/") or not (device.path or "/").startswith("/"):
+        raise _wrong("devices", device, "paths begin with /")
+    if not device.permissions or set(device.permissions) - set(_PERMISSIONS):
+        raise _wrong("devices", device.permissions, "letters of rwm are allowed as permissions")
+
+
+def _check_ulimit(limit: Ulimit) -> None:
+    if limit.name not in _ULIMITS:
+        raise _wrong("ulimits", limit.name, f"Batch has {', '.join(_ULIMITS)}")
+    if not (_is_whole(limit.soft) and _is_whole(limit.hard)):
+        raise _wrong("ulimits", limit, "two whole numbers are allowed")
+    if 0 <= limit.hard < limit.soft:
+        raise _wrong("ulimits", limit, "the soft limit is at most the hard one")
+
+
+def _check_variables(what: str, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise _wrong(what, name, "a variable's name is a text without =")
+        if name.startswith(_RESERVED):
+            raise _wrong(what, name, f"Batch keeps names that begin with {_RESERVED} for itself")
+        if not isinstance(value, str):
+            # Its value may be a secret.
+            raise SettingsError(
+                f"{what}[{name!r}] is a {type(value).__name__}: a text is allowed", option=what
+            )
+
+
+def _check_mount(mount: Mount) -> None:
+    if not mount.path.startswith("/"):
+        raise _wrong("mounts", mount.path, "a path in the container begins with /")
+    if isinstance(mount, EfsMount):
+        _check_efs(mount)
+    elif not mount.source.startswith("/"):
+        raise _wrong("mounts", mount.source, "a path on the instance begins with /")
+
+
+def _check_efs(mount: EfsMount) -> None:
+    if not _FILE_SYSTEM.fullmatch(mount.file_system):
+        raise _wrong("mounts", mount.file_system, "the ID of a file system of EFS is fs-...")
+    if mount.access_point and not _ACCESS_POINT.fullmatch(mount.access_point):
+        raise _wrong("mounts", mount.access_point, "the ID of an access point is fsap-...")
+    if mount.access_point and mount.root != "/":
+        raise _wrong("mounts", mount.root, "an access point has its own root; leave root out")
+    if not mount.root.startswith("/"):
+        raise _wrong("mounts", mount.root, "a folder of a file system begins with /")
+
+
+def _wrong(option: str, found: object, allowed: str) -> SettingsError:
+    return SettingsError(f"{option} is {found!r}: {allowed}", option=option)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_above_0(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _volume(name: str, mount: Mount) -> dict[str, Any]:
+    if isinstance(mount, BindMount):
+        return {"name": name, "host": {"sourcePath": mount.source}}
+    return {"name": name, "efsVolumeConfiguration": _efs(mount)}
+
+
+def _efs(mount: EfsMount) -> dict[str, Any]:
+    found: dict[str, Any] = {"fileSystemId": mount.file_system, "transitEncryption": "ENABLED"}
+    if mount.access_point:
+        found["authorizationConfig"] = {"accessPointId": mount.access_point, "iam": "ENABLED"}
+    else:
+        found["rootDirectory"] = mount.root
+    return found
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "hostPath": device.source,
+        "containerPath": device.path or device.source,
+        "permissions": [_PERMISSIONS[letter] for letter in "rwm" if letter in device.permissions],
+    }

@@ -1,0 +1,181 @@
+"""Placement limits: whether any compute environment of a queue could ever run a job. No I/O.
+
+Batch takes a job that fits nowhere, and lets it wait for ever. Here it is refused where that is
+certain: what an unmanaged environment, or an instance type that is not known here, could run is
+not known.
+
+Sources:
+    https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
+    https://aws.amazon.com/ec2/instance-types/
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+
+
+class Misfit(NamedTuple):
+    """Why a compute environment never runs a job.
+
+    Attributes:
+        option: The option that asks for what is not there.
+        reason: What the environment has.
+        remedy: What to do.
+    """
+
+    option: str
+    reason: str
+    remedy: str
+
+
+class _Most(NamedTuple):
+    """What an instance has at most; None is not known."""
+
+    vcpus: int | None
+    memory_gb: int | None
+    gpus: int | None
+
+
+_UNKNOWN = _Most(None, None, None)
+
+_FAMILY = re.compile(r"([a-z]+)(\d)[a-z0-9-]*")
+_LARGEST = {4: 16, 5: 24, 6: 48, 7: 48, 8: 96}
+"""The largest ``<n>xlarge`` of families c, m and r, by generation."""
+
+_XLARGE_VCPUS, _MORE_VCPUS = 4, 4
+"""Of ``xlarge``, with which the others grow; ``c4.8xlarge`` and its like have four more."""
+
+_XLARGE_GB = {"c": 8, "m": 16, "r": 32}
+_MORE_MEMORY = "c5n"
+
+_WITHOUT_GPUS = {"a", "c", "d", "h", "hpc", "i", "im", "is", "m", "r", "t", "u", "x", "z"}
+_MOST_GPUS = {"p2": 16, "p3": 8, "p4": 8, "p5": 8, "g3": 4, "g4": 8, "g5": 8, "g6": 8}
+
+_GENERAL = ("optimal", "default_x86_64", "default_arm64")
+"""Names for families c, m and r of several generations."""
+
+_LIKELY_MIB = 512
+
+
+def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: int = 1) -> None:
+    """Refuse what no compute environment of a queue could ever run.
+
+    Args:
+        environments: All of the queue, as Batch describes them; none where that is not known.
+        settings: The options; resources are those of a node.
+        nodes: Nodes of the job.
+
+    Raises:
+        SettingsError: None could.
+    """
+    told = []
+    for environment in environments:
+        found = misfit(environment, settings, nodes)
+        if found is None:
+            return
+        told.append((environment["computeEnvironmentName"], found))
+    if told:
+        option, _, remedy = told[0][1]
+        reasons = "; ".join(f"{name} {found.reason}" for name, found in told)
+        value = getattr(settings, option)
+        raise SettingsError(
+            f"{option} is {value if isinstance(value, str) else format(value, 'g')}, with which "
+            f"a job of queue {settings.batch_queue!r} would wait for ever: {reasons}; {remedy}, "
+            "or set batch_queue to another queue",
+            option=option,
+        )
+
+
+def doubt(environments: Sequence[Mapping[str, Any]], settings: Settings) -> str:
+    """Say it where memory looks like MiB, and nobody knows whether there is as much; else nothing.
+
+    Args:
+        environments: All of the queue; none where that is not known.
+        settings: The options.
+    """
+    endless = settings.model_copy(update={"memory": math.inf})
+    if environments and all(misfit(each, endless) for each in environments):
+        return ""
+    return f"memory is {settings.memory:g} GiB{hint(settings)}" if hint(settings) else ""
+
+
+def misfit(environment: Mapping[str, Any], settings: Settings, nodes: int = 1) -> Misfit | None:
+    """Say why a compute environment never runs a job; None where it may.
+
+    Args:
+        environment: As Batch describes it.
+        settings: The options; resources are those of a node.
+        nodes: Nodes of the job.
+    """
+    resources = environment.get("computeResources") or {}
+    if environment.get("type") == "UNMANAGED" or not resources:
+        return None
+    most = resources.get("maxvCpus")
+    if most is not None and most < settings.vcpu * nodes:
+        whole = f" on {nodes} nodes" if nodes > 1 else ""
+        remedy = f"raise maxvCpus, or set vcpu to less{' or nodes to fewer' if whole else ''}"
+        return Misfit("vcpu", f"has at most {most} vCPUs{whole}", remedy)
+    if str(resources.get("type", "")).startswith("FARGATE"):  # whose pairs are another matter
+        return None
+    types = [settings.instance_type] if settings.instance_type else resources.get("instanceTypes")
+    return _misfit_of(list(map(_most, types or ["unknown"])), settings)
+
+
+def _misfit_of(types: list[_Most], settings: Settings) -> Misfit | None:
+    wanted = {"vcpu": settings.vcpu, "memory": settings.memory, "num_gpus": settings.num_gpus}
+    each = dict(zip(wanted, zip(*types, strict=True), strict=True))
+    for option, amount in wanted.items():
+        known = [most for most in each[option] if most is not None]
+        if len(known) < len(types):
+            continue
+        largest = max(known)
+        if option == "num_gpus" and amount > largest:
+            reason = f"has instances with {f'at most {largest}' if largest else 'no'} GPUs"
+            return Misfit(option, reason, "set num_gpus to what they have")
+        if option == "vcpu" and amount > largest:
+            reason = f"has instances with at most {largest} vCPUs"
+            return Misfit(option, reason, "set vcpu to less")
+        if option == "memory" and amount >= largest:  # the system takes some of it
+            reason = f"has instances with less than {largest} GiB for jobs"
+            return Misfit(option, reason, f"set memory to less{hint(settings)}")
+    return None
+
+
+def hint(settings: Settings) -> str:
+    """Say what to write where memory looks like MiB; else nothing."""
+    if settings.memory < _LIKELY_MIB:
+        return ""
+    wanted = settings.memory / 1024
+    return f" (memory counts in GiB: {settings.memory:g} MiB is memory={wanted:g})"
+
+
+def _most(kind: str) -> _Most:
+    """Return what an instance of a type, a family or a group of families has at most."""
+    if kind in _GENERAL:
+        most = max(_LARGEST.values())
+        return _Most(most * _XLARGE_VCPUS, most * max(_XLARGE_GB.values()), 0)
+    family, _, size = kind.partition(".")
+    found = _FAMILY.fullmatch(family)
+    if found is None:
+        return _UNKNOWN
+    letters, generation = found[1], int(found[2])
+    gpus = 0 if letters in _WITHOUT_GPUS else _MOST_GPUS.get(f"{letters}{generation}")
+    xlarges = _xlarges(size, generation)
+    if letters not in _XLARGE_GB or generation not in _LARGEST or xlarges is None:
+        return _Most(None, None, gpus)
+    memory = None if family == _MORE_MEMORY else xlarges * _XLARGE_GB[letters]
+    return _Most(xlarges * _XLARGE_VCPUS + _MORE_VCPUS, memory, gpus)
+
+
+def _xlarges(size: str, generation: int) -> int | None:
+    """Return how many ``xlarge`` an instance is at most; None where that is not known."""
+    if not size or size.startswith("metal"):
+        return _LARGEST.get(generation)
+    found = re.fullmatch(r"(\d*)x?large|medium|small|micro|nano", size)
+    return int(found[1] or 1) if found else None

@@ -1,0 +1,67 @@
+"""Requests read back: what would submit a job again, made of its description. No I/O.
+
+Sources:
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from farcall.model.commands import ENV_RUN
+
+_OF_RUN = (
+    "containerInstanceArn",
+    "exitCode",
+    "logStreamName",
+    "networkInterfaces",
+    "reason",
+    "taskArn",
+)
+"""What a description tells of a container that nobody asked for."""
+
+_OF_DEFINITION = (
+    "nodeProperties",
+    "ecsProperties",
+    "eksProperties",
+    "parameters",
+    "platformCapabilities",
+    "retryStrategy",
+    "timeout",
+)
+_OF_JOB = ("jobName", "jobQueue", "shareIdentifier", "dependsOn", "propagateTags", "tags")
+
+
+def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the requests for a job like one that DescribeJobs tells of.
+
+    What the job's overrides changed is in the definition. What is empty is left out.
+
+    Args:
+        job: A member of DescribeJobs's ``jobs``.
+    """
+    definition = {name: copy.deepcopy(job[name]) for name in _OF_DEFINITION if job.get(name)}
+    definition["type"] = "multinode" if "nodeProperties" in definition else "container"
+    for each in definition.get("nodeProperties", {}).get("nodeRangeProperties", ()):
+        each["container"] = _asked_for(each.get("container", {}))
+    if job.get("container") and "ecsProperties" not in definition:
+        definition["containerProperties"] = _asked_for(job["container"])
+    submission = {name: copy.deepcopy(job[name]) for name in _OF_JOB if job.get(name)}
+    if job.get("schedulingPriority"):
+        submission["schedulingPriorityOverride"] = job["schedulingPriority"]
+    return {"RegisterJobDefinition": definition, "SubmitJob": submission}
+
+
+def _asked_for(container: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {
+        name: copy.deepcopy(value)
+        for name, value in container.items()
+        if name not in _OF_RUN and value not in ([], {}, None)
+    }
+    variables = kept.pop("environment", [])
+    asked = [each for each in variables if each["name"] != ENV_RUN]
+    return {**kept, "environment": asked} if asked else kept

@@ -1,0 +1,216 @@
+"""``farcall launch``: a command in an image as a job, on one node or several."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import click
+
+from farcall.cli import exit_codes, node_output
+from farcall.cli.options import given, job_options
+from farcall.cli.plan import plan_command, show_plan
+from farcall.cli.printing import give_up_stdout, say
+from farcall.cli.run import tell_states
+from farcall.client.command_job import CommandJob, group_nodes, name_of
+from farcall.client.executor import BatchExecutor
+from farcall.engine.session import Session, session_for
+from farcall.engine.watch import is_unseen
+from farcall.engine.workspaces import plan_along
+from farcall.model.interrupts import left_by
+from farcall.model.settings import Settings
+from farcall.model.start_script import HERE
+
+_COMMAND = "farcall.launch.command"
+_EXAMPLE = "farcall launch IMAGE -- COMMAND"
+
+
+class _Launch(click.Command):
+    """What stands behind ``--`` is the command's, and nothing of it is an option of farcall's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Set the command aside, and read the rest."""
+        mark = args.index("--") if "--" in args else len(args)
+        ctx.meta[_COMMAND] = args[mark + 1 :]
+        try:
+            return super().parse_args(ctx, args[:mark])
+        except click.UsageError as error:
+            if mark < len(args) or len(args) < 2:
+                raise
+            told = f"{error.format_message()} The command stands behind --: {_EXAMPLE}"
+            raise click.UsageError(told, ctx) from None
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return what the help shows behind the command's name."""
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+@click.command("launch", cls=_Launch)
+@click.argument("image")
+@click.option("--nodes", metavar="N", help="On so many nodes, which start together.")
+@job_options
+@click.option(
+    "-e",
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A variable of the command; without a value the one of that name here.",
+)
+@click.option("--workspace", metavar="DIR", help="A folder that the command starts in.")
+@click.option(
+    "--workspace-dir",
+    metavar="FOLDER",
+    help="Where it is unpacked; by default the image's working directory.",
+)
+@click.option("--name", metavar="NAME", help="To recognise the job by; by default the image's.")
+@click.option("--detach", is_flag=True, help="Print the job's ID once it is submitted, and leave.")
+@click.option("--plan", "is_plan", is_flag=True, help="Show what would be sent, and send nothing.")
+@click.option("--offline", is_flag=True, help="With --plan: ask AWS for nothing.")
+@click.pass_context
+def launch(
+    ctx: click.Context,
+    /,
+    image: str,
+    assignments: tuple[str, ...],
+    variables: tuple[str, ...],
+    workspace: str | None,
+    workspace_dir: str | None,
+    name: str | None,
+    *,
+    detach: bool,
+    is_plan: bool,
+    offline: bool,
+    **short: str | None,
+) -> None:
+    """Run a command in an image as a job, on one node or several.
+
+    \b
+    farcall launch alpine:3 -- echo hello
+    farcall launch --nodes 4 --vcpu 8 IMAGE -- sh -c 'echo $AWS_BATCH_JOB_NODE_INDEX'
+    farcall launch -o num_gpus=8 -o instance_type=p4d.24xlarge -e NCCL_DEBUG=INFO IMAGE
+    farcall launch --workspace . python:3 -- python train.py
+
+    Without COMMAND the image's own is run. Nothing of farcall's has to be in the image, and no
+    bucket is used but for a workspace. Equal launches share one job definition. The first node is
+    the main node: as it ends the job does, and the others are stopped.
+
+    A workspace is stored in the bucket once, but for what its .dockerignore names. Each container
+    fetches it with the job role, by python3, curl or wget, one of which the image needs.
+
+    What the nodes write goes to stdout, with the node's number before each line where there are
+    several. --plan prints RegisterJobDefinition and SubmitJob as JSON, as `farcall plan` does.
+
+    Ctrl-C ends the job. Exits with the exit code of the main node's command; where it has none,
+    with one of farcall's own.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    if detach and is_plan:
+        raise click.UsageError("--detach and --plan exclude each other")
+    if offline and not is_plan:
+        raise click.UsageError("--offline is for --plan: a job is submitted to AWS")
+    call: dict[str, Any] = {
+        "command": ctx.meta[_COMMAND],
+        "env": environment(variables, os.environ),
+        "workspace": workspace,
+        "workspace_dir": _container_folder(workspace, workspace_dir),
+    }
+    executor = _executor(image, name, given(assignments, short))
+    if is_plan:
+        show_plan(asyncio.run(_plan(executor.settings, image, call, name, offline=offline)))
+    elif detach:
+        asyncio.run(_leave(executor.command(image, **call, name=name)))
+    else:
+        try:
+            sys.exit(asyncio.run(_run(executor, image, {**call, "name": name})))
+        except BrokenPipeError:  # `| head` has what it wanted, and the job was ended
+            give_up_stdout()
+            sys.exit(exit_codes.FAILED)
+
+
+def _container_folder(workspace: str | None, folder: str | None) -> str:
+    if folder and not workspace:
+        raise click.UsageError("--workspace-dir is for --workspace: name a folder of this machine")
+    return folder or HERE
+
+
+async def _plan(
+    settings: Settings, image: str, call: dict[str, Any], name: str | None, *, offline: bool
+) -> dict[str, Any]:
+    workspace, folder = call.pop("workspace"), call.pop("workspace_dir")
+    nodes = group_nodes(None, {"image": image, **call}, settings.nodes)
+    if workspace:
+        nodes = await plan_along(settings, nodes, workspace, folder)
+    return await plan_command(settings, nodes, name, offline=offline)
+
+
+def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:
+    """Read variables such as ``A=1``, and ``A`` for the value that it has here.
+
+    Raises:
+        click.UsageError: One has no name, or there is none of that name here.
+    """
+    found = {}
+    for given_text in variables:
+        name, equals, value = given_text.partition("=")
+        if not name:
+            raise click.UsageError(f"-e {given_text!r} names no variable; write NAME=VALUE")
+        if not equals and name not in here:
+            raise click.UsageError(
+                f"-e {name}: there is no such variable here; write {name}=VALUE, or set it before"
+            )
+        found[name] = value if equals else here[name]
+    return found
+
+
+def _executor(image: str, name: str | None, options: dict[str, Any]) -> BatchExecutor:
+    """Return an executor with the options; jobs of no workflow are listed under their name."""
+    settings = Settings()
+    workflow = settings.workflow or name or name_of(group_nodes(None, {"image": image}, 1))
+    return BatchExecutor(settings, **{"workflow": workflow, **options})
+
+
+async def _leave(submitted: Any) -> None:
+    job = await submitted
+    say(job.id)
+    say(f"farcall logs -f {job.id} follows it", err=True)
+
+
+async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int:
+    """Submit a job, print what it writes, and return the exit code to end with."""
+    session = await session_for(executor.settings)
+    async with _in_block(session):
+        job = await executor.command(image, **call)
+        async with _ended_when_left(session, job):
+            telling = asyncio.ensure_future(tell_states(job))
+            try:
+                await node_output.follow(session, job.id, count=executor.settings.nodes)
+            finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+            return await node_output.exit_code(job)
+
+
+@contextlib.asynccontextmanager
+async def _in_block(session: Session) -> AsyncIterator[None]:
+    """Keep a session open until what happens in it has come to its end."""
+    session.enter_block()
+    try:
+        yield
+    finally:
+        await session.leave_block()
+
+
+@contextlib.asynccontextmanager
+async def _ended_when_left(session: Session, job: CommandJob) -> AsyncIterator[None]:
+    """End a job that is left while it goes on, as by Ctrl-C."""
+    try:
+        yield
+    except BaseException as error:
+        if not job.done() and not is_unseen(error):
+            reason = left_by(error)
+            await session.terminations.leave([job.id], 1, reason)
+        raise

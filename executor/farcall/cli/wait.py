@@ -1,0 +1,113 @@
+"""``farcall wait``: until jobs have ended, each told as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+import click
+
+from farcall.cli import exit_codes, references, tables
+from farcall.cli.common import opened, seconds
+from farcall.cli.list import recognized
+from farcall.cli.printing import say
+from farcall.engine.session import Session
+from farcall.model.errors import UnknownError
+from farcall.model.jobs import JobStatus
+from farcall.model.wording import named
+from farcall.operations.catalog import Catalog
+
+_LOOK_S = (0.5, 5.0)
+"""The shortest and the longest time between two looks: after an end, and after a long time."""
+
+
+@click.command("wait")
+@click.argument("arguments", nargs=-1, metavar="[JOB...]")
+@click.option("--any", "is_any", is_flag=True, help="Only until the first of them has ended.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=seconds,
+    metavar="TIME",
+    help="Wait no longer: 10m, 1h30m, or seconds. The jobs go on.",
+)
+def wait_for_jobs(arguments: tuple[str, ...], timeout_s: float | None, *, is_any: bool) -> None:
+    """Wait until jobs have ended, and tell how each did.
+
+    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
+    newest of all. An array is waited for with all its children. Ctrl-C leaves the jobs running.
+
+    Exits with 0 if all have succeeded, with 1 if one failed or was cancelled, with 3 if one is
+    unknown, and with 124 if the time is over.
+    """
+    sys.exit(asyncio.run(_within(arguments, timeout_s, is_any=is_any)))
+
+
+async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: bool) -> int:
+    settings, session = await opened()
+    job_ids, missing = await references.job_ids(settings, session, arguments)
+    for text in missing.values():
+        say(text, err=True)
+    waiting = _Waiting(session, job_ids, exit_codes.UNKNOWN if missing else 0)
+    await waiting.look()  # however short the time is
+    try:
+        if not waiting.is_over(is_any=is_any):
+            await asyncio.wait_for(waiting.until_ended(is_any=is_any), timeout_s)
+    except asyncio.TimeoutError:
+        say(f"{named(waiting.left)} had not ended when the time was over; they go on", err=True)
+        return exit_codes.TIMED_OUT
+    return waiting.code
+
+
+class _Waiting:
+    """Looks at some jobs, a request for a hundred, until they have ended.
+
+    Args:
+        session: The event loop's session.
+        job_ids: The jobs.
+        code: What to exit with if all of them succeed.
+
+    Attributes:
+        left: Those that have not ended.
+        code: What to exit with, as things are.
+    """
+
+    def __init__(self, session: Session, job_ids: Sequence[str], code: int) -> None:
+        self._session = session
+        self._count = len(job_ids)
+        self.left = list(job_ids)
+        self.code = code
+
+    async def until_ended(self, *, is_any: bool) -> None:
+        """Wait until all have ended, or the first of them."""
+        pause_s = _LOOK_S[0]
+        while not self.is_over(is_any=is_any):
+            await asyncio.sleep(pause_s)
+            before = len(self.left)
+            await self.look()
+            has_news = len(self.left) < before
+            pause_s = _LOOK_S[0] if has_news else min(pause_s * 1.5, _LOOK_S[1])
+
+    def is_over(self, *, is_any: bool) -> bool:
+        """Tell whether all have ended, or the first of them."""
+        return not self.left or (is_any and len(self.left) < self._count)
+
+    async def look(self) -> None:
+        """Tell of those that have ended meanwhile."""
+        known = await Catalog(self._session.backend).describe(self.left)
+        for job_id in list(self.left):
+            try:
+                entry = recognized(known, job_id, self._session)
+            except UnknownError as error:
+                say(str(error), err=True)
+                self._note_end(job_id, exit_codes.UNKNOWN)
+                continue
+            if entry.detail.status.is_final:
+                tables.show_lines([entry])
+                is_well = entry.detail.status is JobStatus.SUCCEEDED
+                self._note_end(job_id, 0 if is_well else exit_codes.FAILED)
+
+    def _note_end(self, job_id: str, code: int) -> None:
+        self.left.remove(job_id)
+        self.code = max(self.code, code)

@@ -1,0 +1,71 @@
+"""Arguments of a call, bound to the function's signature, and refused in words."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+from farcall.model.settings import Settings
+
+_LONGEST = 200
+
+
+def bind(
+    name: str,
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    own: Collection[str] = (),
+) -> None:
+    """Let a wrong call fail here, and not after minutes in a queue.
+
+    Args:
+        name: Name of the function.
+        signature: Its signature.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        own: Names of arguments that are farcall's own: for the calls of a map.
+
+    Raises:
+        TypeError: They don't fit; the text names the function, its signature and the nearest name.
+    """
+    __tracebackhide__ = True
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        problem = str(error)
+    else:
+        return
+    unknown = [key for key in kwargs if key not in signature.parameters]
+    if unknown and "unexpected keyword" in problem:
+        problem = _unknown(unknown[0], [*signature.parameters, *own])
+    if own and problem.startswith("missing"):
+        problem += " (map gives a call one item of each iterable, starmap the elements of an item)"
+    whole = f"{name}{signature.replace(return_annotation=signature.empty)}"
+    if len(whole) > _LONGEST:
+        whole = f"{whole[:_LONGEST]}..."
+    raise TypeError(f"{name}: {problem}; the function is {whole}")
+
+
+def refuse_none(name: str) -> NoReturn:
+    """Refuse a map of nothing.
+
+    Raises:
+        TypeError: Always; it says how a function is mapped.
+    """
+    __tracebackhide__ = True
+    raise TypeError(
+        f"map of {name} needs at least one iterable of arguments, such as {name}.map(range(10))"
+    )
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    problem = f"it takes no argument {key!r}"
+    close = difflib.get_close_matches(key, known, 1)
+    if close:
+        return f"{problem} (did you mean {close[0]!r}?)"
+    if key in Settings.model_fields:
+        return f"{problem} (an option of the job is given by with_options({key}=...))"
+    return problem

@@ -1,0 +1,130 @@
+"""Coroutine that is not awaited yet, and says so to whoever takes it for its value."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from farcall.client.frames import frames_hidden
+from farcall.model.errors import TaskNotPicklableError
+
+R = TypeVar("R")
+
+_OWN = __name__.partition(".")[0]
+_seen: dict[Any, Any] = {}
+"""Where `warnings` notes what was said, so that a loop's thousand calls are told of once."""
+
+
+class Awaitable(Coroutine[Any, Any, R]):
+    """What `asyncio` takes for a coroutine: ``asyncio.run``, tasks, ``gather``, ``wait_for``.
+
+    Its work begins with the await. Until then it says by its ``repr``, and by the error of
+    whatever else is tried with it, what to write; where it is thrown away it warns, as Python's
+    own coroutines do.
+
+    Args:
+        function: Name of the function.
+        what: What it is, such as ``call of simulate``.
+        instead: What to write.
+    """
+
+    def __init__(self, function: str, what: str, instead: str) -> None:
+        self.__name__ = self.__qualname__ = function  # which asyncio shows in a task
+        self._what = what
+        self._instead = instead
+        self._is_used = False
+        self._was_told = False
+        self._work: Coroutine[Any, Any, R] | None = None
+        frame: Any = sys._getframe(1)
+        while frame.f_back is not None and _is_own(frame):
+            frame = frame.f_back
+        self._made_at = frame.f_code.co_filename, frame.f_lineno
+
+    @abstractmethod
+    def _coroutine(self) -> Coroutine[Any, Any, R]:
+        """Return the coroutine that does the work, which is awaited at once."""
+
+    def __repr__(self) -> str:
+        if self._is_used:
+            return f"<{self._what}>"
+        return f"<{self._what}, not awaited: {self._instead}>"
+
+    def __await__(self) -> Generator[Any, None, R]:
+        with frames_hidden():
+            self._is_used = True
+            return (yield from self._coroutine().__await__())
+
+    def send(self, value: Any) -> Any:
+        """Go on, as a coroutine does."""
+        with frames_hidden():
+            return self._at_work().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where it waits, as in a coroutine."""
+        with frames_hidden():
+            return self._at_work().throw(*error)
+
+    def close(self) -> None:
+        """End it, as a coroutine is ended."""
+        self._is_used = True
+        if self._work is not None:
+            self._work.close()
+
+    def _at_work(self) -> Coroutine[Any, Any, R]:
+        if self._work is None:
+            self._is_used = True
+            self._work = self._coroutine()
+        return self._work
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn_explicit) -> None:
+        if not self.__dict__.get("_is_used", True) and not self._was_told:
+            text = f"{self._what} was never awaited, so it did not run: {self._instead}"
+            _warn(text, RuntimeWarning, *self._made_at, registry=_seen)
+
+    if not TYPE_CHECKING:  # to checkers all of these stay the errors that they are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            self._was_told = self._was_told or not name.startswith("_")  # which tools look for
+            raise AttributeError(
+                f"{self._what} has no {name!r}, it is not awaited yet: {self._instead}"
+            )
+
+        def __iter__(self) -> NoReturn:
+            self._was_told = True
+            raise TypeError(f"{self._what} is not iterable: {self._instead}")
+
+        def __reduce__(self) -> NoReturn:
+            self._was_told = True
+            raise TaskNotPicklableError(
+                f"{self._what} is not awaited, and has no value yet: {self._instead}"
+            )
+
+
+class Unawaited(Awaitable[R]):
+    """A call, or a submission, for one await.
+
+    Args:
+        function: Name of the function.
+        what: What it is.
+        instead: What to write.
+        begin: Makes the coroutine that does the work.
+    """
+
+    def __init__(
+        self, function: str, what: str, instead: str, begin: Callable[[], Coroutine[Any, Any, R]]
+    ) -> None:
+        super().__init__(function, what, instead)
+        self._make: Callable[[], Coroutine[Any, Any, R]] | None = begin
+
+    def _coroutine(self) -> Coroutine[Any, Any, R]:
+        make, self._make = self._make, None  # its arguments are not held any longer than needed
+        if make is None:
+            raise RuntimeError(f"{self._what} was awaited before: keep its value, or call again")
+        return make()
+
+
+def _is_own(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OWN

@@ -1,0 +1,323 @@
+"""Event loop in a thread, for code that is not async: calls that wait, and iterators that wait.
+
+All of a process share one loop, in one daemon thread, so whatever is open for an account is open
+once, and requests of many threads come together. The thread starts with the first call. It ends
+when nobody holds it any more, or with the process, which never waits for it long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Generic, TypeVar
+
+from farcall.model.errors import FarcallError
+
+_CLOSING_S = 5.0
+"""For so long whoever closes waits for what is under way, such as the end of a submission."""
+
+_LAST_S = 1.0
+"""The same at the end of the process, where nobody did."""
+
+_MOST_HELD = 1000
+"""Items that are read ahead of whoever iterates."""
+
+T = TypeVar("T")
+
+
+class _ClosedError(FarcallError):
+    """The loop was closed while somebody waited for it."""
+
+
+class LoopThread:
+    """One user's hold on the event loop that this process's waiting calls share.
+
+    It may be used from any thread; but nothing waits for the loop on its own. A fork's child has a
+    loop of its own.
+    """
+
+    def __init__(self) -> None:
+        self._held: _Loop | None = None
+        self._ended: _Loop | None = None
+        self._waited_for: set[concurrent.futures.Future[Any]] = set()
+
+    def tell(self, function: Callable[[], object]) -> None:
+        """Have a function called on the loop, and wait for nothing.
+
+        What is told in a burst reaches the loop together, and in its order. A function must not
+        raise: those behind it would wait for the next burst.
+
+        Raises:
+            FarcallError: The loop was closed meanwhile.
+        """
+        if not self._hold().tell(function):
+            raise _ClosedError("it was closed while this call began")
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there is a loop that this holds."""
+        return self._held is not None
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether it is asked on the loop's own thread, where nothing may wait for the loop."""
+        held = self._held
+        return held is not None and held.is_own_thread
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, and wait for what it returns.
+
+        Ctrl-C, which Python raises in the main thread, leaves the wait at once, and the coroutine
+        is cancelled.
+
+        Raises:
+            RuntimeError: It was called on the loop's own thread, where it would wait for itself.
+            FarcallError: The loop was closed meanwhile, by `close` or with the process.
+        """
+        return self._run(self._hold(), coroutine)
+
+    def stream(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """Iterate over what an async iterator yields; a thousand items are read ahead.
+
+        The iteration ends when the hold or the loop is closed.
+
+        Raises:
+            RuntimeError: It was iterated on the loop's own thread.
+        """
+        loop = self._hold()
+        ahead = _ReadAhead(items)
+        try:
+            while taken := self._run(loop, ahead.more()):
+                yield from taken
+        except _ClosedError:
+            return
+        finally:
+            loop.tell(ahead.stop)
+
+    def close(self) -> None:
+        """Let go of the loop, and of all that is waited for by this hold.
+
+        The loop ends where nobody else holds it. A later call takes it again.
+        """
+        with _lock:
+            held, self._held = self._held, None
+            waited_for = list(self._waited_for)
+            is_last = held is not None and held.let_go() and held.pid == os.getpid()
+            if held is not None and is_last:
+                held.end()  # before somebody else takes it
+                self._ended = held
+        if held is not None and not is_last:
+            for future in waited_for:
+                future.cancel()
+        elif self._ended is not None:  # it may be another thread that has let go just now
+            self._ended.join(_CLOSING_S)
+
+    def _run(self, loop: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:
+        with _lock:
+            if self._held is not loop:
+                coroutine.close()
+                raise _ClosedError("it was closed while this call began")
+            future = loop.start(coroutine)
+            self._waited_for.add(future)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise _ClosedError("it was closed while this call waited") from None
+        finally:
+            future.cancel()  # where the wait was left; else it does nothing
+            with _lock:
+                self._waited_for.discard(future)
+
+    def _hold(self) -> _Loop:
+        with _lock:
+            if self._held is None or self._held.is_over:
+                self._held = _shared_loop()
+                self._held.holders += 1
+            return self._held
+
+
+class _Loop:
+    """An event loop and its thread.
+
+    Attributes:
+        pid: The process that it is of.
+        holders: Number of those who hold it.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.holders = 0
+        self._is_closing = False
+        # What is told before the end is done before it; garbage collection may tell in between.
+        self._lock = threading.RLock()
+        self._told: deque[Callable[[], object]] = deque()
+        self._is_awake = False
+        self._loop = asyncio.new_event_loop()
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=self._live, name="farcall-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it runs nothing more: it was closed, or is the parent process's."""
+        return self._is_closing or self.pid != os.getpid()
+
+    def let_go(self) -> bool:
+        """Count a holder out; tell whether it was the last one."""
+        self.holders -= 1
+        return not self.holders
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether it is asked on its own thread."""
+        return threading.current_thread() is self._thread
+
+    def tell(self, function: Callable[[], object]) -> bool:
+        """Have a function called on the loop, and wait for nothing; tell whether it will be."""
+        with self._lock:
+            if self.is_over:
+                return False
+            self._told.append(function)
+            if not self._is_awake:  # to wake the loop costs more than all the rest
+                self._is_awake = True
+                self._loop.call_soon_threadsafe(self._listen)
+            return True
+
+    def _listen(self) -> None:
+        self._is_awake = False
+        while self._told:
+            self._told.popleft()()
+
+    def close(self, patience_s: float) -> None:
+        """Cancel what runs, and wait for so long until it has ended."""
+        self.end()
+        self.join(patience_s)
+
+    def end(self) -> None:
+        """Cancel what runs, and wait for nothing."""
+        with self._lock:
+            if not self._is_closing:
+                self._is_closing = True
+                self._loop.call_soon_threadsafe(self._end.set)
+
+    def join(self, patience_s: float) -> None:
+        """Wait for so long until all has ended."""
+        if not self.is_own_thread:
+            self._thread.join(patience_s)
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Have a coroutine run; the future is cancelled with the loop.
+
+        Raises:
+            RuntimeError: It was called on the loop's own thread.
+            FarcallError: The loop was closed.
+        """
+        with self._lock:
+            refused = self._refused()
+            if refused is None:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise refused
+
+    def _refused(self) -> Exception | None:
+        """Return why no call may begin now."""
+        if self.is_own_thread:
+            return RuntimeError(
+                "a call that waits was made on farcall's own event loop, where it would wait for "
+                "itself; await the async one there"
+            )
+        return _ClosedError("it was closed while this call began") if self.is_over else None
+
+    def _live(self) -> None:
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._until_closed())
+
+    async def _until_closed(self) -> None:
+        await self._end.wait()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+
+class _ReadAhead(Generic[T]):
+    """What an async iterator has yielded, until somebody takes it; all on the loop's thread."""
+
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items = items
+        self._held: list[T] = []
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def more(self) -> list[T]:
+        """Return what there is as soon as there is something; nothing at the end."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._read())
+            self._task.add_done_callback(lambda _: self._news.set())
+        while not (self._held or self._task.done()):
+            self._news.clear()
+            await self._news.wait()
+        taken, self._held = self._held, []
+        self._room.set()
+        if not taken:
+            await self._task  # which may have failed
+        return taken
+
+    def stop(self) -> None:
+        """Read no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _read(self) -> None:
+        try:
+            async for item in self._items:
+                self._held.append(item)
+                self._news.set()
+                while len(self._held) >= _MOST_HELD:
+                    self._room.clear()
+                    await self._room.wait()
+        finally:
+            close = getattr(self._items, "aclose", None)
+            if close is not None:
+                await close()
+
+
+_lock = threading.RLock()
+_shared: _Loop | None = None
+_left: list[_Loop] = []
+"""Loops of parent processes: their ends would close what these still use."""
+
+
+def _shared_loop() -> _Loop:
+    global _shared
+    if _shared is None or _shared.is_over:
+        _shared = _Loop()
+    return _shared
+
+
+def _forget_parent() -> None:
+    """Leave the parent's loop alone in a forked child, where its thread is not."""
+    global _lock, _shared
+    _lock = threading.RLock()
+    if _shared is not None:
+        _left.append(_shared)
+        _shared = None
+
+
+def close_shared() -> None:
+    """End the loop whoever holds it; a later call has another."""
+    if _shared is not None:
+        _shared.close(_LAST_S)
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_forget_parent)
+atexit.register(close_shared)

@@ -1,0 +1,263 @@
+"""Pool: the standard library's ``concurrent.futures.Executor`` on AWS Batch."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+
+from farcall.client.blocking_calls import BlockingCalls, TaskWork, only
+from farcall.client.executor import BatchExecutor
+from farcall.client.frames import frames_hidden
+from farcall.client.future import BatchFuture
+from farcall.client.pool_map import Chunks, MapValues, Source, SweepWork, all_of
+from farcall.client.task import Task
+from farcall.model.errors import SettingsError, TaskNotPicklableError
+from farcall.model.interrupts import left_by
+from farcall.model.option_signatures import shows_options
+from farcall.model.settings import Settings
+from farcall.model.wording import counted
+from farcall.payload.pickling import Call
+from farcall.payload.results import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from farcall.model.settings import Options
+
+_log = logging.getLogger("farcall")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MANY = 10_000
+"""Calls that somebody makes at a time who has to know a number, and there is no limit."""
+
+
+_NAMES_ELSEWHERE = {
+    "apply": "submit(function, ...).result()",
+    "apply_async": "submit(function, ...)",
+    "imap": "map(function, xs)",
+    "imap_unordered": "concurrent.futures.as_completed of what submit gives",
+    "starmap": "map(function, xs, ys)",
+    "close": "shutdown(), or a block: with BatchPoolExecutor(...) as pool:",
+    "join": "shutdown(), or a block: with BatchPoolExecutor(...) as pool:",
+    "terminate": "shutdown(cancel_futures=True)",
+    "task": "submit, which takes any function; what decorates is BatchExecutor.task",
+}
+"""What those look for who know `multiprocessing.Pool`, or the `BatchExecutor`."""
+
+
+class BatchPoolExecutor(concurrent.futures.Executor):
+    """Runs functions as AWS Batch jobs, for code without ``async``.
+
+    It is a `concurrent.futures.Executor`: it stands where a ``ThreadPoolExecutor`` or a
+    ``ProcessPoolExecutor`` does, also beside a running event loop, as in a notebook. ::
+
+        with BatchPoolExecutor(vcpu=2, memory=3.75) as pool:
+            future = pool.submit(simulate, 3, steps=10)
+            print(future.result(), future.job_id)
+            ys = list(pool.map(simulate, range(10_000)))
+
+    Nothing is opened before the first call, and what goes wrong then comes by its future. Calls
+    that are submitted within a moment (``linger_s``) become one array job. Leaving the block
+    waits for all calls, as it does with the standard pools; leaving it by Ctrl-C ends their jobs.
+    The end of the interpreter waits, too.
+
+    It may be used from several threads, but not in a fork's child.
+
+    Args:
+        max_workers: The most calls that are on Batch at a time; others wait here. None for no
+            limit.
+        settings: Options made before; see `BatchExecutor`.
+        **options: See `farcall.Settings`.
+
+    Attributes:
+        executor: The `BatchExecutor` behind it.
+
+    Raises:
+        SettingsError: A value is wrong, or an option is unknown.
+    """
+
+    @shows_options
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        settings: Settings | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        if max_workers is not None and (
+            isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
+        ):
+            raise SettingsError(
+                f"max_workers is {max_workers!r}; max_workers must be greater than 0, a whole "
+                "number, or None for no limit",
+                option="max_workers",
+            )
+        self.executor = BatchExecutor(settings, **options)
+        self._limit = max_workers
+        self._max_workers = max_workers or _MANY  # dask looks at it
+        self._calls = BlockingCalls(max_workers)
+        # A pool that nobody refers to ends, as soon as its calls have.
+        weakref.finalize(self, self._calls.shut).atexit = False
+
+    def __repr__(self) -> str:
+        state = counted(self._calls.unfinished, "unfinished call")
+        if self._calls.is_shut:
+            state += ", shut down"
+        return f"<BatchPoolExecutor: {state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TaskNotPicklableError(
+            "a BatchPoolExecutor cannot travel: it holds open connections; make one where it is "
+            "used"
+        )
+
+    if not TYPE_CHECKING:  # to checkers these stay the errors that they are
+
+        async def __aenter__(self) -> NoReturn:
+            raise TypeError(
+                "a BatchPoolExecutor is entered by `with`; in an async def use `async with "
+                "farcall.BatchExecutor(...) as executor:`"
+            )
+
+        async def __aexit__(self, *_: object) -> None:
+            """Be there for `async with`, which looks for it before it enters."""
+
+        def __getattr__(self, name: str) -> NoReturn:
+            here = _NAMES_ELSEWHERE.get(name)
+            hint = f": use {here}" if here else ""
+            raise AttributeError(f"a BatchPoolExecutor has no {name!r}{hint}", name=name, obj=self)
+
+    def submit(
+        self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> BatchFuture[R]:
+        """Submit a call of a function, or of a `Task`, and return its future at once.
+
+        The arguments are pickled a moment later: leave them as they are until the call runs.
+
+        Raises:
+            TypeError: The arguments don't fit the function.
+            TaskNotPicklableError: It is a generator function, or no function at all.
+            RuntimeError: The pool was shut down, the interpreter ends, or it is another process's.
+        """
+        with frames_hidden():
+            task = self._task(function)
+            task._bind(args, kwargs)
+            work = TaskWork(self.executor, task.function, [(args, kwargs)], only)
+            return self._calls.start(work)
+
+    def map(
+        self,
+        function: Callable[..., R],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[R]:
+        """Call a function, or a `Task`, with each item, and iterate over the values in order.
+
+        The iterables are read, and the calls submitted, before this returns; they run also where
+        nobody iterates. The error of a call is raised in the place of its value. Leaving the
+        iterator early, or closing it, ends the calls that are left.
+
+        Args:
+            function: The function.
+            *iterables: Arguments, as for the built-in ``map``; the shortest ends them.
+            timeout: Seconds from now in which the last value is to be there.
+            chunksize: Calls in one job, which run one after the other in one process; see
+                `Task.map`.
+            buffersize: The most chunks that are submitted and whose values were not taken: the
+                iterables are read on as values are taken. None for all.
+
+        Raises:
+            TypeError: The arguments don't fit the function, or ``buffersize`` is no integer.
+            ValueError: ``chunksize`` or ``buffersize`` is below 1.
+            RuntimeError: As by `submit`.
+        """
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
+            raise SettingsError(
+                f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
+                option="chunksize",
+            )
+        task = self._task(function)
+        calls = zip(*iterables, strict=False)
+        source: Source
+        if buffersize is None and self._limit is None:
+            source = self._start_sweep(task, list(calls), chunksize)
+        else:
+            source = Chunks(partial(self._start_chunk, task), calls, chunksize, buffersize)
+        return MapValues(source, ends_at)
+
+    def _task(self, function: Callable[P, R]) -> Task[P, R]:
+        if isinstance(function, Task):
+            function = function.function  # whose executor is asked decides the options
+        return Task(function, self.executor)
+
+    def _start_sweep(
+        self, task: Task[..., Any], calls: list[tuple[Any, ...]], chunksize: int
+    ) -> Source:
+        """Start calls that may all be submitted at once."""
+        if not calls:
+            return Chunks(partial(self._start_chunk, task), iter(()), chunksize, None)
+        columns = zip(*calls, strict=True)
+        work = SweepWork(task.map(*columns, chunksize=chunksize), len(calls))
+        self._calls.start(work).add_done_callback(work.wake)
+        return work
+
+    def _start_chunk(
+        self, task: Task[..., Any], chunk: Sequence[tuple[Any, ...]]
+    ) -> BatchFuture[list[Result]]:
+        calls: list[Call] = [(args, {}) for args in chunk]
+        task._bind(*calls[0])
+        return self._calls.start(TaskWork(self.executor, task.function, calls, all_of))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; those that are unfinished go on.
+
+        Args:
+            wait: Wait until all calls have ended, and all is closed.
+            cancel_futures: Cancel the calls that Batch has not accepted yet; a map of which it has
+                accepted an array goes on whole.
+
+        Raises:
+            RuntimeError: It would wait on farcall's own event loop, where the calls run.
+        """
+        if self._calls.is_of_parent:
+            return  # there is nothing of it in a fork's child
+        self._calls.shut()
+        if cancel_futures:
+            self._calls.cancel_pending()
+        if wait:
+            self._calls.wait()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        stack: TracebackType | None,
+    ) -> None:
+        try:
+            self._calls.shut()
+            unfinished = self._calls.unfinished
+            if isinstance(error, KeyboardInterrupt):
+                self._calls.leave(error)
+            elif error is not None and unfinished:
+                text = "%s; waiting for %s, Ctrl-C ends their jobs"
+                _log.warning(text, left_by(error), counted(unfinished, "unfinished call"))
+            self.shutdown()
+        except KeyboardInterrupt as interrupt:
+            self._calls.leave(interrupt)
+            raise

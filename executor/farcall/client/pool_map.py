@@ -1,0 +1,227 @@
+"""Map of a pool: an iterator over the values of many calls, in the order of the arguments.
+
+Where all calls may be submitted at once they are one sweep: one future, and a slot for each
+result. Where only some may be unfinished at a time, each chunk of them has a future.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import TimeoutError  # noqa: A004 - another class on Python 3.10
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar
+
+from farcall.client.blocking_calls import Work
+from farcall.client.frames import frames_hidden
+from farcall.client.future import BatchFuture
+from farcall.client.sweep import Sweep
+from farcall.model.errors import FarcallError
+from farcall.payload.results import Result
+
+_log = logging.getLogger("farcall")
+
+R = TypeVar("R")
+
+
+class Source(Protocol):
+    """Where results come from."""
+
+    def take(self, timeout: float | None) -> Sequence[Result]:
+        """Wait for the next results, for so many seconds, and return them; none at the end.
+
+        Raises:
+            concurrent.futures.TimeoutError: They are not there by then.
+            Exception: What keeps this and all others from coming.
+        """
+
+    def cancel(self) -> None:
+        """End the calls whose results were not taken."""
+
+
+class MapValues(Iterator[R], Generic[R]):
+    """The values of a map, in the order of its arguments.
+
+    The error of a call is raised in the place of its value, and the next value follows. Leaving
+    it early ends the calls that are left, as soon as nobody refers to it; so do `close` and the
+    end of the time. What was never iterated over goes on.
+
+    Args:
+        source: Gives the results.
+        ends_at: When the wait for all of them ends, by the clock of `time.monotonic`.
+    """
+
+    def __init__(self, source: Source, ends_at: float | None) -> None:
+        self._source: Source | None = source
+        self._ends_at = ends_at
+        self._ready: deque[Result] = deque()
+        self._is_begun = False
+
+    def __next__(self) -> R:
+        __tracebackhide__ = True
+        with frames_hidden():
+            result = self._take()
+            del self  # which the traceback of an error would hold, and so the calls that are left
+            try:
+                return result.unwrap()  # type: ignore[no-any-return]
+            finally:
+                del result
+
+    def close(self) -> None:
+        """End the calls whose values were not taken, if any value was asked for."""
+        source, self._source = self._source, None
+        self._ready.clear()
+        if source is not None and self._is_begun:
+            source.cancel()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _take(self) -> Result:
+        self._is_begun = True
+        if not self._ready:
+            if self._source is None:
+                raise StopIteration
+            try:
+                self._ready.extend(self._source.take(self._left_s()))
+            except BaseException:
+                self.close()
+                raise
+            if not self._ready:
+                self._source = None
+                raise StopIteration
+        return self._ready.popleft()
+
+    def _left_s(self) -> float | None:
+        return None if self._ends_at is None else self._ends_at - time.monotonic()
+
+
+class SweepWork(Work):
+    """A sweep whose results are taken in the order of its calls, by one thread.
+
+    Args:
+        sweep: The sweep.
+        size: How many calls it has.
+    """
+
+    __slots__ = ("_arrived", "_awaited", "_left", "_outcomes", "_results", "_sweep")
+
+    def __init__(self, sweep: Sweep[Any], size: int) -> None:
+        super().__init__()
+        self._sweep = sweep
+        self._outcomes = sweep.outcomes()
+        self._results: list[Result | None] = [None] * size
+        self._left = size
+        self._awaited = 0
+        self._arrived = threading.Condition()
+
+    @property
+    def unfinished(self) -> int:
+        """How many calls have no result yet."""
+        return 0 if self.is_settled else self._left
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The sweep's arrays."""
+        return self._sweep.job_ids
+
+    async def run(self) -> Result:
+        """Submit the calls, and take in what comes of them."""
+        try:
+            async for index, result in self._outcomes:
+                self._note(index, result)
+                del result  # it is the taker's
+        except FarcallError as error:
+            if self.future.cancelled():
+                self.may_run = True
+                _log.warning("jobs of a map that was left may still run: %s", error)
+            raise
+        return Result()
+
+    def take(self, timeout: float | None) -> Sequence[Result]:
+        """Wait for the next results; see `Source`."""
+        if self._awaited == len(self._results):
+            return ()
+        if not self._is_ready():
+            self.future.check_wait()
+        with self._arrived:
+            if not self._arrived.wait_for(self._is_ready, timeout):
+                raise TimeoutError
+        taken = []
+        for number in range(self._awaited, len(self._results)):
+            result = self._results[number]
+            if result is None:
+                break
+            taken.append(result)
+            self._results[number] = None
+        self._awaited += len(taken)
+        if not taken:
+            self.future.result()  # which failed, or was cancelled
+        return taken
+
+    def cancel(self) -> None:
+        """End the calls that have not ended."""
+        self.future.cancel()
+
+    def _is_ready(self) -> bool:
+        return self._results[self._awaited] is not None or self.future.done()
+
+    def _note(self, index: int, result: Result) -> None:
+        with self._arrived:
+            self._results[index] = result
+            self._left -= 1
+            if index == self._awaited:
+                self._arrived.notify()
+
+    def wake(self, _future: object) -> None:
+        """Have the taker look at the future, which is done."""
+        with self._arrived:
+            self._arrived.notify()
+
+
+class Chunks:
+    """Chunks of calls that are submitted as long as so many are not taken.
+
+    Args:
+        start: Submits a chunk; the future's result is the results of its calls.
+        calls: The arguments of each.
+        chunksize: How many are in one chunk.
+        most: How many chunks are submitted that were not taken; None for all.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[list[tuple[Any, ...]]], BatchFuture[list[Result]]],
+        calls: Iterator[tuple[Any, ...]],
+        chunksize: int,
+        most: int | None,
+    ) -> None:
+        self._start = start
+        self._chunks = iter(lambda: list(islice(calls, chunksize)), [])
+        self._futures = deque(map(start, islice(self._chunks, most)))
+        self._most = most
+
+    def take(self, timeout: float | None) -> Sequence[Result]:
+        """Wait for the next results; see `Source`."""
+        if not self._futures:
+            return ()
+        if self._most is not None:
+            self._futures.extend(map(self._start, islice(self._chunks, 1)))
+        future = self._futures.popleft()
+        try:
+            return future.result(timeout)
+        finally:
+            future.cancel()  # where it was not waited for
+
+    def cancel(self) -> None:
+        """End the calls whose results were not taken."""
+        for future in self._futures:
+            future.cancel()
+
+
+def all_of(results: list[Result]) -> Result:
+    """Return the results of a chunk as one."""
+    return Result(results)

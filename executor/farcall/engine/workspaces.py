@@ -1,0 +1,166 @@
+"""Workspaces of command jobs: stored before a job is submitted, and fetched by its command."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from farcall.engine.session import Session
+from farcall.model.commands import Nodes
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+from farcall.model.start_script import HERE, Fetched, s3_url, wrap
+from farcall.payload.archive import Archive, Source, pack
+from farcall.storage import workspaces
+
+
+async def take_along(
+    session: Session,
+    settings: Settings,
+    groups: Sequence[Nodes],
+    workspace: str | os.PathLike[str],
+    folder: str = HERE,
+) -> tuple[Nodes, ...]:
+    """Have nodes run their commands in a folder of this machine, stored unless it is there.
+
+    Args:
+        session: With which the job is submitted.
+        settings: The options.
+        groups: What the nodes run.
+        workspace: The folder.
+        folder: Where it is unpacked; ``.`` for the image's working directory.
+
+    Raises:
+        SettingsError: Something of it cannot be read or is too large, a group has no command, or
+            the options name no role or no bucket that is there.
+        NoRoomError: There is no room for the archive.
+        ServiceError: S3 refused or could not be reached.
+    """
+    archive, fetched = await _packed(settings, groups, workspace, folder)
+    try:
+        return _in_workspace(groups, await store(session, fetched, archive))
+    finally:
+        archive.close()
+
+
+async def plan_along(
+    settings: Settings,
+    groups: Sequence[Nodes],
+    workspace: str | os.PathLike[str],
+    folder: str = HERE,
+) -> tuple[Nodes, ...]:
+    """Return what nodes would run in a folder of this machine; nothing is stored.
+
+    Raises:
+        SettingsError: As of `take_along`.
+        NoRoomError: There is no room for the archive.
+    """
+    archive, fetched = await _packed(settings, groups, workspace, folder)
+    archive.close()
+    return _in_workspace(groups, fetched)
+
+
+async def _packed(
+    settings: Settings,
+    groups: Sequence[Nodes],
+    workspace: str | os.PathLike[str],
+    folder: str,
+) -> tuple[Archive, Fetched]:
+    for place, group in enumerate(groups):
+        if not group.command:
+            raise SettingsError(
+                f"{group.name or f'groups[{place}]'}: there is no command, and an image's own "
+                "cannot be run in a workspace; name one",
+                option="command",
+            )
+    archive = await asyncio.to_thread(pack, [Source(Path(workspace))], settings.cache_dir)
+    try:
+        return archive, planned(settings, archive, folder)
+    except BaseException:
+        archive.close()
+        raise
+
+
+def _in_workspace(groups: Sequence[Nodes], fetched: Fetched) -> tuple[Nodes, ...]:
+    return tuple(
+        dataclasses.replace(group, command=wrap(group.command, fetched)) for group in groups
+    )
+
+
+def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched:
+    """Return what a command fetches, as far as the options tell. Nobody is asked for anything.
+
+    Args:
+        settings: The options.
+        archive: The workspace.
+        folder: Where it is unpacked; ``.`` for the image's working directory.
+
+    Raises:
+        SettingsError: There is no bucket, the job would have no role, or the folder is none of a
+            container.
+    """
+    if not settings.s3_bucket_name:
+        raise SettingsError(
+            "a workspace goes by way of the bucket, and s3_bucket_name is empty; set it, or "
+            "submit without a workspace",
+            option="s3_bucket_name",
+        )
+    if not settings.batch_job_role_name:
+        raise SettingsError(
+            "a workspace in the bucket is fetched with the job role, and batch_job_role_name is "
+            "empty; set it to a role that may read the bucket",
+            option="batch_job_role_name",
+        )
+    if folder != HERE and not folder.startswith("/"):
+        raise SettingsError(
+            f"the folder of a workspace in the container is {folder!r}; an absolute path is "
+            "allowed, or none for the image's working directory",
+            option="workspace",
+        )
+    return Fetched(
+        region=settings.region,
+        endpoint=settings.endpoint_url or s3_url(settings.region),
+        bucket=settings.s3_bucket_name,
+        key=workspaces.key_of(settings.prefix, archive.sha256),
+        sha256=archive.sha256,
+        folder=folder,
+    )
+
+
+async def store(session: Session, fetched: Fetched, archive: Archive) -> Fetched:
+    """Store a workspace, unless it is there.
+
+    Returns:
+        What the command fetches, with region and URL as they are by now known to be.
+
+    Raises:
+        SettingsError: There is no such bucket.
+        ServiceError: S3 refused or could not be reached.
+    """
+    await workspaces.put_once(session.stores.of(fetched.bucket), fetched.key, archive)
+    return located(session, fetched)
+
+
+async def stored(session: Session, fetched: Fetched) -> Fetched:
+    """See that a workspace is there; return what the command fetches, likewise.
+
+    Raises:
+        SettingsError: It is not there, or there is no such bucket.
+        ServiceError: S3 refused or could not be reached.
+    """
+    if await session.stores.of(fetched.bucket).stored(fetched.key) is None:
+        raise SettingsError(
+            f"the workspace s3://{fetched.bucket}/{fetched.key} is not there; submit from where "
+            "its folder is, after another dry run if there was one",
+            option="workspace",
+        )
+    return located(session, fetched)
+
+
+def located(session: Session, fetched: Fetched) -> Fetched:
+    """Return what a command fetches, with region and URL as the session knows them."""
+    region = session.aws.bucket_region(fetched.bucket)
+    return fetched._replace(region=region, endpoint=session.aws.s3_endpoint or s3_url(region))

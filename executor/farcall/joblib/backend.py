@@ -1,0 +1,223 @@
+"""Backend of joblib: the batches of a ``Parallel`` call become calls of a `BatchPoolExecutor`."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from joblib.parallel import (
+    BatchedCalls,
+    FallbackToBackend,
+    ParallelBackendBase,
+    SequentialBackend,
+    ThreadingBackend,
+)
+
+from farcall.client.pool import BatchPoolExecutor
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+
+_ALL_JOBS = 10_000
+"""What ``n_jobs=-1`` counts as: Batch has no number of workers, and an array no more children."""
+
+_MOST_CALLS = 100_000
+"""Calls that joblib is told can run at a time: it reckons with no number above a million."""
+
+_JOBLIBS_OWN = {"context", "max_nbytes", "mmap_mode", "temp_folder", "verbose"}
+"""What `joblib.Parallel` tells every backend, for those that start processes on this machine."""
+
+_Done = Callable[[Any], object]
+_Part = tuple["Future[list[Any]]", slice]
+
+
+class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
+    """Runs the calls of `joblib.Parallel` as AWS Batch jobs.
+
+    ``n_jobs`` is the number of jobs that are on Batch at a time. Where it is not given, and where
+    it is negative, there is no limit; ``n_jobs=1`` runs everything here, as with every backend.
+    The first call that fails, a timeout and Ctrl-C end all jobs of the ``Parallel`` call. So does
+    dropping the generator that ``return_as="generator"`` gives.
+
+    A ``Parallel`` call inside a job runs there, in as many threads as the job has vCPUs.
+
+    Arguments travel with each job. What many calls share, such as the data of a cross-validation,
+    is stored and loaded as many times.
+
+    Args:
+        nesting_level: In how many backends this one is; joblib's affair.
+        inner_max_num_threads: As of joblib, which refuses it for this backend.
+        chunksize: Calls in one job, which run one after the other in one process. Small calls are
+            cheaper together: a job costs the start of a container.
+        **options: See `farcall.Settings`.
+
+    Raises:
+        SettingsError: A value is wrong, or an option is unknown.
+    """
+
+    default_n_jobs = -1  # joblib's own is 1: where no number is given all would run here
+    supports_retrieve_callback = True
+
+    def __init__(
+        self,
+        nesting_level: int | None = None,
+        inner_max_num_threads: int | None = None,
+        *,
+        chunksize: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(nesting_level, inner_max_num_threads, chunksize=chunksize, **options)
+        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
+            raise SettingsError(
+                f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
+                option="chunksize",
+            )
+        self._chunksize = chunksize
+        self._settings = Settings(**options)
+        if self._settings.nodes > 1:
+            raise SettingsError(
+                f"nodes is {self._settings.nodes}; with joblib only 1 is allowed: a call has one "
+                "value, and would have one of each node",
+                option="nodes",
+            )
+        self._pool: BatchPoolExecutor | None = None
+        self._callbacks = _callback_thread()
+        self._lock = threading.Lock()
+        self._chunk: list[tuple[BatchedCalls, _Done]] = []
+        self._unfinished: set[Future[list[Any]]] = set()
+        self._is_aborted = False
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return how many calls can be on Batch at a time; scikit-learn splits its work by it.
+
+        Raises:
+            ValueError: ``n_jobs`` is 0.
+        """
+        if n_jobs == 0:
+            raise ValueError("n_jobs is 0; a number of jobs is allowed, or -1 for no limit")
+        if n_jobs == 1:
+            return 1
+        return min(self._chunksize * (_limit(n_jobs) or _ALL_JOBS), _MOST_CALLS)
+
+    def configure(
+        self,
+        n_jobs: int = 1,
+        parallel: object = None,
+        prefer: str | None = None,
+        require: str | None = None,
+        **told: Any,
+    ) -> int:
+        """Get ready for a ``Parallel`` call, and return how many calls can be on Batch at a time.
+
+        Raises:
+            SettingsError: An option that `joblib.Parallel` was given is wrong or unknown.
+            FallbackToBackend: The call gets a backend of its own: it has options of its own, or
+                another call is under way, such as one whose generator is being read.
+        """
+        options = {name: value for name, value in told.items() if name not in _JOBLIBS_OWN}
+        options = {**self.backend_kwargs, **options}
+        if options != self.backend_kwargs or self._pool is not None:
+            raise FallbackToBackend(AWSBatchBackend(self.nesting_level, **options))
+        count = self.effective_n_jobs(n_jobs)
+        if count > 1:
+            self._pool = BatchPoolExecutor(_limit(n_jobs), settings=self._settings)
+            self._callbacks = _callback_thread()
+        return count
+
+    def start_call(self) -> None:
+        """Take batches, also after a call that was aborted."""
+        self._is_aborted = False
+
+    def submit(self, func: BatchedCalls, callback: _Done) -> None:
+        """Have a batch run, and `callback` called with what `retrieve_result_callback` takes."""
+        with self._lock:
+            self._chunk.append((func, callback))
+            if sum(len(batch) for batch, _ in self._chunk) >= self._chunksize:
+                self._send()
+
+    @contextmanager
+    def retrieval_context(self) -> Iterator[None]:
+        """Have the last calls run, which are too few for a chunk."""
+        with self._lock:
+            self._send()
+        yield
+
+    def retrieve_result_callback(self, out: _Part) -> list[Any]:
+        """Return a batch's values, or raise what came of it."""
+        future, part = out
+        return future.result()[part]
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """End all jobs, and take no more batches of this call."""
+        with self._lock:
+            self._is_aborted = True
+            self._chunk.clear()
+            unfinished = list(self._unfinished)
+        for future in unfinished:
+            future.cancel()
+
+    def terminate(self) -> None:
+        """Wait until the jobs have ended, which are cancelled by now where they had not."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._callbacks.shutdown(wait=False)
+            self._pool = None
+
+    def get_nested_backend(self) -> tuple[ParallelBackendBase, int | None]:
+        """Return joblib's own backend for inside the job: the image has no farcall."""
+        level = (self.nesting_level or 0) + 1
+        if self._settings.vcpu < 2:
+            return SequentialBackend(nesting_level=level), None
+        return ThreadingBackend(nesting_level=level), int(self._settings.vcpu)
+
+    def _send(self) -> None:
+        """Submit what is there as one call."""
+        batches, self._chunk = self._chunk, []
+        if not batches or self._is_aborted or self._pool is None:
+            return
+        items = [item for batch, _ in batches for item in batch.items]
+        name = getattr(items[0][0], "__name__", "task")
+        calls = BatchedCalls(items, self.get_nested_backend())
+        future = self._pool.submit(_caller(name), calls)
+        self._unfinished.add(future)
+        future.add_done_callback(functools.partial(self._note_end, batches))
+
+    def _note_end(
+        self, batches: list[tuple[BatchedCalls, _Done]], future: Future[list[Any]]
+    ) -> None:
+        self._unfinished.discard(future)
+        with suppress(RuntimeError):  # the Parallel call is over, and nobody asks any more
+            self._callbacks.submit(self._hand_over, batches, future)
+
+    def _hand_over(
+        self, batches: list[tuple[BatchedCalls, _Done]], future: Future[list[Any]]
+    ) -> None:
+        """Tell joblib of each batch, upon which it submits others."""
+        start = 0
+        for batch, done in batches:
+            done((future, slice(start, start := start + len(batch))))
+        with self._lock:
+            self._send()
+
+
+def _limit(n_jobs: int | None) -> int | None:
+    return None if n_jobs is None or n_jobs < 0 else n_jobs
+
+
+def _callback_thread() -> ThreadPoolExecutor:
+    """Return where joblib is told of ends, and not on the event loop.
+
+    It takes a lock for that, which is held while the user's generator is asked for calls.
+    """
+    return ThreadPoolExecutor(1, "farcall-joblib")
+
+
+@functools.lru_cache
+def _caller(name: str) -> Callable[[BatchedCalls], list[Any]]:
+    """Return what calls a batch; jobs are named after it."""
+    caller = functools.partial(BatchedCalls.__call__)
+    caller.__name__ = name  # type: ignore[attr-defined]
+    return caller

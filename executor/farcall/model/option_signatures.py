@@ -1,0 +1,86 @@
+"""Signatures with options: each option is in them, by group, for completion and help.
+
+Type checkers read `Options`; notebooks, ``help`` and Python's prompt read what is made here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from farcall.model.settings import Options, Settings
+from farcall.model.settings_help import describe
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+GROUPS = {
+    "What a task gets": (
+        *("vcpu", "memory", "num_gpus", "time_limit", "container_image_uri", "nodes"),
+        "instance_type",
+    ),
+    "Failures and waiting": (
+        *("retry_attempts", "retry_on", "stuck_timeout_s", "poll_freq", "linger_s"),
+    ),
+    "Where things are": (
+        *("backend", "batch_queue", "s3_bucket_name", "prefix", "batch_job_role_name"),
+        *("batch_execution_role_name", "batch_job_log_group_name", "batch_job_definition_name"),
+        *("endpoint_url", "cache_dir"),
+    ),
+    "Who you are": ("profile", "region", "credentials"),
+    "How jobs are found and paid for": (
+        *("workflow", "tags", "priority", "share_identifier", "page_url", "keep_artifacts"),
+        "job_definition_extra",
+    ),
+}
+"""The options by what they are about, the most used first."""
+
+
+def shows_options(function: F) -> F:
+    """Put each option into a function's signature, in the place of ``**options``.
+
+    A constructor's docstring becomes the list of them, with what each is in a sentence.
+    """
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    taken = {each.name for each in own}
+    options = [each for each in _parameters() if each.name not in taken]
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*own, *options]
+    )
+    if function.__name__ == "__init__":
+        function.__doc__ = _listed()
+    return function
+
+
+@functools.cache
+def _parameters() -> list[inspect.Parameter]:
+    types = typing.get_type_hints(Options)
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=_default(name), annotation=types[name]
+        )
+        for names in GROUPS.values()
+        for name in names
+    ]
+
+
+def _default(option: str) -> Any:
+    field = Settings.model_fields[option]
+    return ... if field.default_factory else field.default
+
+
+@functools.cache
+def _listed() -> str:
+    texts = {each.name: _first_sentence(each.text) for each in describe()}
+    lines = ["Take options, by name; help(farcall.Settings) tells all of each."]
+    for group, names in GROUPS.items():
+        lines += ["", f"{group}:", *(f"    {name}: {texts[name]}" for name in names)]
+    return "\n".join(lines)
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]

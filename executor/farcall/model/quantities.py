@@ -1,0 +1,72 @@
+"""Sizes and times as people write them: ``512MiB``, ``4GB``, ``90s``, ``1h30m``. No I/O.
+
+A unit says exactly what it says: GB is 10^9 bytes, and GiB is 2^30. What some programs read as the
+one and some as the other, such as ``4G``, is refused, and so are ``1:30`` and ``5 months``.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BYTES: dict[str, int] = {
+    f"{prefix}{middle}B": base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for middle, base in (("", 1000), ("i", 1024))
+} | {"kB": 1000, "B": 1}
+_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+_NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
+_SIZE = re.compile(rf"({_NUMBER}) ?([A-Za-z]+)")
+_SPAN = re.compile(" ?".join(rf"(?:({_NUMBER}) ?{unit})?" for unit in _SECONDS))
+_IN_LOWER_CASE = {unit.lower(): unit for unit in _BYTES}
+
+
+def size_bytes(text: str) -> float:
+    """Read a size with its unit.
+
+    Args:
+        text: A number and kB, MB, GB or TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024), or
+            B; in lower case, too.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        ValueError: It is none, or no unit says what is meant.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = found[2] if found else ""
+    known = _IN_LOWER_CASE.get(unit, unit)
+    if found and known in _BYTES:
+        return float(found[1]) * _BYTES[known]
+    if found and unit[0].upper() in "KMGT" and unit.lower()[1:] in ("", "i", "b", "ib"):
+        prefix = unit[0].upper()
+        raise ValueError(
+            f"the unit {unit} is not exact: write {found[1]}{prefix}iB ({_power(prefix, 1024)} "
+            f"bytes each) or {found[1]}{prefix}B ({_power(prefix, 1000)} bytes each)"
+        )
+    raise ValueError("a size has a unit, such as 512MiB, 4GiB (2^30 bytes) or 4GB (10^9 bytes)")
+
+
+def span_s(text: str) -> float:
+    """Read a span of time with its units, the largest one first.
+
+    Args:
+        text: Numbers of w, d, h, m (minutes) and s, each at most once, such as ``1h30m``.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = _SPAN.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise ValueError("a time has units, such as 90s, 30m, 1h30m, 2d or 1w (m is minutes)")
+    numbers = zip(found.groups(), _SECONDS.values(), strict=True)
+    return sum(float(number) * unit for number, unit in numbers if number)
+
+
+def _power(prefix: str, base: int) -> str:
+    power = "KMGT".index(prefix) + 1
+    return f"10^{3 * power}" if base == 1000 else f"2^{10 * power}"

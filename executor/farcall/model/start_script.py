@@ -1,0 +1,169 @@
+"""Start script: what a container runs to fetch its workspace before its command. No I/O.
+
+The image need not hold anything of farcall's: a shell with the usual tools (``od``, ``tr``,
+``sed``, ``cut``, ``date``, ``mktemp``, ``sha256sum``: coreutils or busybox), one of ``python3``,
+``curl`` and ``wget`` to fetch with, and ``python3`` or ``tar`` with ``gzip`` to unpack with.
+
+The container asks with the credentials of its job role, as AWS's SDKs do: the endpoint that ECS
+gives it, or keys in its environment. A presigned URL in the job's command would be a secret that
+everybody reads who may describe the job, and would end before a job begins that waits for long:
+with a role's credentials after some hours, with a user's after 7 days. So the container signs
+one itself, good for some minutes and for this one object. The shell does it, with ``sha256sum``:
+``wget`` cannot sign, and not every ``curl`` in use can, so that there is one way for all three.
+What comes is unpacked only where it has the hash that the command names.
+
+The script is the same for all workspaces; what differs are its arguments, so that a job's command
+says what it fetches. It has no dollar sign twice in a row and no name of TorchX's macros, which
+TorchX would replace in it.
+
+Sources:
+    https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
+    https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-iam-roles.html
+    https://docs.aws.amazon.com/sdkref/latest/guide/feature-container-credentials.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+TOOLS_MISSING = 80
+"""Exit code of a container that has none of the programs it needs to fetch its workspace."""
+
+NO_CREDENTIALS = 81
+"""Exit code of a container that has no credentials."""
+
+NOT_FETCHED = 82
+"""Exit code of a container that could not fetch its workspace."""
+
+TAMPERED = 83
+"""Exit code of a container whose workspace is not the one that was uploaded: nothing was run."""
+
+NOT_UNPACKED = 84
+"""Exit code of a container that could not write its workspace, or not go to its folder."""
+
+# Arguments: region, URL of S3, bucket/key, SHA-256, folder (. for where it starts), command.
+#
+#   d  ends with a sentence                    g  gets a URL, with a header if there is one
+#   x  hash of what comes in                   e  a field of the credentials
+#   p  bytes of hexadecimal digits, each       s  HMAC of a text, with a key in hexadecimal
+#      exclusive-or a number
+#
+# In the HMAC the key is filled up with zeros to 64 bytes, two hexadecimal digits each.
+SCRIPT = r"""d(){ echo "farcall: workspace: $2">&2;exit $1;}
+h(){ command -v $1 >/dev/null;}
+for t in od tr sed cut date mktemp sha256sum;do h $t||d 80 "the image has no $t";done
+if h python3;then g(){ python3 -c 'import sys,shutil
+from urllib.request import *
+_,u,*k=sys.argv
+try:
+ r=urlopen(Request(u,headers=dict(x.split(": ")for x in k)),timeout=60)
+ shutil.copyfileobj(r,sys.stdout.buffer)
+ if r.length:raise OSError("ended early")
+except OSError as e:sys.exit(e)' "$@";}
+elif h curl;then g(){ curl -sSf ${2:+-H "$2"} "$1";}
+elif h wget;then g(){ wget -qO- ${2:+--header "$2"} "$1";}
+else d 80 "the image has none of python3, curl and wget";fi
+h python3||h tar||d 80 "the image has neither python3 nor tar";
+R=$1 U=${AWS_ENDPOINT_URL_S3:-${AWS_ENDPOINT_URL:-$2}} O=$3 S=$4 W=$5;shift 5;U=${U%/}
+K=$AWS_ACCESS_KEY_ID X=$AWS_SECRET_ACCESS_KEY T=$AWS_SESSION_TOKEN
+if [ ! "$K" ];then C=$AWS_CONTAINER_CREDENTIALS_RELATIVE_URI
+C=${C:+http://169.254.170.2$C};C=${C:-$AWS_CONTAINER_CREDENTIALS_FULL_URI}
+[ "$C" ]||d 81 "the job has no role, hence no credentials"
+A=$AWS_CONTAINER_AUTHORIZATION_TOKEN F=$AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE
+[ ! "$F" ]||read -r A<"$F"||[ "$A" ]
+C=$(unset http_proxy HTTP_PROXY all_proxy ALL_PROXY;g "$C" ${A:+"Authorization: $A"})||d 81 "the job role gave no credentials"
+e(){ echo "$C"|tr -d '\n'|sed 's/.*"'$1'" *: *"\([^"]*\)".*/\1/';}
+K=$(e AccessKeyId) X=$(e SecretAccessKey) T=$(e Token);fi
+x(){ sha256sum|cut -c1-64;}
+p(){ k=$1 o=;while [ $k ];do n=${k#??};v=$((0x${k%$n}^$2));o=$o\\$((v/64))$((v/8%8))$((v%8));k=$n;done;printf "$o";}
+s(){ k=$(printf %-128s $1|tr ' ' 0);i=$( (p $k 54;printf %s "$2")|x);(p $k 92;p $i 0)|x;}
+f=$(mktemp)||f=$PWD/.farcall-workspace;n=1
+T=$(echo "$T"|sed 's,/,%2F,g;s,+,%2B,g;s,=,%3D,g');H=${U#*://};H=${H%%/*};Q=/${U#*://};Q=${Q#"/$H"}/$O
+until D=$(date -u +%Y%m%dT%H%M%SZ);d8=${D%T*}
+q="X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=$K%2F$d8%2F$R%2Fs3%2Faws4_request&X-Amz-Date=$D&X-Amz-Expires=900${T:+&X-Amz-Security-Token=$T}&X-Amz-SignedHeaders=host"
+c=$(printf 'GET\n%s\n%s\nhost:%s\n\nhost\nUNSIGNED-PAYLOAD' "$Q" "$q" $H|x)
+k=$(printf %s "AWS4$X"|od -An -v -tx1|tr -d ' \n')
+for m in $d8 $R s3 aws4_request;do k=$(s $k $m);done
+g "$U/$O?$q&X-Amz-Signature=$(s $k "AWS4-HMAC-SHA256
+$D
+$d8/$R/s3/aws4_request
+$c")">"$f"
+do [ $n -lt 16 ]||d 82 "s3://$O cannot be fetched: is it there, and may the job role read it?";sleep $n;n=$((n*2));done
+[ "$(x<"$f")" = $S ]||d 83 "s3://$O is not what was uploaded, and nothing was run"
+[ -d "$W" ]||mkdir -p "$W";cd "$W"||d 84 "no way into $W"
+if h tar&&h gzip;then tar -xzpf "$f";else python3 -c 'import sys,tarfile
+t=tarfile.open(sys.argv[1]);t.extraction_filter=lambda m,_:m;t.extractall()' "$f";fi||d 84 "cannot be unpacked in $(pwd)"
+rm "$f";exec "$@"
+"""  # noqa: E501
+
+HERE = "."
+"""Folder of a workspace that is unpacked where the container starts."""
+
+_HEAD = ("sh", "-c", SCRIPT, "farcall-workspace")
+_ARGUMENTS = 5
+
+
+def s3_url(region: str) -> str:
+    """Return the URL of AWS's own S3 in a region."""
+    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
+class Fetched(NamedTuple):
+    """A workspace that a command fetches.
+
+    Attributes:
+        region: Of the bucket.
+        endpoint: URL of S3, without a slash at its end.
+        bucket: The bucket's name.
+        key: The object's key.
+        sha256: Of the object, hexadecimal.
+        folder: Where it is unpacked and the command starts; ``.`` for the image's working
+            directory.
+    """
+
+    region: str
+    endpoint: str
+    bucket: str
+    key: str
+    sha256: str
+    folder: str = HERE
+
+
+def wrap(command: Sequence[str], workspace: Fetched) -> list[str]:
+    """Return the command that fetches a workspace before it becomes another command.
+
+    Args:
+        command: At least a program.
+        workspace: What is fetched. It replaces one that the command already fetches.
+
+    Raises:
+        ValueError: There is no command: an image's own is known to nobody here.
+    """
+    _, plain = unwrap(command)
+    if not plain:
+        raise ValueError("there is no command to run in the workspace")
+    # As it stands in the signature, whose characters are all encoded but for these.
+    path = quote(f"{workspace.bucket}/{workspace.key}", safe="/-._~")
+    return [
+        *_HEAD,
+        workspace.region,
+        workspace.endpoint,
+        path,
+        workspace.sha256,
+        workspace.folder,
+        *plain,
+    ]
+
+
+def unwrap(command: Sequence[str]) -> tuple[Fetched | None, list[str]]:
+    """Return what workspace a command fetches, None for none; and the command itself."""
+    start = len(_HEAD)
+    if tuple(command[:start]) != _HEAD or len(command) < start + _ARGUMENTS:
+        return None, list(command)
+    region, endpoint, path, sha256, folder = command[start : start + _ARGUMENTS]
+    bucket, _, key = unquote(path).partition("/")
+    return Fetched(region, endpoint, bucket, key, sha256, folder), list(
+        command[start + _ARGUMENTS :]
+    )

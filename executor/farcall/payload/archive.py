@@ -1,0 +1,380 @@
+"""Archive: folders as one gzipped tar file, which is the same for the same content.
+
+Names are sorted, times and owners are not kept: what has the same files, modes and links has the
+same bytes, hence the same hash. (Another zlib may compress otherwise: that costs one more upload.)
+Permission bits are kept, and so are links, which are never followed. A folder's owner may always
+read and write it, so that what lies in it can be unpacked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import logging
+import os
+import posixpath
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from farcall.model.errors import SettingsError
+from farcall.payload.ignore import NAME, Ignore
+from farcall.payload.spill import NoRoomError, open_file
+
+_log = logging.getLogger("farcall")
+
+LARGEST_BYTES = 5 * 1000**3
+"""More than that, 5 GB, is no workspace: such data belongs into the image, or into a bucket."""
+
+LARGE_BYTES = 100 * 1000**2
+"""From 100 MB on there is a warning: mostly something is in the folder that no job needs."""
+
+_STEP_BYTES = 1024 * 1024
+_LEVEL = 6
+_MOMENT = 946684800
+"""Time of all files, 1 January 2000: zip knows none before 1980, and GNU tar warns of 1970."""
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+_MODE = 0o777
+_FOLDER_MODE = 0o700
+_REMEDY = f"name in {NAME} what the job does not need"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder or a file of this machine, and where it is to lie.
+
+    Attributes:
+        path: The folder, whose content is taken; or the file. ``~`` is somebody's home.
+        target: Folder in the archive, relative; empty for its top. For a file, its path there;
+            empty for its name.
+    """
+
+    path: Path
+    target: str = ""
+
+
+class Archive:
+    """An archive, in a file that has no name and ends with `close`.
+
+    Attributes:
+        sha256: Of its bytes, hexadecimal.
+        size: Its bytes.
+        files: How many files it holds.
+        unpacked_bytes: The bytes of those together.
+    """
+
+    def __init__(
+        self, file: BinaryIO, sha256: str, size: int, files: int, unpacked_bytes: int
+    ) -> None:
+        self.sha256 = sha256
+        self.size = size
+        self.files = files
+        self.unpacked_bytes = unpacked_bytes
+        self._file = file
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes, from the beginning."""
+        at = 0
+        while piece := os.pread(self._file.fileno(), _STEP_BYTES, at):
+            yield piece
+            at += len(piece)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What lies at a path of the archive."""
+
+    path: Path
+    found: os.stat_result
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.found.st_mode)
+
+
+def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
+    """Make an archive of folders and files; where they meet the later ones come to lie on top.
+
+    Args:
+        sources: What goes into it. What a folder's ``.dockerignore`` names stays out.
+        cache_dir: Folder for the file; see `farcall.payload.spill.open_file`.
+
+    Raises:
+        SettingsError: Something is not there, cannot be read, or is too large.
+        NoRoomError: There is no room for the file.
+    """
+    entries: dict[str, _Entry] = {}
+    for source in sources:
+        entries.update(_entries(source))
+    _check_parents(entries)
+    unpacked = _check_size(entries)
+    _tell_of_links(entries)
+    try:
+        file = open_file(cache_dir)
+    except OSError as error:
+        raise NoRoomError.of(cache_dir, "the workspace's archive", error) from error
+    try:
+        digest, size = _write(file, entries, cache_dir)
+    except BaseException:
+        with contextlib.suppress(OSError):  # of what was to be written and found no room
+            file.close()
+        raise
+    files = sum(stat.S_ISREG(entry.found.st_mode) for entry in entries.values())
+    return Archive(file, digest, size, files, unpacked)
+
+
+# --- what goes into it --------------------------------------------------------------------------
+
+
+def _entries(source: Source) -> Iterator[tuple[str, _Entry]]:
+    """Yield what a source holds, by name in the archive."""
+    target = _target(source)
+    try:
+        root = source.path.expanduser().resolve(strict=True)
+        found = root.stat()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, nobody's home
+        raise SettingsError(
+            f"workspace is {str(source.path)!r}, which cannot be read ({_why(error)}); name a "
+            "folder, or none",
+            option="workspace",
+        ) from error
+    if stat.S_ISREG(found.st_mode):
+        yield target or source.path.name, _Entry(root, found)
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        raise SettingsError(
+            f"workspace is {str(source.path)!r}, which is neither a folder nor a file",
+            option="workspace",
+        )
+    for name, entry in _walk(root):
+        yield posixpath.join(target, name), entry
+
+
+def _target(source: Source) -> str:
+    target = source.target
+    plain = posixpath.normpath(target) if target else ""
+    if plain.startswith(("/", "../")) or plain == "..":
+        raise SettingsError(
+            f"workspace maps {str(source.path)!r} to {target!r}: a relative path below the "
+            "folder in which it is unpacked is allowed",
+            option="workspace",
+        )
+    return "" if plain == "." else plain
+
+
+def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
+    """Yield what lies in a folder and is not left out, each folder before what is in it."""
+    ignore = _ignore(root)
+    special: list[str] = []
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        for path in _listed(root / folder):
+            name = posixpath.join(folder, path.name)
+            entry = _Entry(path, _stat(path))
+            is_out = ignore.leaves_out(name)
+            if entry.is_folder and not (is_out and ignore.leaves_out_all_of(name)):
+                folders.append(name)
+            if is_out:
+                continue
+            if _is_kept(entry):
+                yield name, entry
+            else:
+                special.append(name)
+    if special:
+        _log.warning(
+            "%d of workspace %s are neither file, folder nor link, and stay out: %r ...",
+            *(len(special), root, special[0]),
+        )
+
+
+def _ignore(root: Path) -> Ignore:
+    path = root / NAME
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except FileNotFoundError:
+        return Ignore()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return Ignore(text.splitlines(), str(path))
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.lstat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _is_kept(entry: _Entry) -> bool:
+    return stat.S_IFMT(entry.found.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+
+
+def _check_parents(entries: dict[str, _Entry]) -> None:
+    """See that nothing lies below what is no folder, and would be written through a link."""
+    for name, entry in entries.items():
+        parent = posixpath.dirname(name)
+        while parent:
+            above = entries.get(parent)
+            if above is not None and not above.is_folder:
+                raise SettingsError(
+                    f"{entry.path} of the workspace would lie in {parent!r}, which is "
+                    f"{above.path} and no folder; map them to different places",
+                    option="workspace",
+                )
+            parent = posixpath.dirname(parent)
+
+
+def _check_size(entries: dict[str, _Entry]) -> int:
+    sizes = {
+        name: entry.found.st_size
+        for name, entry in entries.items()
+        if stat.S_ISREG(entry.found.st_mode)
+    }
+    total = sum(sizes.values())
+    if total < LARGE_BYTES:
+        return total
+    largest = max(sizes, key=sizes.__getitem__)
+    told = (
+        f"the workspace has {total / 1e6:,.0f} MB in {len(sizes):,} files, the largest one "
+        f"{largest!r} with {sizes[largest] / 1e6:,.0f} MB"
+    )
+    if total > LARGEST_BYTES:
+        raise SettingsError(
+            f"{told}; {LARGEST_BYTES / 1e9:g} GB are allowed: {_REMEDY}", option="workspace"
+        )
+    _log.warning("%s; %s", told, _REMEDY)
+    return total
+
+
+def _tell_of_links(entries: dict[str, _Entry]) -> None:
+    """Warn of links that lead out of the archive: what they lead to is not in it."""
+    out = [name for name, entry in entries.items() if _leads_out(name, entry)]
+    if out:
+        _log.warning(
+            "%d of the workspace's links lead out of it, and are links to the same places in the "
+            "container: %r ...",
+            *(len(out), sorted(out)[0]),
+        )
+
+
+def _leads_out(name: str, entry: _Entry) -> bool:
+    if not stat.S_ISLNK(entry.found.st_mode):
+        return False
+    to = _link(entry.path)
+    end = posixpath.normpath(posixpath.join(posixpath.dirname(name), to))
+    return to.startswith("/") or end.startswith("../") or end == ".."
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115  # a Path would write it in another way
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+class _Hashed:
+    """A file that is hashed and counted while it is written."""
+
+    def __init__(self, file: BinaryIO, cache_dir: str) -> None:
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self._file = file
+        self._cache_dir = cache_dir
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        self.size += len(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._full(error) from error
+        return len(data)
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._full(error) from error
+
+    def _full(self, error: OSError) -> NoRoomError:
+        return NoRoomError.of(self._cache_dir, "the workspace's archive", error)
+
+
+def _write(file: BinaryIO, entries: dict[str, _Entry], cache_dir: str) -> tuple[str, int]:
+    """Write the archive; return its hash and its size."""
+    hashed = _Hashed(file, cache_dir)
+    zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=hashed, mtime=0)
+    # busybox's tar knows GNU's long names, and not those of pax.
+    with (
+        zipped,
+        tarfile.open(
+            fileobj=zipped,
+            mode="w",
+            format=tarfile.GNU_FORMAT,
+            encoding="utf-8",
+            errors="surrogateescape",
+        ) as tar,
+    ):
+        for name in sorted(entries, key=lambda name: name.split("/")):
+            _add(tar, name, entries[name])
+    hashed.flush()
+    return hashed.digest.hexdigest(), hashed.size
+
+
+def _add(tar: tarfile.TarFile, name: str, entry: _Entry) -> None:
+    info = tarfile.TarInfo(name)
+    info.mtime = _MOMENT
+    info.mode = entry.found.st_mode & _MODE
+    if entry.is_folder:
+        info.type = tarfile.DIRTYPE
+        info.mode |= _FOLDER_MODE
+        tar.addfile(info)
+    elif stat.S_ISLNK(entry.found.st_mode):
+        info.type = tarfile.SYMTYPE
+        info.mode = _MODE  # some systems have modes of links
+        info.linkname = _link(entry.path)
+        tar.addfile(info)
+    else:
+        info.size = entry.found.st_size
+        _add_file(tar, info, entry.path)
+
+
+def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> None:
+    try:
+        # What has become a pipe meanwhile must not be waited for.
+        with os.fdopen(os.open(path, _READ), "rb") as file:
+            tar.addfile(info, file)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> SettingsError:
+    return SettingsError(
+        f"{path} of the workspace cannot be read ({_why(error)}); make it readable, or name it "
+        f"in {NAME}",
+        option="workspace",
+    )
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

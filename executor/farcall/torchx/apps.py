@@ -1,0 +1,246 @@
+"""App finder: apps on Batch by the IDs that TorchX knows them by, and lists of them.
+
+An app's ID is ``queue:name``. Its job is found by that name, with one request, and described with
+its nodes by another. Many threads of TorchX ask for one app at once: they share an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Collection
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from torchx.specs import AppState
+
+from farcall.aws.refusals import is_denied
+from farcall.engine.session import Session, session_for
+from farcall.model import clock
+from farcall.model.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.jobs import JobDetail
+from farcall.model.settings import Settings
+from farcall.model.wording import named
+from farcall.torchx import states
+
+
+class App(NamedTuple):
+    """What there is to know of an app.
+
+    Attributes:
+        session: Where its job runs.
+        detail: Its job.
+        nodes: By index, what is known of the nodes: of as many as one request describes.
+        namesakes: Number of older jobs of this name.
+    """
+
+    session: Session
+    detail: JobDetail
+    nodes: dict[int, JobDetail]
+    namesakes: int
+
+    @property
+    def ui_url(self) -> str | None:
+        """Its page in the AWS console; None where there is none."""
+        return self.session.backend.links(self.detail).get("job")
+
+    @property
+    def note(self) -> str:
+        """What is to be said beside its state."""
+        if not self.namesakes:
+            return ""
+        return f"this is the newest of {self.namesakes + 1} jobs of this name"
+
+
+class _Known(NamedTuple):
+    """An app's job, which stays the same.
+
+    Attributes:
+        job_id: Its ID.
+        nodes: By ID, the indexes of its nodes; empty for a plain job, None where it is not known.
+        namesakes: See `App`.
+        lost_at: When it counts as lost that Batch does not describe it, by the clock here.
+    """
+
+    job_id: str
+    nodes: dict[str, int] | None
+    namesakes: int = 0
+    lost_at: float = -math.inf
+
+
+class Apps:
+    """Finds apps, on one event loop; remembers their jobs' IDs."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._settings: dict[str, Settings] = {}
+        self._looks: dict[str, asyncio.Task[App | None]] = {}
+
+    def note(self, app_id: str, settings: Settings, job_id: str, session: Session) -> None:
+        """Note an app that was submitted here: lists lag behind, and it may be in another region.
+
+        Args:
+            app_id: Its ID.
+            settings: With which it was submitted.
+            job_id: Its job's.
+            session: Where that was.
+        """
+        self._settings[app_id] = settings
+        lost_at = clock.now() + session.timing.lost_after_s
+        self._known[app_id] = _Known(job_id, None, lost_at=lost_at)
+
+    def settings(self, app_id: str) -> Settings:
+        """Return the settings to find an app with.
+
+        Raises:
+            SettingsError: One in ``farcall.toml`` or the environment is wrong.
+        """
+        return self._settings.get(app_id) or Settings()
+
+    async def look(self, app_id: str) -> App | None:
+        """Return what Batch says of an app now, or None if there is none.
+
+        It takes two requests for the first time, and one later. Who asks while another's question
+        is under way gets that one's answer.
+
+        Raises:
+            SettingsError: There is no such queue, or a setting is wrong.
+            ServiceError: AWS refused a call.
+        """
+        task = self._looks.get(app_id)
+        if task is None:
+            task = self._looks[app_id] = asyncio.ensure_future(self._look(app_id))
+            task.add_done_callback(lambda _: self._looks.pop(app_id, None))
+        return await asyncio.shield(task)
+
+    async def _look(self, app_id: str) -> App | None:
+        session = await session_for(self.settings(app_id))
+        known = self._known.get(app_id)
+        while known is not None:
+            found = await self._describe(session, app_id, known)
+            if found is not None:
+                return found
+            if clock.now() > known.lost_at:
+                del self._known[app_id]  # Batch has forgotten it
+                break
+            await asyncio.sleep(session.timing.status_pause_s)
+        known = await self._find(session, app_id)
+        if known is None:
+            return None
+        self._known[app_id] = known
+        return await self._describe(session, app_id, known)
+
+    async def _describe(self, session: Session, app_id: str, known: _Known) -> App | None:
+        found = await session.backend.describe([known.job_id, *(known.nodes or ())])
+        detail = found.pop(known.job_id, None)
+        if detail is None:
+            return None
+        indexes = known.nodes
+        if indexes is None:
+            indexes = _nodes_of(session, detail)
+            found = await session.backend.describe(indexes) if indexes else {}
+            self._known[app_id] = known._replace(nodes=indexes)
+        nodes = {indexes[job_id]: node for job_id, node in found.items()}
+        return App(session, detail, nodes if indexes else {0: detail}, known.namesakes)
+
+    async def _find(self, session: Session, app_id: str) -> _Known | None:
+        queue, mark, name = app_id.rpartition(":")
+        for where in [queue] if mark else await self._all_queues(session, app_id):
+            found = await _named(session, name, where)
+            if found:
+                return _Known(found[0].job_id, _nodes_of(session, found[0]), len(found) - 1)
+        return None
+
+    async def _all_queues(self, session: Session, app_id: str) -> list[str]:
+        """Return the queue of the settings, then all others: the name alone was given."""
+        first = self.settings(app_id).batch_queue
+        return sorted(await session.backend.queues(), key=lambda queue: queue != first)
+
+
+class Wanted(NamedTuple):
+    """Which apps are listed; what is left out does not matter.
+
+    Attributes:
+        queue: Name of a queue, or a pattern with ``*``.
+        user: Who submitted them, as their tags say.
+        states: Their states, one of these.
+    """
+
+    queue: str = ""
+    user: str = ""
+    states: Collection[AppState] = ()
+
+    def fits(self, detail: JobDetail) -> bool:
+        """Tell whether a job is an app of these; the queue is left to the listing."""
+        return (
+            states.is_app(detail)
+            and self.user in ("", states.user_of(detail))
+            and (not self.states or states.state_of(detail) in self.states)
+        )
+
+
+async def listed(settings: Settings, wanted: Wanted) -> AsyncIterator[tuple[str, JobDetail]]:
+    """Yield the apps of queues, the newest of each queue first, with the queue's name.
+
+    It takes two requests for each 100 jobs of a queue, whoever submitted them.
+
+    Raises:
+        SettingsError: There is no such queue.
+        ServiceError: AWS refused a call.
+    """
+    session = await session_for(settings)
+    for queue in await _queues(session, wanted.queue):
+        try:
+            async for page in session.backend.list_jobs(queue, foreign=True):
+                found = await session.backend.describe(job.job_id for job in page)
+                for job in page:
+                    detail = found.get(job.job_id)
+                    if detail is not None and wanted.fits(detail):
+                        yield queue, detail
+        except SettingsError as error:
+            raise _no_queue(queue, await session.backend.queues()) from error
+        except ServiceError as error:
+            raise await _explained(session, queue, error) from error
+
+
+def _nodes_of(session: Session, detail: JobDetail) -> dict[str, int]:
+    """Return by ID the indexes of as many nodes as are described together with their job."""
+    most = session.backend.capabilities.described_together - 1
+    return {detail.node_id(index): index for index in range(min(detail.nodes, most))}
+
+
+async def _queues(session: Session, wanted: str) -> list[str]:
+    """Return the queue that is wanted; all of those where it is a pattern, or none is."""
+    if wanted and not set("*?[") & set(wanted):
+        return [wanted]
+    there = await session.backend.queues()
+    found = [queue for queue in there if fnmatchcase(queue, wanted or "*")]
+    if wanted and not found:
+        raise _no_queue(wanted, there)
+    return found
+
+
+async def _named(session: Session, name: str, queue: str) -> list[JobDetail]:
+    try:
+        return await session.backend.list_named(name, queue)
+    except ServiceError as error:
+        raise await _explained(session, queue, error) from error
+
+
+async def _explained(session: Session, queue: str, error: ServiceError) -> FarcallError:
+    """Say that a queue is not there, where that is why a list was refused."""
+    if not 400 <= error.status < 500 or is_denied(error):
+        return error
+    try:
+        there = await session.backend.queues()
+    except ServiceError:  # what was refused first matters more
+        return error
+    return error if queue in there else _no_queue(queue, there)
+
+
+def _no_queue(queue: str, there: list[str]) -> SettingsError:
+    some = named(there, "queue") if there else "none at all"
+    return SettingsError(
+        f"queue is {queue!r}: there is no such job queue in this account and region, but {some}",
+        option="queue",
+    )

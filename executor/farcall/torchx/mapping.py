@@ -1,0 +1,493 @@
+"""App mapping: a TorchX app and its run options, as groups of nodes, settings and tags. No I/O.
+
+Each role becomes a group, each replica a node. One role of one replica becomes a plain job, which
+needs neither EC2 nor a queue for several nodes, unless its resource names an instance type.
+
+==================================  ==========================================================
+TorchX                              Batch
+==================================  ==========================================================
+``type=bind,src=/a,dst=/b``         a folder of the instance
+``type=volume,src=fs-1,dst=/b``     a file system of EFS; ``src=fs-1:/folder`` a folder of it,
+                                    ``src=fs-1::fsap-2`` its access point
+``type=device,src=/dev/a``          a device of the instance
+resource.devices                    ``vpc.amazonaws.com/efa`` and ``aws.amazon.com/neurondevice``
+capability                          ``node.kubernetes.io/instance-type`` for all nodes alike
+max_retries                         one attempt more, of the whole job: the most that a role asks
+``${app_id}``                       the job's name, without its queue
+``${replica_id}``                   ``0`` where a role has one replica; else text that a shell
+                                    makes the replica's number in its role of
+``${rank0_env}``                    the variable with the main node's address, which the main node
+                                    itself lacks: ``${${rank0_env}:=localhost}`` in a shell
+metadata["aws_batch"]               merged into the containerProperties of the role's nodes
+==================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torchx
+from torchx.schedulers.devices import DEVICES
+from torchx.specs import (
+    MISSING,
+    NULL_RESOURCE,
+    AppDef,
+    DeviceMount,
+    RetryPolicy,
+    Role,
+    VolumeMount,
+    macros,
+)
+from torchx.specs import BindMount as FolderMount
+from torchx.specs.named_resources_aws import K8S_ITYPE
+from torchx.specs.overlays import apply_overlay, get_overlay, validate_overlay
+
+from farcall.model import job_names
+from farcall.model.commands import BindMount, Device, EfsMount, Mount, Nodes
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+from farcall.model.start_script import unwrap
+from farcall.torchx.options import BatchOptions, wrong_option
+
+SCHEDULER = "aws_batch"
+OVERLAY = "ContainerProperties"
+"""What a role's overlay is of, as `torchx.specs.overlays.set_overlay` calls it."""
+
+TAG_VERSION = "torchx.pytorch.org/version"
+TAG_APP = "torchx.pytorch.org/app-name"
+TAG_USER = "torchx.pytorch.org/user"
+
+ENV_ROLE_INDEX = "TORCHX_ROLE_IDX"
+ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
+ENV_IMAGE = "TORCHX_IMAGE"
+
+MOST_ROLES, MOST_NODES, MOST_ATTEMPTS, MOST_TAGS = 5, 1000, 10, 45
+_NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
+_MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+
+_TAG_KEY, _TAG_VALUE = 128, 256
+_NO_TAG = re.compile(r"[^\w \t_.:/=+@-]")
+"""What tags may not have, https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html"""
+
+_NESTED = "__torchx_overlays__"
+"""Which `set_overlay` marks with what it wrote."""
+
+_OF_ROLE = ("command", "environment", "image", "resourceRequirements")
+"""Fields of a container that a role has words for."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An app as a command job.
+
+    Attributes:
+        name: The job's name.
+        groups: What its nodes run, a group for each role.
+        settings: Queue, roles of IAM, attempts, tags.
+        overlays: What is merged into the containers of each group.
+        timeout_s: Seconds an attempt may run; None for no limit.
+        propagate_tags: Whether the tasks of ECS get the tags, too.
+        warnings: What the app asks for and does not get.
+    """
+
+    name: str
+    groups: tuple[Nodes, ...]
+    settings: Settings
+    overlays: tuple[dict[str, Any], ...] = field(repr=False)
+    timeout_s: int | None
+    propagate_tags: bool
+    warnings: tuple[str, ...]
+
+
+def name_of(app: AppDef, options: BatchOptions) -> str:
+    """Return a name for an app's job, which no other job has."""
+    plain = f"{app.name}-{options.share_id}" if options.share_id else app.name
+    return job_names.unique(plain, "app")
+
+
+def queue_name(queue: str) -> str:
+    """Return the name of a queue that is given by name or ARN."""
+    return queue.rpartition("job-queue/")[2]
+
+
+def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
+    """Map an app, which stays as it is.
+
+    Args:
+        app: The app.
+        options: The run options.
+        name: The job's name; see `name_of`.
+
+    Raises:
+        SettingsError: An option is wrong, or Batch would refuse the job; it names role and field.
+    """
+    _check_size(app.roles)
+    warnings = _Warnings()
+    settings = options.settings(
+        attempts=_attempts(app.roles, warnings),
+        instance_type=_instance_type(app.roles),
+        name=app.name,
+    )
+    settings = settings.replace(tags=_tags(app, options, settings.tags))
+    is_fargate = "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
+    _check_platform(settings, is_fargate=is_fargate)
+    write = _Groups(options, name, warnings, is_fargate=is_fargate)
+    firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
+    roles = [write.resolved(role, first) for role, first in zip(app.roles, firsts, strict=False)]
+    return Planned(
+        name=name,
+        groups=tuple(write.group(role, index) for index, role in enumerate(roles)),
+        settings=settings,
+        overlays=tuple(map(_overlay, roles)),
+        timeout_s=options.timeout_s,
+        propagate_tags=options.propagate_tags,
+        warnings=tuple(warnings.said),
+    )
+
+
+def amend(containers: Sequence[dict[str, Any]], overlays: Sequence[Mapping[str, Any]]) -> None:
+    """Merge the overlays of roles into the containers of their nodes.
+
+    Raises:
+        SettingsError: One cannot be merged.
+    """
+    for container, overlay in zip(containers, overlays, strict=False):
+        try:
+            apply_overlay(container, copy.deepcopy(dict(overlay)))
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f'metadata["{SCHEDULER}"] cannot be merged into the container: {error}',
+                option="metadata",
+            ) from None
+
+
+class _Warnings:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __call__(self, role: Role, text: str) -> None:
+        self.said.append(f"role {role.name}: {text}")
+
+
+class _Groups:
+    """Writes the group of each role.
+
+    Args:
+        options: The run options.
+        name: The job's name.
+        warnings: Takes what a role does not get.
+        is_fargate: Whether the job runs on Fargate.
+    """
+
+    def __init__(
+        self, options: BatchOptions, name: str, warnings: _Warnings, *, is_fargate: bool
+    ) -> None:
+        self._options = options
+        self._name = name
+        self._warn = warnings
+        self._is_fargate = is_fargate
+        self._ulimits = options.limits()
+
+    def resolved(self, role: Role, first: int) -> Role:
+        """Return a role with the values of its macros.
+
+        Args:
+            role: The role.
+            first: Index of its first node.
+        """
+        replica = "0"
+        if role.num_replicas > 1:
+            replica = f"$(({_NODE_INDEX}-{first}))" if first else f"${_NODE_INDEX}"
+            self._check_replica_id(role)
+        values = macros.Values(
+            img_root="", app_id=self._name, replica_id=replica, rank0_env=_MAIN_ADDRESS
+        )
+        return values.apply(role)
+
+    def _check_replica_id(self, role: Role) -> None:
+        for variable, value in role.env.items():
+            if isinstance(value, str) and macros.replica_id in value:
+                raise _wrong(
+                    role,
+                    f"env[{variable!r}]",
+                    value,
+                    f"{macros.replica_id} is another one on each of {role.num_replicas} nodes, "
+                    f"and a variable is the same; have the command read ${_NODE_INDEX}",
+                )
+        _, (program, *_) = unwrap([str(role.entrypoint), *map(str, role.args)])
+        is_shell = program.rpartition("/")[2] in _SHELLS
+        if not is_shell and any(macros.replica_id in str(arg) for arg in role.args):
+            self._warn(
+                role,
+                f"{macros.replica_id} in args is text that a shell makes a number of, and "
+                f"{program} is none; run it by sh -c, or have it read ${_NODE_INDEX}",
+            )
+
+    def group(self, role: Role, index: int) -> Nodes:
+        """Write the group of a role.
+
+        Args:
+            role: The role, with the values of its macros.
+            index: Its place in the app.
+        """
+        _check_resource(role, is_fargate=self._is_fargate)
+        if not role.image or role.image == MISSING:
+            raise _wrong(role, "image", role.image, "name an image")
+        if self._is_fargate:
+            self._check_fargate(role)
+        mounts, devices = self._mounts(role)
+        command = [] if role.entrypoint == MISSING else [role.entrypoint]
+        return Nodes(
+            count=role.num_replicas,
+            image=role.image,
+            command=[*command, *role.args],
+            env={
+                **role.env,
+                ENV_ROLE_INDEX: str(index),
+                ENV_ROLE_NAME: role.name,
+                ENV_IMAGE: role.image,
+            },
+            vcpu=role.resource.cpu if role.resource.cpu > 0 else 1,
+            memory=role.resource.memMB / 1024,
+            num_gpus=max(role.resource.gpu, 0),
+            mounts=mounts,
+            devices=devices,
+            shm_size=self._shm_size(role),
+            ulimits=self._ulimits,
+            secrets=self._options.secrets or {},
+            privileged=self._options.privileged,
+            name=f"role {role.name}",
+        )
+
+    def _check_fargate(self, role: Role) -> None:
+        """Refuse what only an instance has."""
+        folders = [mount.src_path for mount in role.mounts if isinstance(mount, FolderMount)]
+        devices = [mount.src_path for mount in role.mounts if isinstance(mount, DeviceMount)]
+        asked = {
+            "mounts": ", ".join(folders + devices),
+            "resource.devices": ", ".join(role.resource.devices),
+            "resource.gpu": max(role.resource.gpu, 0),
+            f"resource.capabilities[{K8S_ITYPE!r}]": role.resource.capabilities.get(K8S_ITYPE),
+            "num_replicas": role.num_replicas if role.num_replicas > 1 else 0,
+        }
+        for what, found in asked.items():
+            if found:
+                remedy = "Fargate has nothing of the kind; leave it out, or take platform=ec2"
+                raise _wrong(role, what, found, remedy)
+        for option in ("privileged", "shm_size"):
+            if getattr(self._options, option):
+                raise wrong_option(option, getattr(self._options, option), "not on Fargate")
+
+    def _mounts(self, role: Role) -> tuple[list[Mount], list[Device]]:
+        mounts: list[Mount] = []
+        devices = list(self._devices(role))
+        for mount in role.mounts:
+            if isinstance(mount, DeviceMount):
+                devices.append(_device(mount))
+            elif isinstance(mount, VolumeMount):
+                mounts.append(_volume(role, mount))
+            else:
+                mounts.append(BindMount(mount.src_path, mount.dst_path, mount.read_only))
+        return mounts, devices
+
+    def _devices(self, role: Role) -> Iterable[Device]:
+        for name, number in role.resource.devices.items():
+            mounts = DEVICES.get(name)
+            if mounts is None:
+                known = " and ".join(sorted(DEVICES))
+                self._warn(role, f"resource.devices has {name!r}, and only {known} are known")
+                continue
+            yield from map(_device, mounts(number))
+
+    def _shm_size(self, role: Role) -> float | None:
+        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than docker's 64 MiB."""
+        wanted = self._options.shm_size
+        if self._is_fargate or wanted == 0:
+            return None
+        if wanted is None:
+            return role.resource.memMB / 1024
+        if not 0 < wanted <= role.resource.memMB:
+            most = f"at most the {role.resource.memMB} MiB of memory of role {role.name}"
+            raise wrong_option("shm_size", wanted, f"{most}, and at least 0, is allowed")
+        return wanted / 1024
+
+
+def _check_size(roles: Sequence[Role]) -> None:
+    if len(roles) > MOST_ROLES:
+        names = ", ".join(role.name for role in roles)
+        raise SettingsError(
+            f"the app has {len(roles)} roles ({names}): Batch allows {MOST_ROLES}; put those "
+            "that run the same together, or submit several apps",
+            option="roles",
+        )
+    for role in roles:
+        if role.num_replicas < 1:
+            raise _wrong(role, "num_replicas", role.num_replicas, "1 or more is allowed")
+    replicas = sum(role.num_replicas for role in roles)
+    if replicas > MOST_NODES:
+        each = ", ".join(f"role {role.name}: {role.num_replicas}" for role in roles)
+        raise SettingsError(
+            f"num_replicas is {replicas} in all ({each}): Batch allows {MOST_NODES} nodes; ask "
+            "for fewer",
+            option="num_replicas",
+        )
+
+
+def _check_platform(settings: Settings, *, is_fargate: bool) -> None:
+    if is_fargate and not settings.batch_execution_role_name:
+        raise wrong_option(
+            "execution_role_arn",
+            None,
+            "Fargate needs the role that pulls the image and writes the log, such as "
+            "ecsTaskExecutionRole",
+        )
+
+
+def _check_resource(role: Role, *, is_fargate: bool) -> None:
+    resource = role.resource
+    if resource == NULL_RESOURCE:
+        raise SettingsError(
+            f"role {role.name}: there is no resource; give it one, such as "
+            "torchx.specs.Resource(cpu=1, gpu=0, memMB=1024), or -h with a named one",
+            option="resource",
+        )
+    for what in ("cpu", "gpu", "memMB"):
+        value = getattr(resource, what)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            raise _wrong(role, f"resource.{what}", value, "a number is allowed")
+    if resource.memMB < 4:
+        raise _wrong(role, "resource.memMB", resource.memMB, "4 or more is allowed")
+    if resource.gpu > 0 and resource.gpu != int(resource.gpu):
+        raise _wrong(role, "resource.gpu", resource.gpu, "a whole number is allowed")
+    if resource.cpu > 0 and resource.cpu != int(resource.cpu) and not is_fargate:
+        allowed = "on EC2 a whole number is allowed; round it up, or take platform=fargate"
+        raise _wrong(role, "resource.cpu", resource.cpu, allowed)
+
+
+def _attempts(roles: Sequence[Role], warnings: _Warnings) -> int:
+    """Return the attempts of the job: Batch retries all of it, or nothing."""
+    for role in roles:
+        if not isinstance(role.max_retries, int) or role.max_retries < 0:
+            raise _wrong(role, "max_retries", role.max_retries, "a whole number is allowed")
+    most = max((role.max_retries for role in roles), default=0)
+    for role in roles:
+        _warn_of_retries(role, most, warnings)
+        if role.min_replicas is not None and role.min_replicas < role.num_replicas:
+            warnings(
+                role,
+                f"min_replicas is {role.min_replicas}, and Batch starts all "
+                f"{role.num_replicas} nodes or none",
+            )
+    return min(most + 1, MOST_ATTEMPTS)
+
+
+def _warn_of_retries(role: Role, most: int, warnings: _Warnings) -> None:
+    whole = "Batch retries a job as a whole"
+    if role.max_retries < most:
+        warnings(
+            role, f"max_retries is {role.max_retries}, and {most} hold for all roles, for {whole}"
+        )
+    elif most >= MOST_ATTEMPTS:
+        warnings(role, f"max_retries is {most}, and Batch makes at most {MOST_ATTEMPTS} attempts")
+    if most and role.retry_policy != RetryPolicy.APPLICATION:
+        warnings(role, f"retry_policy is {role.retry_policy.value}, and {whole}")
+
+
+def _instance_type(roles: Sequence[Role]) -> str:
+    """Return the instance type of all nodes; empty for any."""
+    found = {
+        role.name: str(role.resource.capabilities[K8S_ITYPE])
+        for role in roles
+        if role.resource.capabilities.get(K8S_ITYPE)
+    }
+    types = set(found.values())
+    if len(types) > 1:
+        each = ", ".join(f"role {name}: {type_}" for name, type_ in found.items())
+        raise SettingsError(
+            f"resource.capabilities[{K8S_ITYPE!r}] differs ({each}): Batch runs all nodes of a "
+            "job on one instance type; name the same one in each role",
+            option="resource",
+        )
+    return types.pop() if types else ""
+
+
+def _tags(app: AppDef, options: BatchOptions, common: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a job: those of farcall's settings, TorchX's, and the app's own."""
+    given = {
+        **common,
+        TAG_VERSION: torchx.__version__,
+        TAG_APP: app.name,
+        TAG_USER: options.user or _login(),
+        **{key: value for key, value in app.metadata.items() if not isinstance(value, dict)},
+    }
+    found: dict[str, str] = {}
+    for key, value in given.items():
+        label = _NO_TAG.sub("_", str(key))[:_TAG_KEY]
+        if label.lower().startswith("aws:"):
+            raise SettingsError(
+                f"metadata of the app has {key!r}: tags that begin with aws: are AWS's own; name "
+                "it otherwise",
+                option="metadata",
+            )
+        if label:
+            found[label] = _NO_TAG.sub("_", str(value))[:_TAG_VALUE]
+    if len(found) > MOST_TAGS:
+        raise SettingsError(
+            f"the app has {len(found)} tags: {MOST_TAGS} are allowed; leave some out of its "
+            "metadata, or of tags in farcall.toml",
+            option="metadata",
+        )
+    return found
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in a container with a bare uid
+        return "user"
+
+
+def _overlay(role: Role) -> dict[str, Any]:
+    """Return what is merged into a role's containers, from its metadata or a file named there."""
+    given: Any = role.metadata.get(SCHEDULER)
+    if not given:
+        return {}
+    is_flat = isinstance(given, dict) and not {OVERLAY, _NESTED} & given.keys()
+    try:
+        found = given if is_flat else get_overlay(role, SCHEDULER, OVERLAY)
+        if not found:
+            raise ValueError(f"there is nothing in it for {OVERLAY}")  # noqa: TRY301
+        validate_overlay(found, blocklist=list(_OF_ROLE), overlay_name=OVERLAY)
+    except (TypeError, ValueError, OSError) as error:
+        text = f'role {role.name}: metadata["{SCHEDULER}"] cannot be used: {error}'
+        raise SettingsError(text, option="metadata") from None
+    return found
+
+
+def _device(mount: DeviceMount) -> Device:
+    return Device(mount.src_path, mount.dst_path, mount.permissions)
+
+
+def _volume(role: Role, mount: VolumeMount) -> EfsMount:
+    """Read a volume as Kubernetes' driver of EFS writes it: file system, folder, access point."""
+    parts = mount.src.split(":")
+    if len(parts) > 3:
+        allowed = "fs-..., fs-...:/folder or fs-...::fsap-... is allowed"
+        raise _wrong(role, "mounts", mount.src, allowed)
+    system, folder, point = (*parts, "", "")[:3]
+    return EfsMount(
+        system, mount.dst_path, mount.read_only, root=folder or "/", access_point=point
+    )
+
+
+def _wrong(role: Role, what: str, found: object, allowed: str) -> SettingsError:
+    return SettingsError(f"role {role.name}: {what} is {found!r}: {allowed}", option=what)

@@ -1,0 +1,256 @@
+"""TorchX scheduler ``aws_batch``: TorchX's calls, answered by farcall.
+
+TorchX waits in each call, and follows logs with a thread for each replica. All of that is served
+by one event loop in one thread of the process, and by the sessions that are open there.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
+from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+
+from farcall.backends.base import raise_first
+from farcall.client.loop_thread import LoopThread
+from farcall.engine.session import session_for
+from farcall.model.errors import SettingsError, UnknownError
+from farcall.model.settings import Settings
+from farcall.torchx import command_line, logs, mapping, request, states
+from farcall.torchx.apps import App, Apps, Wanted, listed
+from farcall.torchx.options import BatchOptions
+from farcall.torchx.request import BatchRequest
+from farcall.torchx.workspace import FarcallWorkspaceMixin
+
+_log = logging.getLogger("farcall")
+
+
+class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[BatchOptions]):
+    """Runs TorchX's apps as command jobs of AWS Batch.
+
+    An app's ID is ``queue:name``. Where the queue is left out, the app is looked for in farcall's
+    ``batch_queue``, and then in all queues. All errors are farcall's own: `farcall.FarcallError`,
+    and `farcall.SettingsError`, a ValueError, for what is wrong in a call.
+
+    Args:
+        session_name: Name of TorchX's session.
+    """
+
+    def __init__(self, session_name: str) -> None:
+        super().__init__(backend=mapping.SCHEDULER, session_name=session_name)
+        command_line.install()
+        self._loop = LoopThread()
+        self._apps = Apps()
+
+    def close(self) -> None:
+        """End what is under way here; whoever follows a log is told its end. Apps go on."""
+        self.close_workspaces()
+        self._loop.close()
+
+    # --- before an app runs -------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        return BatchOptions.as_runopts()
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+        options = BatchOptions.from_cfg(cfg)
+        mapping.job_of(app, options, name=mapping.name_of(app, options))
+
+    def _submit_dryrun(
+        self, app: AppDef, cfg: BatchOptions
+    ) -> AppDryRunInfo[BatchRequest, BatchOptions]:
+        images = self.dryrun_push_images(app, cfg)
+        planned = mapping.job_of(app, cfg, name=mapping.name_of(app, cfg))
+        for warning in planned.warnings:
+            _log.warning("%s", warning)
+        wanted = self._loop.run(request.plan(planned))
+        wanted.images_to_push = images
+        return AppDryRunInfo(wanted, str)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any, Any]) -> str:
+        """Submit a request as it is now, exactly once, and return the app's ID.
+
+        Raises:
+            SettingsError: Something the request names does not exist.
+            SubmissionError: Batch did not accept the job.
+            ServiceError: AWS refused a call.
+        """
+        wanted: BatchRequest = dryrun_info.request
+        self.push_images(wanted.images_to_push)
+
+        async def submit() -> None:
+            settings = wanted.settings()
+            session = await session_for(settings)
+            await self.store_workspaces(session, request.commands(wanted))
+            job_id = await request.submit(session, wanted)
+            self._apps.note(wanted.app_id, settings, job_id, session)
+
+        self._loop.run(submit())
+        return wanted.app_id
+
+    # --- apps that there are ------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return what there is to know of an app, by two requests at most; None if there is none.
+
+        Of more than 99 nodes the first 99 have states of their own, and others the app's.
+
+        Raises:
+            SettingsError: There is no such queue.
+            ServiceError: AWS refused a call.
+        """
+        app = self._loop.run(self._apps.look(app_id))
+        if app is None:
+            return None
+        return states.describe(app_id, app.detail, app.nodes, app.ui_url, app.note)
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[BatchRequest, Any] | None:
+        """Return the requests that would submit an app as it is on Batch; None if there is none.
+
+        Raises:
+            SettingsError: There is no such queue.
+            ServiceError: AWS refused a call.
+        """
+
+        async def read() -> BatchRequest | None:
+            app = await self._apps.look(app_id)
+            if app is None:
+                return None
+            found = await app.session.backend.requests_of(app.detail.job_id)
+            if found is None:
+                return None
+            options = {"region": app.session.aws.region}
+            return BatchRequest(found["RegisterJobDefinition"], found["SubmitJob"], options)
+
+        found = self._loop.run(read())
+        return None if found is None else AppDryRunInfo(found, str)
+
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
+        """List apps, the newest of each queue first, those of TorchX's former scheduler, too.
+
+        Args:
+            cfg: Which: ``queue``, a name or a pattern with ``*``, by default all queues; ``user``
+                for those of one user; ``states``; and ``region`` and ``profile``.
+
+        Raises:
+            SettingsError: There is no such queue or state.
+            ServiceError: AWS refused a call.
+        """
+        asked = cfg or {}
+        place = {name: asked[name] for name in ("region", "profile") if asked.get(name)}
+        wanted = Wanted(
+            queue=mapping.queue_name(str(asked.get("queue") or "")),
+            user=str(asked.get("user") or ""),
+            states=_states(asked.get("states")),
+        )
+
+        async def read() -> list[ListAppResponse]:
+            found = listed(Settings(**place), wanted)  # type: ignore[arg-type]
+            return [
+                ListAppResponse(
+                    app_id=f"{queue}:{detail.name}",
+                    state=states.state_of(detail),
+                    name=states.name_of(detail) or detail.name,
+                )
+                async for queue, detail in found
+            ]
+
+        return self._loop.run(read())
+
+    def cancel(self, app_id: str) -> None:
+        """End an app, and wait for nothing; one that has ended stays as it is.
+
+        Raises:
+            SettingsError: There is no such queue.
+            ServiceError: AWS refused a call.
+        """
+        self._loop.run(self._end(app_id, "cancelled"))
+
+    def delete(self, app_id: str) -> None:
+        """End an app, and deregister a definition of its own. Batch itself forgets it in days.
+
+        Raises:
+            SettingsError: There is no such queue.
+            ServiceError: AWS refused a call.
+        """
+
+        async def delete() -> None:
+            app = await self._end(app_id, "deleted")
+            if app is not None:
+                await app.session.backend.forget(app.detail)
+
+        self._loop.run(delete())
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self.cancel(app_id)
+
+    async def _end(self, app_id: str, what: str) -> App | None:
+        app = await self._apps.look(app_id)
+        if app is not None and not app.detail.status.is_final:
+            reason = f"{what} by {_user()} on {socket.gethostname()}, with TorchX"
+            raise_first(await app.session.terminations.end([app.detail.job_id], reason))
+        return app
+
+    # --- logs ---------------------------------------------------------------------------------
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Iterate over what a replica has written: of each attempt, or from the last one on.
+
+        Args:
+            app_id: The app.
+            role_name: The replica's role.
+            k: The replica's number in its role, from 0.
+            regex: What lines are to hold.
+            since: Only what was written at this moment or later; local time where it has no zone.
+            until: Only what was written until this moment.
+            should_tail: Whether to go on until the replica writes no more, from its last attempt.
+            streams: ``combined`` alone: AWS Batch keeps both streams in one.
+
+        Raises:
+            SettingsError: There is no such role or replica, it names those there are; or another
+                argument is wrong.
+            UnknownError: There is no such app.
+            ServiceError: AWS refused a call.
+        """
+        wanted = logs.selection(regex, since, until, streams, follow=should_tail)
+        app = self._loop.run(self._apps.look(app_id))
+        if app is None:
+            raise UnknownError(f"there is no app {app_id}; `torchx list` shows those there are")
+        node = states.node_of(app.detail, role_name, k)
+        return self._loop.stream(logs.lines(app, node, wanted))
+
+
+def _states(given: Any) -> frozenset[AppState]:
+    names = [given] if isinstance(given, str | AppState) else given or ()
+    found = set()
+    for name in names:
+        try:
+            found.add(name if isinstance(name, AppState) else AppState[str(name).upper()])
+        except KeyError:
+            allowed = ", ".join(state.name for state in AppState)
+            raise SettingsError(
+                f"states has {name!r}: {allowed} are allowed", option="states"
+            ) from None
+    return frozenset(found)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in a container with a bare uid
+        return "somebody"

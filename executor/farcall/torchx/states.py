@@ -1,0 +1,226 @@
+"""App states: what Batch says of a job and its nodes, in TorchX's values. No I/O.
+
+The job itself tells which of its nodes are of which role, by the variables that every container
+has, also those of apps that TorchX's own former scheduler submitted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.specs import MISSING, NONE, AppState, ReplicaStatus, Resource, Role, RoleStatus
+
+from farcall.model.commands import ENV_RUN
+from farcall.model.errors import JobCancelledError, SettingsError
+from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
+from farcall.model.terminal import in_a_line
+from farcall.model.wording import counted
+from farcall.torchx.mapping import ENV_ROLE_NAME, TAG_APP, TAG_USER, TAG_VERSION
+
+_STATES = {
+    JobStatus.SUBMITTED: AppState.PENDING,
+    JobStatus.PENDING: AppState.PENDING,
+    JobStatus.RUNNABLE: AppState.PENDING,
+    JobStatus.STARTING: AppState.PENDING,
+    JobStatus.RUNNING: AppState.RUNNING,
+    JobStatus.SUCCEEDED: AppState.SUCCEEDED,
+    JobStatus.FAILED: AppState.FAILED,
+}
+"""Those of TorchX's former scheduler, but for apps that were cancelled."""
+
+_DEFAULT_ROLE = "default"
+_STOPPED_CODES = (None, 137, 143)
+
+
+class RoleNodes(NamedTuple):
+    """The nodes of a role.
+
+    Attributes:
+        name: The role's name.
+        nodes: What they run.
+    """
+
+    name: str
+    nodes: NodeGroup
+
+    @property
+    def replicas(self) -> range:
+        """The nodes' indexes in the job."""
+        return range(self.nodes.first, self.nodes.last + 1)
+
+
+def is_app(detail: JobDetail) -> bool:
+    """Tell whether TorchX submitted a job."""
+    return TAG_VERSION in detail.tags or ENV_ROLE_NAME in detail.environment
+
+
+def user_of(detail: JobDetail) -> str:
+    """Return who submitted an app, as its tag says."""
+    return detail.tags.get(TAG_USER, "")
+
+
+def name_of(detail: JobDetail) -> str:
+    """Return the app's name, which is the beginning of its job's."""
+    return detail.tags.get(TAG_APP, "")
+
+
+def roles_of(detail: JobDetail) -> list[RoleNodes]:
+    """Return the roles of an app, in their order."""
+    groups = detail.groups or (
+        NodeGroup(
+            first=0,
+            last=0,
+            image=detail.image,
+            command=detail.command,
+            environment=detail.environment,
+            vcpu=detail.vcpu,
+            memory_mib=detail.memory_mib,
+            gpus=detail.gpus,
+        ),
+    )
+    return [RoleNodes(each.environment.get(ENV_ROLE_NAME, _DEFAULT_ROLE), each) for each in groups]
+
+
+def node_of(detail: JobDetail, role_name: str, replica: int) -> int:
+    """Return the index of the node that a role's replica is.
+
+    Raises:
+        SettingsError: There is no such role, or no such replica; it names those there are.
+    """
+    roles = roles_of(detail)
+    for role in roles:
+        if role.name != role_name:
+            continue
+        if 0 <= replica < len(role.replicas):
+            return role.replicas[replica]
+        there = "replica 0 alone"
+        if len(role.replicas) > 1:
+            there = f"replicas 0 to {len(role.replicas) - 1}"
+        raise SettingsError(
+            f"role {role_name} of {detail.name} has no replica {replica}: it has {there}",
+            option="k",
+        )
+    names = ", ".join(role.name for role in roles)
+    raise SettingsError(
+        f"app {detail.name} has no role {role_name!r}: its roles are {names}", option="role_name"
+    )
+
+
+def state_of(detail: JobDetail) -> AppState:
+    """Return the state of an app, or of a replica."""
+    if detail.status is JobStatus.FAILED and _verdict_kind(detail) is JobCancelledError:
+        return AppState.CANCELLED
+    return _STATES[detail.status]
+
+
+def describe(
+    app_id: str, detail: JobDetail, nodes: Mapping[int, JobDetail], ui_url: str | None, also: str
+) -> DescribeAppResponse:
+    """Say of an app what TorchX asks for.
+
+    Args:
+        app_id: What TorchX calls it.
+        detail: Its job.
+        nodes: By index, what is known of the job's nodes. Of others the state is the job's.
+        ui_url: Where it is looked at.
+        also: What else its message says.
+    """
+    roles = roles_of(detail)
+    attempts = detail.attempts - 1 if detail.status.is_final else detail.attempts
+    told = "; ".join(text for text in (_message(detail), also) if text)
+    return DescribeAppResponse(
+        app_id=app_id,
+        state=state_of(detail),
+        num_restarts=max(0, attempts),
+        msg=told,
+        structured_error_msg=_structured(detail),
+        ui_url=ui_url,
+        metadata=dict(detail.tags),
+        roles_statuses=[_role_status(role, detail, nodes) for role in roles],
+        roles=[_role(role, detail) for role in roles],
+    )
+
+
+def _role(role: RoleNodes, detail: JobDetail) -> Role:
+    nodes = role.nodes
+    command: Sequence[str] = nodes.command
+    return Role(
+        name=role.name,
+        image=nodes.image,
+        entrypoint=command[0] if command else MISSING,
+        args=list(command[1:]),
+        env={key: value for key, value in nodes.environment.items() if key != ENV_RUN},
+        num_replicas=len(role.replicas),
+        max_retries=detail.attempts_allowed - 1,
+        resource=Resource(
+            # Batch has fractions of a vCPU on Fargate alone.
+            cpu=int(nodes.vcpu) if nodes.vcpu == int(nodes.vcpu) else nodes.vcpu,  # type: ignore[arg-type]
+            gpu=nodes.gpus,
+            memMB=nodes.memory_mib,
+        ),
+    )
+
+
+def _role_status(role: RoleNodes, detail: JobDetail, nodes: Mapping[int, JobDetail]) -> RoleStatus:
+    statuses = []
+    for replica, index in enumerate(role.replicas):
+        node = nodes.get(index)
+        statuses.append(
+            ReplicaStatus(
+                id=replica,
+                state=state_of(detail) if node is None else _replica_state(node, detail),
+                role=role.name,
+                hostname=node.address if node is not None else "",
+                structured_error_msg=_structured(detail if node is None else node),
+            )
+        )
+    return RoleStatus(role.name, statuses)
+
+
+def _replica_state(node: JobDetail, job: JobDetail) -> AppState:
+    """Return the state of a node; those that a cancel stopped are not told to be so by Batch."""
+    state = state_of(node)
+    was_stopped = state is AppState.FAILED and node.exit_code in _STOPPED_CODES
+    if was_stopped and state_of(job) is AppState.CANCELLED:
+        return AppState.CANCELLED
+    return state
+
+
+def _message(detail: JobDetail) -> str:
+    """Say why an app is as it is; nothing of one that went well."""
+    if detail.status is JobStatus.SUCCEEDED:
+        return ""
+    if not detail.status.is_final:
+        sentence, remedy = detail.waiting()
+        return in_a_line(f"{sentence}. To do: {remedy}" if detail.is_blocked else sentence)
+    why = _as_command(detail).verdict()
+    said = f", Batch says {detail.told!r}" if detail.told else ""
+    retried = f", after {counted(detail.attempts, 'attempt')}" if detail.attempts > 1 else ""
+    return in_a_line(f"{why.sentence}{said}{retried}. To do: {why.remedy}")
+
+
+def _structured(detail: JobDetail) -> str:
+    """Say why a job or a node failed, as TorchX reads what a launcher leaves."""
+    if detail.status is not JobStatus.FAILED:
+        return NONE
+    why = _as_command(detail).verdict()
+    said = f" ({detail.told})" if detail.told else ""
+    found: dict[str, str | int] = {"message": in_a_line(f"{why.sentence}{said}")}
+    if detail.exit_code is not None:
+        found["errorCode"] = detail.exit_code
+    if detail.stopped_at is not None:
+        found["timestamp"] = int(detail.stopped_at.timestamp())
+    return json.dumps(found)
+
+
+def _verdict_kind(detail: JobDetail) -> type[Exception]:
+    return _as_command(detail).verdict().kind
+
+
+def _as_command(detail: JobDetail) -> JobDetail:
+    """Return a job as a command job, which one of TorchX's former scheduler is, too."""
+    return detail if detail.is_command else replace(detail, is_command=True)

@@ -1,0 +1,88 @@
+"""Node of a job on several: which one this process runs on, and where the main one is.
+
+A function with the option ``nodes`` runs on each of them with the same arguments. What it needs to
+find the others, for MPI, torchrun, Dask or Ray, is here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from typing import NamedTuple
+
+from farcall_runtime.contract import (
+    ENV_ENDPOINT,
+    ENV_MAIN_ADDRESS,
+    ENV_NODE_INDEX,
+    ENV_NODES,
+)
+
+_HERE = "127.0.0.1"
+_OUTSIDE = "192.0.2.1"
+"""An address that nobody has, https://www.rfc-editor.org/rfc/rfc5737"""
+
+
+class Node(NamedTuple):
+    """A node of a job.
+
+    Attributes:
+        index: Its number, from 0, which is the main one's.
+        count: How many there are.
+        main_address: IPv4 address under which the others reach the main one.
+    """
+
+    index: int  # type: ignore[assignment]  # a tuple's methods of these names are of no use here
+    count: int  # type: ignore[assignment]
+    main_address: str
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the main node: the job ends when its function does."""
+        return self.index == 0
+
+
+def node() -> Node:
+    """Return the node on which this process runs.
+
+    Outside of jobs, and in jobs on one node, that is node 0 of 1, whose address is 127.0.0.1.
+    Processes that the function starts are told the same.
+    """
+    count = int(os.environ.get(ENV_NODES, "1"))
+    if count == 1:
+        return Node(0, 1, _HERE)
+    return Node(
+        int(os.environ.get(ENV_NODE_INDEX, "0")), count, os.environ.get(ENV_MAIN_ADDRESS, _HERE)
+    )
+
+
+def tell_address(environment: MutableMapping[str, str]) -> None:
+    """Add the main node's address to its own environment, where Batch leaves it out.
+
+    Args:
+        environment: That of a container, changed in place.
+    """
+    if int(environment.get(ENV_NODES, "1")) > 1 and ENV_MAIN_ADDRESS not in environment:
+        environment[ENV_MAIN_ADDRESS] = own_address(environment.get(ENV_ENDPOINT, ""))
+
+
+def own_address(endpoint: str = "") -> str:
+    """Return the IPv4 address from which this container reaches others. Nothing is sent.
+
+    Args:
+        endpoint: URL of S3 where it is not AWS's own: whoever is reached there is near. Where it
+            is a folder, all nodes are on this machine.
+    """
+    from urllib.parse import urlsplit  # of several nodes only one asks
+
+    if endpoint.startswith("file:"):
+        return _HERE
+    for host in filter(None, (urlsplit(endpoint).hostname, _OUTSIDE)):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host, 9))
+                address: str = probe.getsockname()[0]
+        except OSError:  # no such host, or no network
+            continue
+        return address
+    return _HERE

@@ -1,0 +1,134 @@
+"""Peers: the other nodes of a job on several, as the main one sees them in the bucket.
+
+Batch looks at the main node alone: the job ends when that one does, and another one's failure
+changes nothing. So the main node looks for the outcomes of the others. It leaves when all are
+there. When one of them tells of a failure the function is stopped, which might wait for that node
+for ever. A node that is lost leaves nothing; then the time limit ends the job.
+
+Source:
+    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from farcall_runtime import envelope
+from farcall_runtime.bundle import LARGEST_OUTCOME_BYTES, Assignment
+from farcall_runtime.contract import ExitCode, OutcomeStatus
+from farcall_runtime.outlet import say
+from farcall_runtime.storage import NotFoundError, Storage, TooShortError
+from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
+
+_SOONEST_S, _LATEST_S = 0.25, 5.0
+_SHARE = 0.1
+"""A look may be late by this share of the time that was waited, within these bounds: one costs as
+much as a request for an object, however many nodes there are."""
+
+
+class Peers:
+    """The other nodes of one attempt.
+
+    Args:
+        job: The main node's assignment.
+        storage: The bucket.
+
+    Attributes:
+        left: Those of which no outcome was seen.
+        failed: What the outcome of the one says that failed first; None if none has.
+    """
+
+    def __init__(self, job: Assignment, storage: Storage) -> None:
+        self.left = set(range(1, job.nodes))
+        self.failed: dict[str, Any] | None = None
+        self._job = job
+        self._storage = storage
+        self._since = time.monotonic()
+        self._wake = threading.Event()
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._has_said = False
+
+    def start(self) -> None:
+        """Begin to look, beside the supervisor's own work."""
+        if self._thread is None or not self._thread.is_alive():
+            try:
+                self._thread = start_thread(self._run, "farcall-nodes")
+            except NoThreadError as error:
+                self._say(f"the other nodes are not looked for while the task runs: {error}")
+
+    def wait(self, until: Callable[[], float]) -> None:
+        """Wait until all outcomes are there or one tells of a failure; look often at first.
+
+        Args:
+            until: Tells when not to wait any longer, `time.monotonic`. It is asked again and
+                again.
+        """
+        self._since = time.monotonic()
+        self._wake.set()
+        while self._is_open() and time.monotonic() < until():
+            self.start()
+            if self._thread is None:
+                self._look()
+                time.sleep(_SOONEST_S)
+            self._news.wait(LOOK_S)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closing = True
+        self._wake.set()
+
+    def _is_open(self) -> bool:
+        return bool(self.left) and self.failed is None
+
+    def _run(self) -> None:
+        while self._is_open() and not self._closing:
+            waited_s = time.monotonic() - self._since
+            self._wake.wait(min(_LATEST_S, max(_SOONEST_S, _SHARE * waited_s)))
+            self._wake.clear()
+            self._look()
+        self._news.set()
+
+    def _look(self) -> None:
+        try:
+            there = self._storage.names(self._job.where.nodes_prefix(self._job.attempt))
+            found = [self._read(node) for node in self.left.intersection(map(_number, there))]
+        except Exception as error:  # whatever it is, the next look may go well
+            self._say(f"the other nodes' outcomes cannot be looked for at the moment: {error}")
+            return
+        known = [meta for meta in found if meta is not None]
+        failed = [meta for meta in known if meta["code"] != ExitCode.RETURNED]
+        self.left.difference_update(meta["node"] for meta in known)
+        if failed and self.failed is None:
+            self.failed = min(failed, key=lambda meta: float(meta["ended_at"]))
+
+    def _read(self, node: int) -> dict[str, Any] | None:
+        """Return what a node's outcome says; None if it is not there."""
+        key = self._job.where.node_key(self._job.attempt, node)
+        try:
+            data = self._storage.read(key, 0, LARGEST_OUTCOME_BYTES)
+            return envelope.open_outcome(self._job.key, key, data).meta
+        except NotFoundError:
+            return None
+        except (TooShortError, envelope.EnvelopeError) as error:
+            return {
+                "status": OutcomeStatus.REFUSED,
+                "code": ExitCode.OUTCOME_OCCUPIED.value,
+                "detail": f"somebody else wrote {key} ({error})",
+                "node": node,
+                "ended_at": time.time(),
+            }
+
+    def _say(self, text: str) -> None:
+        if not self._has_said:
+            self._has_said = True
+            say(text)
+
+
+def _number(name: str) -> int:
+    """Return the node that the end of a key names; -1 if it names none."""
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < 5 else -1
