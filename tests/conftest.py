@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ from tests.support.timing import STREAM_S, marked
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--aws", action="store_true", help="check a real AWS account's Batch too")
+
+
+def pytest_configure() -> None:
+    """Have Ctrl-C reach what tests start, also where the tests run in the background.
+
+    A shell without job control has its background jobs ignore SIGINT, and whatever they start
+    inherits that: a Ctrl-C test would wait for an end that never comes. A handler of Python's is
+    not inherited; children begin with the signal's default.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +79,14 @@ def commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[farcall.local.LocalAWS]:
+    with farcall.local.start() as aws:
+        aws.configure(stream_s=STREAM_S)
+        yield aws
+
+
+@pytest.fixture(scope="module")
+def own_embedded() -> Iterator[farcall.local.LocalAWS]:
+    """One of a module's own, for what it makes there: queues that others would be told of."""
     with farcall.local.start() as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws

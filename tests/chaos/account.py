@@ -251,9 +251,10 @@ class Account:
             self._say(f"a process is left: {process}")
         over = {line["by"]: line for line in self._record.told if "over" in line}
         for name, (code, complaints) in self._record.clients.items():
-            if code == 0 and name in over:
+            if name in over:  # also one that was killed just then, on its way out
                 self._check_client(over[name], complaints)
-            elif code != -signal.SIGKILL or not self._was_to_be_killed(name):
+            was_killed = code == -signal.SIGKILL and self._was_to_be_killed(name)
+            if not was_killed and (code != 0 or name not in over):
                 self._say(f"{name} ended with {code}: {complaints[-_MOST_TEXT:]}")
         for line in self._record.told:
             if "unknown" in line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +91,19 @@ def leave_a_process(record: Record, told: dict[str, Any]) -> None:
 
 
 def leak_a_thread(record: Record, told: dict[str, Any]) -> None:
-    next(line for line in record.told if "over" in line)["leaked"].append("thread farcall_0")
+    first_over(record)["leaked"].append("thread farcall_0")
+
+
+def leak_a_thread_and_be_killed(record: Record, told: dict[str, Any]) -> None:
+    """As a blow does that hits a client when it has noted its end and has not exited yet."""
+    over = first_over(record)
+    over["leaked"].append("thread farcall_0")
+    record.clients[over["by"]] = -signal.SIGKILL, ""
+    record.dealt.append({"kind": over["by"].split()[0], "client": over["client"]})
+
+
+def first_over(record: Record) -> dict[str, Any]:
+    return next(line for line in record.told if "over" in line)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +121,7 @@ def leak_a_thread(record: Record, told: dict[str, Any]) -> None:
         (leave_a_job, "is still RUNNING"),
         (leave_a_process, "a process is left"),
         (leak_a_thread, "has leaked"),
+        (leak_a_thread_and_be_killed, "has leaked"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+from farcall.engine.session import Session, session_for
+from farcall.local import LocalAWS
+from farcall.model.settings import Settings
 from tests.support.commands import FARCALL, Commands
 
 
@@ -38,3 +41,11 @@ def installed_command() -> Callable[..., Any]:
         )
 
     return run
+
+
+@pytest.fixture
+async def session(aws: LocalAWS) -> AsyncIterator[Session]:
+    """A client's, which submits command jobs."""
+    opened = await session_for(Settings())
+    yield opened
+    await opened.close()

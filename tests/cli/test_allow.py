@@ -70,7 +70,7 @@ async def test_a_cloned_folder_has_nothing_read_before_its_user_agreed(
     assert mark.exists()
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\x04", 130)])
 async def test_a_terminal_is_asked(cloned, answer, code):
     job_id, mark = cloned
     shown = await asyncio.to_thread(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import broken
+from tests.support.command_jobs import shell, submit
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 
@@ -243,19 +244,21 @@ async def test_recover_tells_what_came_of_each_task(make_executor, farcall):
     assert err == f"{run}: 3 tasks to be delivered\n"
 
 
-async def test_recover_saves_values_and_takes_them(make_executor, tmp_path, farcall):
+async def test_recover_saves_values_and_takes_them(
+    make_executor, tmp_path, farcall, installed_command
+):
     async with make_executor(linger_s=0.5) as executor:
         jobs = await asyncio.gather(*(executor.submit(double, x) for x in (3, 4)))
         run = await run_of(executor)
         folder = tmp_path / "values"
 
-        code, out, _ = await farcall("recover", run, "--output", folder)
+        done = await installed_command("recover", run, "--output", folder)
 
-    assert code == 0
+    assert done.returncode == 0
     paths = [folder / f"{job.id.replace(':', '-')}.pickle" for job in jobs]
     assert {path.name for path in folder.iterdir()} == {path.name for path in paths}
     assert [pickle.loads(path.read_bytes()) for path in paths] == [6, 8]
-    assert sorted(out.splitlines()) == sorted(
+    assert sorted(done.stdout.splitlines()) == sorted(
         f"{job.id}  double  saved as {path}" for job, path in zip(jobs, paths, strict=True)
     )
     code, _, err = await farcall("recover", run)
@@ -320,3 +323,15 @@ async def test_a_folder_without_a_run_is_refused(aws, tmp_path, farcall):
     code, _, err = await farcall("recover", "--output", tmp_path)
     assert code == 2
     assert "--output needs a RUN" in err
+
+
+async def test_a_command_is_followed_and_its_exit_code_is_the_command_s(session, farcall):
+    text = "echo node $AWS_BATCH_JOB_NODE_INDEX; exit 3"
+    job_id = await submit(session, shell(text))
+    code, out, err = await farcall("attach", job_id)
+    assert (code, out) == (3, "node\n")
+    assert "the command failed (exit code 3)" in err
+    code, out, err = await farcall("result", job_id)
+    assert (code, out) == (1, "")
+    assert f"job {job_id} (hello-" in err
+    assert "runs a command and has no value" in err

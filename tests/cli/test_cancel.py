@@ -11,7 +11,9 @@ import boto3
 import pytest
 
 from farcall.engine.session import session_for, this_user
-from tests.support import terminal
+from farcall.model.jobs import JobStatus
+from farcall.operations.finding import short
+from tests.support import command_jobs, terminal
 from tests.support.commands import FARCALL
 from tests.support.foreign import submit
 from tests.support.patience import until_async
@@ -166,7 +168,7 @@ async def test_a_workflow_is_ended_after_a_question(make_executor, cancel, tmp_p
         assert "End 2 jobs?" in shown.text
         assert "nothing was ended" in shown.text
         for job in jobs:
-            assert job.id in shown.text
+            assert short(job.id) in shown.text
             assert "RUNNING" == (await job.status()).value
 
         shown = await asyncio.to_thread(terminal.run, command, answer="y\n")
@@ -212,3 +214,14 @@ async def test_another_s_job_is_ended_only_if_that_is_said(executor, cancel, tmp
     done = await cancel(job.id, "--user", owner, LOGNAME="mary")
     assert 0 == done.returncode
     assert "JobCancelledError" == type(await job.exception()).__name__
+
+
+async def test_a_command_job_is_ended_as_a_whole_and_no_node_alone(session, batch, cancel):
+    job_id = await command_jobs.submit(session, command_jobs.shell("sleep 600", 2))
+    await command_jobs.described(session, f"{job_id}#1", JobStatus.RUNNING)
+    done = await cancel(f"{job_id}#1")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert f"`farcall cancel {job_id}` ends its job with all nodes" in done.stderr
+    done = await cancel(job_id)
+    assert (0, f"{job_id} was RUNNING and is being ended\n") == (done.returncode, done.stdout)
+    assert (await ends(batch, job_id))["isTerminated"]

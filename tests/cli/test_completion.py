@@ -26,6 +26,7 @@ def script(shell):
         ("farcall li", ["list"]),
         ("farcall list --state fa", ["failed"]),
         ("farcall completion ", ["bash", "zsh", "fish"]),
+        ("farcall lsit --st", []),
     ],
 )
 def test_bash_completes(line, expected, tmp_path):

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import boto3
 import pytest
 
-from tests.support import terminal
+from tests.support import command_jobs, terminal
 from tests.support.commands import FARCALL
 from tests.support.foreign import submit
 from tests.support.patience import until_async
@@ -135,7 +135,12 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     lines = COLOURS.sub("", shown.text).splitlines()
     assert max(map(len, lines[:-2])) <= 80  # the footer may be longer
     for key in order:
-        assert any(line.startswith(f"{ids[key]}  ") for line in lines)
+        assert any(line.startswith(f"{ids[key][:8]}  ") for line in lines)
+    shown = await asyncio.to_thread(terminal.run, [FARCALL, "status", ids["FAILED"]])
+    assert COLOURS.sub("", shown.text).startswith(f"{ids['FAILED'][:8]}  FAILED since 20")
+    elsewhere = ["--queue", "farcall-local"]  # where the beginning of an ID is not looked for
+    shown = await asyncio.to_thread(terminal.run, [FARCALL, "list", *only, *elsewhere])
+    assert ids["RUNNING"] in shown.text
 
     only = (ids["array"],)
     children = await listed()
@@ -207,8 +212,87 @@ async def test_a_job_that_is_nobody_s_or_no_array_s(farcall_command, executor, b
     job = await executor.submit(fails, 2)
     done = await farcall_command("list", job.id)
     assert done.returncode == 1
-    assert f"job {job.id} is no array" in done.stderr
+    assert f"job {job.id} is no array and runs on one node" in done.stderr
     assert await job.result() == 2
+
+
+@pytest.fixture
+async def of_commands(session):
+    """Two command jobs of a workflow: one that failed on two nodes, and one that ended well."""
+    name = f"commands {time.monotonic()}"
+    text = "echo \x1b[2J[bold]; exit 3"
+    failed = await command_jobs.submit(session, command_jobs.shell(text, 2), workflow=name)
+    await command_jobs.described(session, failed)
+    plain = command_jobs.shell("true")
+    done = await command_jobs.submit(session, plain, workflow=name, name="all-well")
+    await command_jobs.described(session, done)
+    return {"name": name, "failed": failed, "done": done}
+
+
+async def test_command_jobs_are_listed_and_described_with_their_nodes(
+    of_commands, farcall_command
+):
+    failed, done = of_commands["failed"], of_commands["done"]
+    said = await farcall_command("list", "--workflow", of_commands["name"])
+    _, *rows = said.stdout.splitlines()
+    assert [row.split()[0] for row in rows] == [done, failed]
+    assert "  $ all-well  " in rows[0]
+    assert "  $ hello (2 nodes)  " in rows[1]
+    assert rows[1].endswith("exit code 3")
+    said = await farcall_command("list", "--workflow", of_commands["name"], "--json")
+    assert not said.stderr
+    assert {(job["id"], job["kind"], job["node_count"]) for job in json.loads(said.stdout)} == {
+        (done, "command", 0),
+        (failed, "command", 2),
+    }
+
+    said = await farcall_command("list", failed)
+    _, *rows = said.stdout.splitlines()
+    assert [row.split()[0] for row in rows] == [f"{failed}#0", f"{failed}#1"]
+    assert "  $ hello (node 0)  " in rows[0]
+    said = await farcall_command("list", "--workflow", of_commands["name"], "--children", "--json")
+    parts = [done, failed, f"{failed}#0", f"{failed}#1"]
+    assert [job["id"] for job in json.loads(said.stdout)] == parts
+
+    said = await farcall_command("status", f"{failed}#0")
+    assert f"{failed}#0  FAILED since 20" in said.stdout
+    said = await farcall_command("describe", failed)
+    assert (said.returncode, said.stderr) == (0, "")
+    for expected in (
+        "$ hello  on 2 nodes  FAILED",
+        "Why         the command failed (exit code 3)",
+        "Node 0      FAILED, exit code 3, ran ",
+        "Image       busybox:1",
+        "Command     sh -c 'echo ^[[2J[bold]; exit 3'",
+        "The last lines of the log",
+        "  ^[[2J[bold]",
+    ):
+        assert expected in said.stdout
+    assert "Bundle" not in said.stdout
+    assert_harmless(said.stdout)
+    said = json.loads((await farcall_command("describe", failed, "--json")).stdout)
+    assert [node["id"] for node in said["nodes"]] == [f"{failed}#0", f"{failed}#1"]
+    assert (said["nodes"][0]["exit_code"], said["nodes"][0]["state"]) == (3, "FAILED")
+    assert said["explanation"]["log"] == ["\x1b[2J[bold]"]
+
+
+async def test_of_very_many_nodes_those_that_failed_are_shown(farcall_command, session, tmp_path):
+    gate = tmp_path / "gate"
+    text = (
+        "if [ $AWS_BATCH_JOB_NODE_INDEX = 7 ]; then exit 4; fi; "
+        f"until [ -e {gate} ]; do sleep 0.05; done"
+    )
+    job_id = await command_jobs.submit(session, command_jobs.shell(text, 21))
+    await command_jobs.described(session, f"{job_id}#7")
+    try:
+        said = await farcall_command("describe", job_id)
+    finally:
+        gate.touch()
+    await command_jobs.described(session, job_id)
+    assert "Nodes       " in said.stdout
+    assert "1 failed" in said.stdout
+    assert "Node 7      FAILED, exit code 4" in said.stdout
+    assert "Node 8  " not in said.stdout
 
 
 async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
@@ -216,14 +300,14 @@ async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
         (["list", "--since", "yesterday"], "'yesterday' is neither so long ago"),
         (["list", "--user", "me", "--all-users"], "exclude each other"),
         (["list", "--state", "done"], "'done' is not one of"),
-        (["status"], "JOB"),
     ):
         done = await farcall_command(*arguments)
         assert done.returncode == 2
         assert text in done.stderr
     done = await farcall_command("list", "--queue", "no-such-queue")
-    assert done.returncode == 4
-    assert done.stderr.startswith("farcall: ListJobs")
+    assert done.returncode == 1
+    assert "'no-such-queue', and there is no such queue in us-east-1" in done.stderr
+    assert "there are farcall-local" in done.stderr
 
 
 async def test_a_hundred_jobs_cost_two_requests(farcall_command, executor, batch, aws):

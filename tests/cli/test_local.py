@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.commands import run_installed
+from tests.support.commands import FARCALL, run_installed
 
 
 def test_local_runs_a_script_against_an_embedded_aws(tmp_path: Path) -> None:
@@ -32,3 +37,53 @@ def test_local_gives_the_commands_exit_code() -> None:
     assert (
         3 == run_installed("local", "--", sys.executable, "-c", "raise SystemExit(3)").returncode
     )
+
+
+def test_on_a_terminal_it_says_what_the_lines_are_for_until_ctrl_c() -> None:
+    ours, its = pty.openpty()
+    command = [FARCALL, "local"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its) as process:
+        os.close(its)
+        text = b""
+        while b"on a new one" not in text:
+            text += os.read(ours, 65_536)  # an error where it has ended
+        process.send_signal(signal.SIGINT)
+        assert 0 == process.wait(60)
+    os.close(ours)
+    exports, _, told = text.decode().partition("\r\n\r\n")
+    assert all(line.startswith("export ") for line in exports.splitlines())
+    assert "serves on http://127.0.0.1:" in told
+    assert "until Ctrl-C" in told
+
+
+def test_in_a_pipe_it_prints_what_a_shell_reads_and_nothing_else() -> None:
+    command = [FARCALL, "local"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, told = process.communicate(timeout=60)
+    assert line.startswith(b"export AWS_ENDPOINT_URL=http://")
+    assert all(each.startswith(b"export ") for each in rest.splitlines())
+    assert (told, process.returncode) == (b"", 0)
+
+
+def test_what_cannot_be_run_is_told_with_what_was_meant(tmp_path: Path) -> None:
+    script = tmp_path / "workflow.py"
+    script.write_text("")
+    done = run_installed("local", "--", str(script))
+    assert (126, "") == (done.returncode, done.stdout)
+    assert f"farcall local -- python {script}" in done.stderr
+    done = run_installed("local", "--", "not-there")
+    assert 127 == done.returncode
+    assert "behind -- stands a command" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_without_a_traceback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_installed("local", "--port", str(port))
+    assert 1 == done.returncode
+    assert f"port {port} of 127.0.0.1 is taken" in done.stderr
+    assert "`--port 0` for a free one" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -12,8 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+import boto3
 import pytest
 
+from tests.support import foreign
+from tests.support.command_jobs import described, shell, submit
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 
@@ -93,7 +96,13 @@ async def test_what_is_shown_can_be_chosen(job, logs):
     assert await logs(job.id, "--since", "2099-01-01") == (0, "", "")
     _, out, _ = await logs(job.id, "--stderr", "--json", "--since", "1h")
     first, last = map(json.loads, out.splitlines())
-    assert {**first, "at": ""} == {"text": "err 1", "stream": "stderr", "attempt": 1, "at": ""}
+    assert {**first, "at": ""} == {
+        "text": "err 1",
+        "stream": "stderr",
+        "attempt": 1,
+        "at": "",
+        "job": job.id,
+    }
     assert first["at"] <= last["at"] < "2099"
     _, out, _ = await logs(job.id, "--timestamps", "--tail", 1, "--stdout")
     assert out == f"{last['at'][:23]}Z out 2000\n"
@@ -156,12 +165,104 @@ async def test_wrong_usage_is_told(aws, logs, arguments, code, words):
     assert "Traceback" not in found[2]
 
 
-async def test_an_attempt_or_a_child_that_has_to_be_named(job, logs, executor):
+async def test_an_attempt_that_there_was_not_is_told(job, logs):
     code, _, err = await logs(job.id, "--attempt", 2)
     assert (code, err) == (1, f"farcall: attempt is 2, and job {job.id} has had 1 attempt\n")
 
-    patient = executor.with_options(linger_s=0.5)
-    child, _ = await asyncio.gather(*(patient.submit(abs, n) for n in range(2)))
-    parent = child.id.partition(":")[0]
-    code, _, err = await logs(parent)
-    assert (code, f"name one of its children, {parent}:0 to {parent}:1" in err) == (1, True)
+
+# --- command jobs -----------------------------------------------------------------------------
+
+
+def by_node(lines):
+    """Return lines of several nodes by node, each in its order."""
+    found = {}
+    for line in lines:
+        node, _, text = line.partition(": ")
+        found.setdefault(node, []).append(text)
+    return found
+
+
+@pytest.fixture
+async def gang(session, tmp_path):
+    """A job on two nodes, each of which has written two lines, and has ended."""
+    both = " && ".join(f"[ -e {tmp_path}/{n} ]" for n in range(2))
+    text = f"echo first; echo second >&2; touch {tmp_path}/$AWS_BATCH_JOB_NODE_INDEX; until {both}"
+    job_id = await submit(session, shell(f"{text}; do sleep 0.05; done", 2))
+    await described(session, job_id)
+    await described(session, f"{job_id}#1")
+    return job_id
+
+
+async def test_lines_of_several_nodes_begin_with_the_node_s_number(gang, logs):
+    both = {"0": ["first", "second"], "1": ["first", "second"]}
+    code, out, err = await logs(gang)
+    assert (code, by_node(out.splitlines()), err) == (0, both, "")
+    code, out, err = await logs("-f", gang, "--node", 0, "--node", 1)
+    assert (code, by_node(out.splitlines()), err) == (0, both, "")
+    assert (await logs(gang, "--grep", "no such"))[1] == ""
+    _, out, _ = await logs(gang, "--tail", 1)
+    assert len(out.splitlines()) == 1
+
+
+async def test_lines_of_one_node_are_as_it_wrote_them(gang, logs):
+    assert await logs(gang, "--node", 1) == (0, "first\nsecond\n", "")
+    assert await logs(f"{gang}#1") == (0, "first\nsecond\n", "")
+    _, out, _ = await logs(gang, "--node", 1, "--timestamps", "--tail", 1)
+    assert out.endswith("Z second\n")
+    _, out, _ = await logs(gang, "--node", 1, "--json", "--tail", 1)
+    said = json.loads(out)
+    assert {**said, "at": ""} == {
+        "text": "second",
+        "stream": "log",
+        "attempt": 1,
+        "at": "",
+        "node": 1,
+        "job": gang,
+    }
+
+
+async def test_a_command_is_followed_to_its_end(session, tmp_path):
+    gate = tmp_path / "gate"
+    text = f"echo first; until [ -e {gate} ]; do sleep 0.05; done; echo last; exit 3"
+    started = start("-f", await submit(session, shell(text)))
+    assert await asyncio.to_thread(started.stdout.readline) == "first\n"
+    gate.touch()
+    assert await end(started) == (0, "last\n", "")
+
+
+async def test_a_node_or_an_attempt_that_is_not_there_is_told(gang, logs):
+    code, out, err = await logs(gang, "--node", 7)
+    assert (code, out, err) == (3, "", f"farcall: job {gang} has no node 7; it has nodes 0 to 1\n")
+    code, _, err = await logs(gang, "--attempt", 2)
+    assert (code, f"job {gang} has no attempt 2" in err) == (3, True)
+    code, _, err = await logs(f"{gang}#1", "--node", 0)
+    assert (code, "Traceback" in err) != (0, True)
+
+
+async def test_a_job_of_others_is_not_read_whatever_it_says(aws, logs):
+    job_id = foreign.submit(
+        boto3.client("batch"), "farcall-local", environment={"FARCALL_RUN": "me"}
+    )
+    for arguments in ((), ("--node", 0)):
+        code, out, err = await logs(job_id, *arguments)
+        told = f"farcall: job {job_id} was not submitted by farcall\n"
+        assert (code, out, err) == (3, "", told)
+
+
+def say_on_a_node():
+    import farcall_runtime
+
+    print(f"node {farcall_runtime.node().index}", flush=True)
+
+
+async def test_of_a_function_on_several_nodes_one_is_read_at_a_time(make_executor, logs):
+    async with make_executor(nodes=2) as executor:
+        job = await executor.submit(say_on_a_node)
+        await job.result()
+    assert await logs(job.id) == (0, "node 0\n", "")
+    assert await logs(job.id, "--node", 1) == (0, "node 1\n", "")
+    assert await logs(f"{job.id}#1") == (0, "node 1\n", "")
+    code, _, err = await logs(job.id, "--node", 0, "--node", 1)
+    assert (code, "read one at a time: --node 0" in err) == (1, True)
+    code, _, err = await logs(job.id, "--node", 2)
+    assert (code, err) == (3, f"farcall: job {job.id} has no node 2\n")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 import farcall
 from tests.support.commands import run_installed
 
@@ -11,3 +16,44 @@ def test_it_tells_its_version_and_what_it_can_do() -> None:
     told = run_installed("--help").stdout
     for command in ("local", "demo", "attach", "result", "recover"):
         assert command in told
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("lisst", "list"),
+        ("descibe JOB", "describe"),
+        ("covalent resum", "resume"),
+        ("logs --timestmaps", "--timestamps"),
+        ("list --worflow nightly", "--workflow"),
+        ("run --memroy 4GiB train:fit", "--memory"),
+    ],
+)
+async def test_a_misspelt_command_or_option_is_told_what_was_meant(farcall_command, line, meant):
+    done = await farcall_command(*line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"Did you mean '{meant}'?" in done.stderr
+
+
+async def test_what_is_like_no_command_is_only_refused(farcall_command):
+    done = await farcall_command("frobnicate")
+    assert done.returncode == 2
+    assert "No such command 'frobnicate'." in done.stderr
+    assert "Did you mean" not in done.stderr
+
+
+def test_warnings_of_botocore_such_as_of_a_login_that_expired_are_left_to_its_errors():
+    script = """if True:
+        import logging, sys
+        from farcall.cli.main import main
+        sys.argv = ["farcall", "--version"]
+        try:
+            main()
+        finally:
+            logging.getLogger("botocore.tokens").warning("refresh failed")
+            logging.getLogger("farcall").warning("of our own")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "of our own\n")

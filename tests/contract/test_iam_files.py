@@ -83,6 +83,7 @@ def test_star_is_the_resource_only_where_an_action_knows_no_other():
         for action in actions({"Statement": [statement]})
     }
     assert starred == {
+        "batch:DescribeComputeEnvironments",
         "batch:DescribeJobDefinitions",
         "batch:DescribeJobQueues",
         "batch:DescribeJobs",

@@ -1,4 +1,4 @@
-"""The container's side needs the standard library, cloudpickle and obstore, and nothing else."""
+"""What is imported: in the container next to nothing; whoever lacks an extra is told which."""
 
 from __future__ import annotations
 
@@ -79,3 +79,22 @@ def test_the_client_is_never_imported(everything):
 def test_nothing_that_starts_threads_or_takes_long_is_imported_before_the_fork():
     heavy = {"obstore", "cloudpickle", "asyncio", "concurrent", "ssl", "urllib3", "numpy"}
     assert {name.partition(".")[0] for name in loaded_by(BEFORE_THE_FORK)} & heavy == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "lacks", "extra"),
+    [
+        ("farcall.awsbatch", "covalent", "covalent"),
+        ("farcall.joblib", "joblib", "joblib"),
+        ("farcall.local.launch", "moto", "local"),
+        ("farcall.torchx", "torchx", "torchx"),
+        ("farcall.ui", "uvicorn", "ui"),
+    ],
+)
+def test_a_missing_extra_is_named_as_it_is_typed(module, lacks, extra):
+    script = f"import sys; sys.modules[{lacks!r}] = None; import {module} as found\n"
+    script += "found.require_extra()\n" if extra == "local" else ""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("ModuleNotFoundError: The ")
+    assert said.endswith(f"needs {lacks}: pip install 'farcall[{extra}]'")

@@ -64,6 +64,7 @@ def test_the_contract_is_version_1():
             "bundle": "PREFIX/v1/RUN/bundles/BUNDLE",
             "receipt": "PREFIX/v1/RUN/bundles/BUNDLE.delivered/0",
             "outcome": "PREFIX/v1/RUN/outcomes/BUNDLE/7",
+            "node": "PREFIX/v1/RUN/outcomes/BUNDLE/nodes/1/7",
             "value": "PREFIX/v1/RUN/values/BUNDLE/7/1/00000000",
             "attempt": "PREFIX/v1/RUN/attempts/BUNDLE/7/1",
             "chunk": "PREFIX/v1/RUN/streams/BUNDLE/7/1/stdout/00000000",

@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 CLIENT = TESTS.parent / "executor" / "farcall"
 RUNTIME = TESTS.parent / "runtime_image" / "farcall_runtime"
 
-DOORS = ("cli", "covalent", "ui")
+DOORS = ("cli", "covalent", "joblib", "torchx", "ui")
 """Rooms whose modules may also be tested where users meet them: tests/cli/test_run.py."""
 
 ELSEWHERE = {
@@ -18,6 +18,7 @@ ELSEWHERE = {
     "covalent/plugin/*": "covalent/test_server.py",  # needs Covalent, and its server
     "cli/demos/*": "cli/test_demos.py",
     "cli/covalent": "covalent/test_restart.py",
+    "cli/node_output": "cli/test_logs.py",
     "cli/sheets": "cli/test_list.py",
     "cli/ui": "ui/test_demo.py",
     "ui/*": "ui/server/test_requests.py",  # one server, asked as a browser asks
@@ -35,9 +36,14 @@ ELSEWHERE = {
     "backends/batch/listing": "service/test_catalog.py",
     "backends/batch/matching": "unit/backends/batch/test_endings.py",
     "backends/batch/start_failures": "unit/backends/batch/test_endings.py",
-    "operations/cancel": "service/test_cancelling.py",
-    "operations/describe": "service/test_explain.py",
-    "operations/explain": "service/test_explain.py",
+    "engine/job_handle": "unit/engine/test_task_handle.py",
+    "model/commands": "unit/backends/batch/test_nodes.py",
+    "operations/nodes": "service/test_command_jobs.py",
+    "operations/without_outcome": "service/test_command_jobs.py",
+    "torchx/apps": "torchx/test_runner.py",  # what TorchX's own Runner makes of them
+    "torchx/command_line": "torchx/test_command.py",
+    "torchx/logs": "torchx/test_runner.py",
+    "torchx/states": "torchx/test_runner.py",
     "runtime/contract": "contract/test_keys.py",
     "runtime/envelope": "contract/test_golden.py",
     "runtime/bundle": "contract/test_hostile.py",

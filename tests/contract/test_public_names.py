@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pydoc
+import re
 import subprocess
 import sys
 
@@ -25,3 +26,9 @@ def test_a_public_name_says_where_users_find_it(name):
 def test_help_shows_all_of_them():
     page = pydoc.plain(pydoc.render_doc(farcall))
     assert [name for name in farcall.__all__ if f"class {name}" not in page] == []
+
+
+def test_the_first_screen_of_help_has_all_of_them():
+    page = pydoc.plain(pydoc.render_doc(farcall)).splitlines()
+    screen = "\n".join(page[:48])
+    assert [name for name in farcall.__all__ if not re.search(rf"\b{name}\b", screen)] == []

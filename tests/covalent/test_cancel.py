@@ -270,7 +270,7 @@ def test_a_task_that_has_just_ended_stays_as_it_is(
     dispatch, wait, node, batch, folder, client, aws, counting
 ):
     # Batch takes its time to notice that the container has ended.
-    aws.configure(delays={"RUNNING": 2})
+    aws.configure(delays={"RUNNING": 6})
     first, second = folder.task(batch(), "first"), folder.task(batch(), "second")
 
     @ct.lattice

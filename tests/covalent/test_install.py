@@ -6,10 +6,11 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.pythons import find
 
 pytestmark = pytest.mark.slow
 
@@ -56,29 +57,6 @@ with farcall.local.start() as aws, CovalentServer(Path("covalent"), aws.environm
         assert 200 == page.status
     print(*sys.version_info[:2], result.result, Path(farcall.__file__).parent)
 """
-
-
-def interpreters(version):
-    """Where a Python of a version may be."""
-    if sys.version_info[:2] == tuple(map(int, version.split("."))):
-        yield sys.executable
-    if found := shutil.which(f"python{version}", path=ENVIRONMENT.get("PATH")):
-        yield found
-    pyenv = Path(ENVIRONMENT.get("PYENV_ROOT") or Path(ENVIRONMENT.get("HOME", "/"), ".pyenv"))
-    yield from map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
-
-
-def find(version):
-    """Return an interpreter that runs; pyenv's stand-ins on the PATH may not."""
-    ask = "import sys; print(*sys.version_info[:2], sep='.')"
-    for python in interpreters(version):
-        done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
-        if done.stdout.strip() == version:
-            return python
-    reason = f"there is no Python {version} on this machine"
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}; in CI this is an error")
-    pytest.skip(reason)  # a developer need not have them all
 
 
 def find_uv():

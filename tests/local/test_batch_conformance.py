@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
@@ -880,10 +881,6 @@ def fargate(vcpu, memory, **container):
         pytest.param({"vcpu": "0"}, id="no processor"),
         pytest.param({"vcpu": "0.5"}, id="half a processor on EC2"),
         pytest.param(
-            {"container": {"mountPoints": [{"sourceVolume": "v", "containerPath": "/v"}]}},
-            id="a volume that is not there",
-        ),
-        pytest.param(
             {"container": {"environment": [{"name": "AWS_BATCH_X", "value": "1"}]}},
             id="reserved variable",
         ),
@@ -945,6 +942,139 @@ def test_definitions_batch_takes(batch):
     batch.definition("true", retryStrategy={"attempts": 2, "evaluateOnExit": rules})
     batch.definition("true", **fargate("0.25", "512"))
     batch.definition("true", **fargate("16", "40960"))
+
+
+EFS = {"fileSystemId": "fs-12345678"}
+
+
+def mounted(**volume):
+    """Return containerProperties with a volume, and a mount point of it."""
+    point = {"sourceVolume": "v", "containerPath": "/v"}
+    return {"volumes": [{"name": "v", **volume}], "mountPoints": [point]}
+
+
+def on_efs(access_point="", **efs):
+    """Return containerProperties with a file system of EFS."""
+    own = {"authorizationConfig": {"accessPointId": access_point}} if access_point else {}
+    return mounted(efsVolumeConfiguration={**EFS, **own, **efs})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "container",
+    [
+        pytest.param(
+            {"mountPoints": [{"sourceVolume": "v", "containerPath": "/v"}]},
+            id="a volume that is not there",
+        ),
+        pytest.param(
+            {"volumes": [{"name": "v"}], "mountPoints": [{"sourceVolume": "v"}]}, id="no path"
+        ),
+        pytest.param({"volumes": [{"host": {"sourcePath": "/tmp"}}]}, id="no volume name"),
+        pytest.param({"volumes": [{"name": "a.b"}]}, id="dot in a volume name"),
+        pytest.param({"volumes": [{"name": "v" * 256}]}, id="long volume name"),
+        pytest.param(on_efs(fileSystemId=""), id="no file system"),
+        pytest.param(on_efs(rootDirectory="/" + "x" * 4096), id="long folder of EFS"),
+        pytest.param(on_efs(transitEncryption="MAYBE"), id="encryption that is no switch"),
+        pytest.param(on_efs(transitEncryptionPort=65_536), id="port of EFS"),
+        pytest.param(
+            on_efs("fsap-1234", transitEncryption="ENABLED", rootDirectory="/x"),
+            id="a folder beside an access point",
+        ),
+        pytest.param(on_efs("fsap-1234"), id="an access point without encryption"),
+        pytest.param(
+            on_efs(authorizationConfig={"iam": "ENABLED"}), id="IAM of EFS without encryption"
+        ),
+        pytest.param(
+            on_efs(transitEncryption="ENABLED", authorizationConfig={"iam": "ENABLED"}),
+            id="IAM of EFS without a job role",
+        ),
+        pytest.param({"linuxParameters": {"devices": [{"hostPath": ""}]}}, id="no device"),
+        pytest.param(
+            {"linuxParameters": {"devices": [{"hostPath": "/dev/x", "permissions": ["RW"]}]}},
+            id="permission of a device",
+        ),
+        pytest.param({"linuxParameters": {"sharedMemorySize": 0}}, id="no shared memory"),
+        pytest.param(
+            {"linuxParameters": {"tmpfs": [{"containerPath": "/t", "size": 0}]}}, id="no tmpfs"
+        ),
+        pytest.param({"linuxParameters": {"maxSwap": -1}}, id="swap"),
+        pytest.param({"linuxParameters": {"swappiness": 101}}, id="swappiness"),
+        pytest.param(
+            {"ulimits": [{"name": "files", "softLimit": 1, "hardLimit": 1}]}, id="unknown ulimit"
+        ),
+        pytest.param(
+            {"secrets": [{"name": "A", "valueFrom": "parameter"}]}, id="secrets without a role"
+        ),
+        pytest.param(
+            {"executionRoleArn": FARGATE_ROLE, "secrets": [{"name": "A", "valueFrom": ""}]},
+            id="a secret of nowhere",
+        ),
+    ],
+)
+def test_what_of_the_host_batch_refuses(batch, container, count):
+    """What a container has of its host and of EFS is checked, on one node and on several.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_Volume.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_EFSVolumeConfiguration.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_EFSAuthorizationConfig.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_LinuxParameters.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_Ulimit.html
+    """
+    if count == 1:
+        refusal(batch.definition, "true", container=container)
+    else:
+        refusal(batch.nodes, {"0:": "true"}, count, container=container)
+
+
+def test_what_of_the_host_batch_takes(batch):
+    """It is kept as it was registered, on one node and on several.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
+    """
+    access = {"accessPointId": "fsap-1234", "iam": "ENABLED"}
+    encrypted = {**EFS, "transitEncryption": "ENABLED", "authorizationConfig": access}
+    wanted = {
+        "volumes": [
+            {"name": "folder", "host": {"sourcePath": "/tmp"}},
+            {"name": "efs", "efsVolumeConfiguration": {**EFS, "rootDirectory": "/data"}},
+            {"name": "access-point", "efsVolumeConfiguration": encrypted},
+        ],
+        "mountPoints": [
+            {"sourceVolume": "folder", "containerPath": "/folder", "readOnly": True},
+            {"sourceVolume": "efs", "containerPath": "/efs"},
+            {"sourceVolume": "access-point", "containerPath": "/ap"},
+        ],
+        "linuxParameters": {
+            "devices": [
+                {
+                    "hostPath": "/dev/infiniband/uverbs0",
+                    "containerPath": "/dev/infiniband/uverbs0",
+                    "permissions": ["READ", "WRITE", "MKNOD"],
+                }
+            ],
+            "sharedMemorySize": 1024,
+            "swappiness": 0,
+            "maxSwap": 0,
+        },
+        "ulimits": [{"name": "memlock", "softLimit": -1, "hardLimit": -1}],
+        "secrets": [{"name": "A", "valueFrom": "arn:aws:ssm:us-east-1:123456789012:parameter/a"}],
+        "privileged": True,
+        "jobRoleArn": "arn:aws:iam::123456789012:role/job",
+        "executionRoleArn": FARGATE_ROLE,
+    }
+    one = batch.definition("true", container=wanted)
+    several = batch.nodes({"0": "true", "1:": "true"}, 3, container=wanted)
+    shown = {
+        found["jobDefinitionArn"]: found
+        for found in batch.batch.describe_job_definitions(jobDefinitions=[one, several])[
+            "jobDefinitions"
+        ]
+    }
+    groups = shown[several]["nodeProperties"]["nodeRangeProperties"]
+    for kept in (shown[one]["containerProperties"], *(group["container"] for group in groups)):
+        assert {name: kept[name] for name in wanted} == wanted
 
 
 # Submissions ----------------------------------------------------------------------------------
@@ -1250,6 +1380,8 @@ def test_a_multi_node_job_and_its_nodes(batch, held):
     assert whole["nodeProperties"]["numNodes"] == 3
     assert whole["retryStrategy"]["attempts"] == 1
     assert whole["timeout"] == {"attemptDurationSeconds": 600}
+    assert whole["tags"] == {"k": "v"}
+    assert batch.batch.list_tags_for_resource(resourceArn=whole["jobArn"])["tags"] == {"k": "v"}
     main, *others = nodes(batch, job_id, 0, 1, 2)
     (attempt,) = whole["attempts"]
     assert attempt["container"]["exitCode"] == 0
@@ -1297,6 +1429,34 @@ def test_list_jobs_of_a_multi_node_job(batch):
     )
     found = [row["jobId"] for page in pages for row in page["jobSummaryList"]]
     assert sorted(found) == sorted(rows)
+
+
+def test_filters_of_list_jobs_find_whole_multi_node_jobs(batch):
+    """A filter finds the whole job in any state, and takes no nodes.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ListJobs.html
+    """
+    definition = batch.nodes({"0:": "exit 3"}, 2)
+    name = f"farcall-test-{uuid.uuid4().hex[:12]}"
+    before = int((time.time() - 3600) * 1000)
+    job_id = batch.submit(definition, jobName=name)
+    batch.wait(job_id)
+
+    def found(scope, name, value):
+        filters = [{"name": name, "values": [value]}]
+        rows = batch.batch.list_jobs(**scope, filters=filters)["jobSummaryList"]
+        return [row["jobId"] for row in rows if row["jobId"].startswith(job_id)]
+
+    for wanted in (
+        ("JOB_NAME", name.upper()),
+        ("JOB_NAME", f"{name[:-1]}*"),
+        ("JOB_DEFINITION", definition),
+        ("JOB_DEFINITION", definition.rpartition("/")[2].partition(":")[0]),
+        ("AFTER_CREATED_AT", str(before)),
+    ):
+        assert found({"jobQueue": batch.queue}, *wanted) == [job_id], wanted
+        assert found({"multiNodeJobId": job_id}, *wanted) == [], wanted
+    assert found({"jobQueue": batch.queue}, "BEFORE_CREATED_AT", str(before)) == []
 
 
 def test_the_main_node_is_started_first(batch, knobs):
@@ -1535,6 +1695,7 @@ def test_terminate_one_node(batch, held):
     ids = [batch.submit(definition, retryStrategy={"attempts": 3})]
     for index in range(3):
         batch.wait_for(lambda node=f"{ids[0]}#{index}": _status(batch, node) == "RUNNING")
+    batch.batch.cancel_job(jobId=f"{ids[0]}#2", reason="does nothing any more")
     batch.batch.terminate_job(jobId=f"{ids[0]}#1", reason="just you")
     node = batch.wait(f"{ids[0]}#1")
     assert (node["statusReason"], node["isTerminated"]) == ("just you", True)

@@ -16,7 +16,7 @@ from farcall.local.batch.jobs import Status
 from farcall.local.batch.queues import Queues
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.runners.execution import Timing, World
+from farcall.local.runners.execution import Durations, World
 from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
 from tests.support.patience import until_async
@@ -87,7 +87,7 @@ async def engine():
         logs=CloudWatchLogs(None, None),
         assumable=lambda _: False,
         environment_name=lambda _: names.COMPUTE_ENVIRONMENT,
-        timing=Timing(),
+        durations=Durations(),
     )
     engine = Engine(world, 1)
     yield engine

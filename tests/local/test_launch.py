@@ -72,10 +72,15 @@ def test_a_server_starts_empty_and_stops_twice():
         assert not one.running
 
 
-def test_a_taken_port_is_an_error():
-    """A server that cannot start says so."""
-    with start() as aws, pytest.raises(RuntimeError, match="did not start"):
-        start(port=int(aws.endpoint_url.rpartition(":")[2]))
+def test_a_taken_port_is_an_error(capfd):
+    """A server that cannot start says why, and what to do, in a sentence."""
+    with start() as aws:
+        port = int(aws.endpoint_url.rpartition(":")[2])
+        with pytest.raises(RuntimeError, match=f"port {port} of 127.0.0.1 is taken.*--port 0"):
+            start(port=port)
+    with pytest.raises(RuntimeError, match="192.0.2.1:0 cannot be listened on: "):
+        start(host="192.0.2.1")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_server_and_jobs_end_with_a_killed_parent(spawn, tmp_path):

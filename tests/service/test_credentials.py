@@ -118,7 +118,7 @@ async def test_so_do_those_of_a_map_which_shows_why(
         sweep = executor.task(linger).map(
             [str(go)] * 3, return_exceptions=return_exceptions, progress=True
         )
-        waiting = asyncio.ensure_future(sweep._gather())
+        waiting = asyncio.ensure_future(sweep)
         await until_async(lambda: sweep.job_ids)
         login.end()
         (came,) = await asyncio.gather(waiting, return_exceptions=True)

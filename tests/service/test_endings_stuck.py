@@ -350,7 +350,7 @@ async def test_a_container_that_was_not_started_for_an_unknown_reason_points_to_
         error = await end_of(await executor.submit(abs, -1))
         assert isinstance(error, ImageError)
         assert "SnapshotterError: words that nobody knows yet" in str(error)
-        assert "To do: check container_image_uri" in str(error)
+        assert "To do: check the image of container_image_uri" in str(error)
         assert "s3:" not in str(error)
 
 

@@ -18,7 +18,8 @@ from farcall.model.jobs import JobStatus
 from farcall.model.submission import Submission
 from farcall.operations import describe
 from farcall.operations.catalog import Catalog, Query
-from farcall.operations.explain import explain, record
+from farcall.operations.explain import explain
+from farcall.operations.explanation import record
 from tests.support import foreign
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy

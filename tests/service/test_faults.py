@@ -96,6 +96,7 @@ def _id(script: dict[str, list[Fault]]) -> str:
     return ", ".join(said)
 
 
+@pytest.mark.timing(submit_looks_s=(0.1, 0.2, 0.4, 0.8))
 @pytest.mark.parametrize("script", SCRIPTS, ids=_id)
 async def test_a_submission_becomes_one_job(
     proxy: Proxy,

@@ -20,6 +20,8 @@ from tests.service.attempt import Attempt, value_of
 from tests.support.patience import until_async
 from tests.support.proxy import Fault, Proxy, Request
 
+pytestmark = pytest.mark.slow  # one fault after the other
+
 PASSING: list[Fault] = [
     (400, "RequestTimeout"),
     (400, "BadDigest"),

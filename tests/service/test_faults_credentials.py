@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from botocore.utils import ContainerMetadataFetcher
 
 import farcall.local
 from farcall import BatchExecutor
@@ -16,7 +17,7 @@ from tests.service.operations import Way, ask, call, outcome_of
 from tests.support.proxy import Fault, Proxy
 from tests.support.signing import session
 
-pytestmark = IMPATIENT
+pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 
 @pytest.mark.parametrize("kind", ["error", "lost", "denied", "page", "hang"])
@@ -31,6 +32,10 @@ async def test_credentials_that_cannot_be_had_are_told(
     timing: Timing,
 ) -> None:
     """They are fetched when the session opens, and, so soon will they expire, for each call."""
+    # botocore's own waits: three tries of 2 s, each followed by a pause of 1 s.
+    monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0.1)
+    monkeypatch.setattr(ContainerMetadataFetcher, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(ContainerMetadataFetcher, "RETRY_ATTEMPTS", 2)
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
     role = aws.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
     keys = {**session(aws.environment, role), "Expiration": soon}

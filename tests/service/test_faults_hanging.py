@@ -14,7 +14,7 @@ from farcall.testing import Timing, use_timing
 from tests.service.lasting import IMPATIENT, answering_within, check
 from tests.service.operations import Meeting, Way, each_operation
 
-pytestmark = IMPATIENT
+pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.service.lasting import IMPATIENT, check
 from tests.service.operations import Meeting, Way, each_operation
 from tests.support.proxy import FAULTS, Fault
 
-pytestmark = IMPATIENT
+pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
 

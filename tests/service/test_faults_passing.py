@@ -13,6 +13,8 @@ from farcall import BatchExecutor, JobError
 from tests.service.operations import Meeting, Way, each_operation, end_without_outcome
 from tests.support.proxy import FAULTS
 
+pytestmark = pytest.mark.slow  # one fault after the other
+
 
 @pytest.fixture
 def meeting(

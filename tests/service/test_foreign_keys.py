@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import boto3
+import obstore
 import pytest
+from obstore.store import S3Store
 
 import farcall.local
 from farcall import BatchExecutor
@@ -25,11 +27,17 @@ class Vandal:
 
     def __init__(self, aws: farcall.local.LocalAWS) -> None:
         self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
+        self._endpoint = aws.endpoint_url
         self._s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
 
     def put(self, *keys: str) -> None:
         for key in keys:
             self._s3.put_object(Bucket=self._bucket, Key=key, Body=b"rubbish")
+
+    async def put_many(self, keys: list[str]) -> None:
+        """Put keys that are none too odd for obstore, which takes half of boto3's time."""
+        store = S3Store(self._bucket, endpoint=self._endpoint, client_options={"allow_http": True})
+        await asyncio.gather(*(obstore.put_async(store, key, b"rubbish") for key in keys))
 
     def spoil(self, where: Location) -> None:
         """Put odd keys wherever a job's objects are listed."""
@@ -97,7 +105,7 @@ async def test_a_map_comes_whole(
             return number
 
         sweep = executor.task(fail_once).map(range(4))
-        waiting = asyncio.ensure_future(sweep._gather())
+        waiting = asyncio.ensure_future(sweep)
         await until_async(lambda: sweep.job_ids)
         where = await place(executor.attach(sweep.job_ids[0]))
         await asyncio.to_thread(vandal.spoil, where)
@@ -130,8 +138,7 @@ async def test_outcomes_between_thousands_of_foreign_keys_are_found(
         stem = f"{where.root}/outcomes/{where.bundle}"
         many = [f"{stem}/0x{n:04}" for n in range(1100)]
         many += [f"{stem}/1{n:05}" for n in range(1100)]
-        for first in range(0, len(many), 100):
-            await asyncio.to_thread(vandal.put, *many[first : first + 100])
+        await vandal.put_many(many)
         go.touch()
 
         assert [await job.result() for job in jobs] == ["value"] * 3

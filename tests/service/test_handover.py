@@ -41,7 +41,7 @@ async def test_an_awaited_sweep_is_deleted_as_a_whole(
     gate = tmp_path / "gate"
     invert = executor.task(invert_behind(gate))
     sweep = invert.map([0, 1, 2, 4], return_exceptions=True)
-    waiting = asyncio.ensure_future(sweep._gather())
+    waiting = asyncio.ensure_future(sweep)
     await until_async(lambda: sweep._state is not None and len(sweep._state._taken) == 3)
     assert await left(executor) == 3
 
@@ -83,7 +83,7 @@ async def test_a_sweep_that_fails_keeps_the_values_that_nobody_got(
 ) -> None:
     gate = tmp_path / "gate"
     sweep = executor.task(invert_behind(gate)).map(range(4))
-    waiting = asyncio.ensure_future(sweep._gather())
+    waiting = asyncio.ensure_future(sweep)
     await until_async(lambda: sweep._state is not None and len(sweep._state._taken) == 3)
     gate.touch()
     with pytest.raises(ZeroDivisionError):

@@ -296,7 +296,10 @@ async def test_a_submit_of_another_coroutine_is_brought_to_its_end(
         "upload": "s3 PUT bundles",
         "submission": "batch submitjob",
     }
-    other = executor.with_options(prefix="other") if phase == "preflight" else executor
+    role = "arn:aws:iam::123456789012:role/farcall-local-job"  # the same by another name
+    other = executor
+    if phase == "preflight":
+        other = executor.with_options(batch_job_role_name=role)
     Slow.begun.clear()
     Slow.go.clear()
     async with executor:

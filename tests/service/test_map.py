@@ -6,9 +6,10 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -340,15 +341,83 @@ async def test_a_map_of_nothing_at_all_is_refused(executor: BatchExecutor) -> No
         executor.task(str).map()
 
 
-async def test_what_an_iterable_raises_is_raised_before_anything_is_submitted(
-    executor: BatchExecutor,
+# --- calls of any iterable --------------------------------------------------------------------
+
+
+async def test_an_endless_iterable_that_waits_for_results_is_read_as_they_come(
+    make_executor: Callable[..., BatchExecutor],
 ) -> None:
+    """What it has given so far runs, though neither an array nor a chunk is full."""
+    results = asyncio.Queue[int]()
+
+    async def numbers() -> AsyncIterator[int]:
+        x = 1
+        while True:
+            yield x
+            x = await results.get()
+
+    def work(x: int, step: int) -> int:
+        return x + step
+
+    async with make_executor() as executor:
+        sweep = executor.task(work).map(numbers(), chunksize=10, step=3)
+        values = []
+        async with aclosing(aiter(sweep)) as pairs:
+            async for _, value in pairs:
+                values.append(value)
+                if len(values) == 3:
+                    break
+                results.put_nowait(value)
+    assert values == [4, 7, 10]
+    assert len(sweep.job_ids) == 3
+
+
+async def test_fixed_keywords_are_among_the_calls_of_a_job(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    def work(x: int, y: int, *, data: bytes, more: tuple[int, ...]) -> int:
+        return x + y + len(data) + len(more)
+
+    async with make_executor(keep_artifacts=True) as executor:
+        task = executor.task(work)
+        data = bytes(1_000_000)  # travels once, and not with each call
+        sweep = task.starmap([(1, 2), (3, 4), (5, 6)], chunksize=2, data=data, more=(1, 2))
+        assert await sweep == [1_000_005, 1_000_009, 1_000_013]
+        (job_id,) = sweep.job_ids
+        found = [await executor.attach(f"{job_id}:{n}").calls() for n in range(2)]
+        recovered = await executor.recover(await executor.run_name())
+        assert [await job.calls() for job in recovered.jobs] == found
+        session = await session_for(executor.settings)
+        store = session.stores.of(executor.settings.s3_bucket_name)
+        where = (await session.describe(f"{job_id}:0")).environment["FARCALL_BUNDLE"]
+        stored = await store.stored(where.removeprefix(f"s3://{store.bucket}/"))
+    same = {"data": data, "more": (1, 2)}
+    assert found == [[((1, 2), same), ((3, 4), same)], [((5, 6), same)]]
+    assert stored is not None
+    assert stored[0] < 1_100_000
+
+
+async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    error, go = LookupError("no more numbers"), threading.Event()
+
     def numbers() -> Iterator[int]:
         yield 1
-        raise LookupError("no more numbers")
+        go.wait(PATIENCE_S)
+        raise error
 
-    with pytest.raises(LookupError, match="no more numbers"):
-        executor.task(str).map(numbers())
+    async with make_executor() as executor:
+        sweep = executor.task(sleep_longer_and_longer).map(numbers())
+        waiting = asyncio.ensure_future(_wait_for(sweep))
+        while not sweep.job_ids:
+            await asyncio.sleep(0.05)
+        go.set()
+        with pytest.raises(LookupError) as raised:
+            await waiting
+        assert raised.value is error
+
+        await ended(executor, sweep.job_ids)
 
 
 async def test_nothing_to_do_shows_nothing(

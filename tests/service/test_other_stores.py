@@ -160,10 +160,10 @@ async def test_what_a_store_does_not_know_is_not_checked(proxy: Proxy) -> None:
 async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(proxy: Proxy) -> None:
     proxy.lasting["s3 PUT *"] = (503, "SlowDown")
     told: list[str] = []
-    findings = await doctor.examine(15.0, told.extend, every_s=0.5)
+    findings = await doctor.examine(5.0, told.extend, every_s=0.5)
     found = {each.check: each for each in findings}["bucket access"]
     assert FAILED == found.verdict
-    assert "no success within 15 s; the last answer: PutObject of s3://" in found.found
+    assert "no success within 5 s; the last answer: PutObject of s3://" in found.found
     assert "(SlowDown)" in found.found
     assert any(t.startswith("bucket access for ") and "(SlowDown)" in t for t in told)
 

@@ -107,6 +107,8 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
         assert await opened.task(abs).map([-1, -2, -3]) == [1, 2, 3]
         again = opened.with_options(retry_attempts=2)
         assert await again.task(fail_at_first)(str(tmp_path / "there")) == "the second attempt"
+        several = opened.with_options(nodes=2)
+        assert await several.task(abs)(-1) == [1, 1]
         data = os.urandom(LARGE_BYTES)
         assert await opened.task(size_of)(data) == (data, LARGE_BYTES)
     assert keys_below(enforced, "farcall/v1/") == before | {
@@ -157,6 +159,17 @@ async def test_a_run_is_recovered_on_the_documented_policies(enforced):
         assert run in [found.name for found in await opened.runs()]
         (job,) = (await opened.recover(run)).jobs
         assert (await job.calls(), await job.result()) == ([((-1,), {})], 1)
+
+
+async def test_a_workspace_is_stored_and_fetched_on_the_documented_policies(enforced, tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "value").write_text(uuid.uuid4().hex)
+    async with executor() as opened:
+        for _ in range(2):  # the second finds what the first has stored
+            command = ["sh", "-c", "test -s value"]
+            job = await opened.command("any:1", command, workspace=tmp_path / "work")
+            assert (await job.wait()).exit_codes == (0,)
+    assert len(keys_below(enforced, "farcall/v1/workspaces/")) == 1
 
 
 async def test_a_client_without_the_permissions_to_register_runs_what_was_run_before(enforced):
@@ -256,13 +269,35 @@ async def test_without_a_look_what_is_not_there_shows_later(enforced, action, op
         await asyncio.wait_for(run_on_nothing(), PATIENCE_S)
 
 
+async def test_without_a_look_at_compute_environments_nothing_is_known_of_them(enforced):
+    resources = {"type": "EC2", "maxvCpus": 16, "instanceTypes": ["m5"], "subnets": []}
+    root = enforced.root("batch")
+    root.create_compute_environment(
+        computeEnvironmentName="small", type="MANAGED", computeResources=resources
+    )
+    order = [{"order": 1, "computeEnvironment": "small"}]
+    root.create_job_queue(jobQueueName="small", priority=1, computeEnvironmentOrder=order)
+
+    async def run_where_there_is_no_room():  # in a queue that the policy does not name
+        async with executor(batch_queue="small", vcpu=500) as opened:
+            await opened.task(abs)(-1)
+
+    with pytest.raises(SettingsError, match="vcpu is 500"):
+        await run_where_there_is_no_room()
+    enforced.take_away("client", "batch:DescribeComputeEnvironments")
+    with pytest.raises(ServiceError, match="SubmitJob was refused"):
+        await asyncio.wait_for(run_where_there_is_no_room(), PATIENCE_S)
+    await asyncio.wait_for(run(), PATIENCE_S)
+
+
 async def test_without_describe_job_definitions_each_session_registers_a_revision(enforced):
     image = f"farcall-local-process:{uuid.uuid4().hex}"
 
     def revisions():
         pages = enforced.root("batch").describe_job_definitions(status="ACTIVE")
-        containers = [item["containerProperties"] for item in pages["jobDefinitions"]]
-        return sum(container["image"] == image for container in containers)
+        # Those for several nodes, of other tests, have nodeProperties.
+        containers = [item.get("containerProperties", {}) for item in pages["jobDefinitions"]]
+        return sum(container.get("image") == image for container in containers)
 
     async def session():
         # In an event loop of its own, hence with no memory of what was registered before.
@@ -300,6 +335,18 @@ async def test_without_get_log_events_last_words_are_lost(enforced):
     assert "last words" in await words()
     enforced.take_away("client", "logs:GetLogEvents")
     assert await words() == ""
+
+
+async def test_without_filter_log_events_nodes_have_no_lines(enforced):
+    async with executor() as opened:
+        job = await opened.submit(print, "a line")
+        await job.wait()
+        logs = (await session_for(opened.settings)).node_logs
+        assert "a line" in [line.text async for line in logs.lines(job.id)]
+        enforced.take_away("client", "logs:FilterLogEvents")
+        for follow in (False, True):
+            with pytest.raises(ServiceError, match="FilterLogEvents was refused"):
+                assert [line async for line in logs.lines(job.id, follow=follow)] == []
 
 
 async def test_without_get_job_queue_snapshot_no_place_in_the_queue_is_known(enforced):
@@ -446,8 +493,10 @@ async def test_without_put_log_events_the_log_stays_empty(enforced):
 def test_every_action_is_proven_to_be_needed_or_named_as_unproven():
     """A new action needs a new test here."""
     client = {row[0] for row in (*REFUSED, *LOOKS)} | {
+        "batch:DescribeComputeEnvironments",
         "batch:DescribeJobDefinitions",
         "batch:GetJobQueueSnapshot",
+        "logs:FilterLogEvents",
         "logs:GetLogEvents",
         "s3:AbortMultipartUpload",
         "s3:DeleteObject",
@@ -464,6 +513,7 @@ def test_every_action_is_proven_to_be_needed_or_named_as_unproven():
 
 REFUSALS = [
     ("put_object", {"Key": "farcall/v1/run/bundles/new"}),
+    ("put_object", {"Key": "farcall/v1/workspaces/0.tar.gz"}),
     ("put_object", {"Key": "elsewhere/v1/run/outcomes/b/0"}),
     ("delete_object", {"Key": "farcall/v1/run/bundles/b"}),
     ("delete_object", {"Key": "farcall/v1/run/values/b/0/1/00000000"}),

@@ -95,6 +95,7 @@ WITHOUT = {
     "s3:DeleteObject": lambda by, failed, _: by.run("logs", "-f", failed).returncode == 0,
     "s3:PutObject": lambda by, failed, _: by.run("logs", "-f", failed).returncode == 0,
     "logs:GetLogEvents": lambda by, failed, _: by.run("logs", failed).returncode == 0,
+    "logs:FilterLogEvents": lambda by, failed, _: by.run("logs", failed).returncode == 0,
 }
 
 

@@ -7,14 +7,21 @@ from collections.abc import Callable
 import boto3
 import pytest
 
+import farcall.local
 from farcall import BatchExecutor, ServiceError, SettingsError
+from tests.support.proxy import Proxy
+
+
+@pytest.fixture(scope="module")
+def embedded(own_embedded: farcall.local.LocalAWS) -> farcall.local.LocalAWS:
+    return own_embedded
 
 
 @pytest.mark.parametrize(
     ("option", "remedy"),
     [
         ("s3_bucket_name", "create it"),
-        ("batch_queue", "describe-job-queues"),
+        ("batch_queue", "there are farcall-local"),
         ("batch_job_role_name", "trust policy for ecs-tasks"),
         ("batch_execution_role_name", "trust policy for ecs-tasks"),
         ("batch_job_log_group_name", "create-log-group"),
@@ -99,3 +106,43 @@ async def test_an_endpoint_nobody_listens_on_is_a_service_error(
     with pytest.raises(ServiceError):
         async with make_executor(endpoint_url="http://127.0.0.1:9"):
             pass
+
+
+async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
+    make_executor: Callable[..., BatchExecutor],
+    aws: farcall.local.LocalAWS,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = boto3.client("batch")
+    resources = {"type": "EC2", "maxvCpus": 16, "instanceTypes": ["m5", "c5"], "subnets": []}
+    batch.create_compute_environment(
+        computeEnvironmentName="small", type="MANAGED", computeResources=resources
+    )
+    batch.create_job_queue(
+        jobQueueName="small",
+        priority=1,
+        computeEnvironmentOrder=[{"order": 1, "computeEnvironment": "small"}],
+    )
+    with Proxy(aws.endpoint_url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", proxy.url)
+        async with make_executor(batch_queue="small") as executor:
+            for options in ({"vcpu": 500}, {"memory": 4096}, {"num_gpus": 1}):
+                (name,) = options
+                with pytest.raises(SettingsError, match=f"{name} is .* wait for ever") as caught:
+                    await executor.task(abs, **options)(-1)
+                assert caught.value.option == name
+            assert await executor.task(abs)(-1) == 1
+            assert await executor.task(abs)(-2) == 2
+        # At first, and again after each refusal: maxvCpus may have been raised meanwhile.
+        assert proxy.counts["batch describecomputeenvironments"] == 4
+        assert proxy.counts["batch submitjob"] == 2
+
+
+async def test_memory_that_looks_like_mib_is_told_where_its_place_is_not_known(
+    make_executor: Callable[..., BatchExecutor], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with make_executor(memory=4096) as executor:
+        assert await executor.task(abs).map([-1, -2]) == [1, 2]
+    assert [m for m in caplog.messages if "4096 MiB is memory=4" in m] == [
+        "memory is 4096 GiB (memory counts in GiB: 4096 MiB is memory=4)"
+    ]

@@ -40,7 +40,7 @@ executor = farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1)
 async def main():
     async with executor:
         others = executor.task(other).map(range(4), progress=True)
-        waiting = asyncio.ensure_future(others._gather())
+        waiting = asyncio.ensure_future(others)
         sweep = executor.task(work).map(range(9), chunksize=2, progress=True)
         async for result in sweep.results():
             print("result", result.index, flush=True)

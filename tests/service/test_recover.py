@@ -293,7 +293,7 @@ def all_ended(run):
     return any(
         f"/{run}/bundles/" in pair["value"]
         for job in found
-        for pair in job["container"]["environment"]
+        for pair in job.get("container", {}).get("environment", ())  # some have nodes instead
     )
 
 

@@ -1,4 +1,4 @@
-"""Fork server: has imported farcall's commands, and forks one whenever it is told.
+"""Fork server: has imported the commands of farcall, or TorchX, and forks one whenever it is told.
 
 Runs as a script, which `tests.support.commands` starts and talks with over a socket. A request is
 four bytes of length and JSON; with it come the command's three streams, and a fourth descriptor
@@ -14,14 +14,16 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 FARCALL = Path(sys.executable).with_name("farcall")
+TORCHX = Path(sys.executable).with_name("torchx")
 LENGTH_BYTES = 4
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket, program: Path) -> None:
     """Fork commands until the other side is gone; a command comes back from here."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
     while True:
@@ -33,7 +35,7 @@ def _serve(control: socket.socket) -> None:
             control.close()
             *streams, code = descriptors
             if _is_command(code):
-                return _become(request, streams)
+                return _become(request, streams, program)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -50,7 +52,7 @@ def _is_command(code: int) -> bool:
     os._exit(0)
 
 
-def _become(request: dict[str, Any], streams: list[int]) -> None:
+def _become(request: dict[str, Any], streams: list[int], program: Path) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -66,21 +68,41 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.argv = [str(FARCALL), *request["argv"]]
+    sys.argv = [str(program), *request["argv"]]
 
 
-def _main() -> None:
-    sys.path[0] = str(FARCALL.parent)  # as the installed command has it
+def _farcall() -> Callable[[], object]:
     from farcall.cli.main import COMMANDS, main
-    from farcall.model.timing import Timing, put_in_force
 
     for command in COMMANDS.values():
         importlib.import_module(f"farcall.cli.{command.place.partition(':')[0]}")
+    return main
+
+
+def _torchx() -> Callable[[], object]:
+    from torchx.cli.main import main
+
+    importlib.import_module("farcall.torchx.scheduler")
+    importlib.import_module("torchx.components.dist")
+    importlib.import_module("torchx.components.utils")
+    globals()["main"] = main  # as the installed command has it
+    return lambda: main(sys.argv[1:])
+
+
+_PROGRAMS = {FARCALL: _farcall, TORCHX: _torchx}
+
+
+def _main() -> None:
+    program = Path(sys.argv[2])
+    sys.path[0] = str(program.parent)  # as the installed command has it
+    from farcall.model.timing import Timing, put_in_force
+
+    run = _PROGRAMS[program]()
     gc.collect()
     gc.freeze()
     put_in_force(Timing.fast())
-    _serve(socket.socket(fileno=int(sys.argv[1])))
-    main()
+    _serve(socket.socket(fileno=int(sys.argv[1])), program)
+    run()
 
 
 if __name__ == "__main__":

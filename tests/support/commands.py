@@ -1,4 +1,4 @@
-"""Runs ``farcall`` without half a second of imports.
+"""Runs ``farcall``, or ``torchx``, without half a second of imports.
 
 A command has a process of its own, with its arguments, environment, directory, streams and exit
 code, as the installed one has: one is forked that has imported farcall's commands already.
@@ -15,10 +15,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.support import command_server, terminal
 from tests.support.command_server import FARCALL as FARCALL
 from tests.support.command_server import LENGTH_BYTES
+from tests.support.command_server import TORCHX as TORCHX
 
 
 def run_installed(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -27,14 +29,18 @@ def run_installed(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class Commands:
-    """Runs ``farcall``; close it at the end."""
+    """Runs a program; close it at the end.
 
-    def __init__(self) -> None:
+    Args:
+        program: `FARCALL` or `TORCHX`.
+    """
+
+    def __init__(self, program: Path = FARCALL) -> None:
         self._control, its = socket.socketpair()
         self._one_at_a_time = threading.Lock()
         with its:
             self._server = subprocess.Popen(
-                [sys.executable, command_server.__file__, str(its.fileno())],
+                [sys.executable, command_server.__file__, str(its.fileno()), str(program)],
                 pass_fds=[its.fileno()],
             )
 

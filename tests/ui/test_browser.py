@@ -200,3 +200,43 @@ async def test_a_task_is_found_read_and_cancelled_with_the_keyboard_alone(
     await keys.press("Enter")
     await expect(page.get_by_role("dialog", name="Cancel")).to_be_hidden()
     await wait_for_states(page, {job.id: "CANCELLED"})
+
+
+async def test_the_nodes_of_a_command_job_are_seen_with_their_output(
+    executor, open_page, gate, shoot
+):
+    text = (
+        "echo hello from $AWS_BATCH_JOB_NODE_INDEX; "
+        "if [ $AWS_BATCH_JOB_NODE_INDEX = 1 ]; then exit 7; fi; "
+        f"until [ -e {gate} ]; do sleep 0.05; done; exit 3"
+    )
+    on = executor(workflow="gang")
+    job = await on.command("img", ["sh", "-c", text], nodes=2, name="hello")
+    page = await open_page()
+    await open_workflow(page, "gang")
+    await expect(row(page, job.id).get_by_role("link")).to_have_text("$ hello")
+    await expect(row(page, job.id)).to_contain_text("2 nodes")
+    await page.get_by_role("button", name="Show nodes").click()
+    nodes = [f"{job.id}#{index}" for index in range(2)]
+    await wait_for_states(page, {nodes[0]: "RUNNING", nodes[1]: "FAILED"})
+    await expect(row(page, nodes[1])).to_contain_text("exit code 7")
+    await expect(row(page, nodes[0]).get_by_role("checkbox")).to_be_disabled()
+    await shoot(page, "nodes")
+
+    await row(page, nodes[0]).get_by_role("link").click()
+    await expect(page.get_by_test_id("task-title")).to_have_text("$ hello[0]")
+    await expect(page.get_by_role("button", name="Cancel task…")).to_be_hidden()
+    await page.get_by_role("tab", name="Output").click()
+    await expect(page.get_by_test_id("line").filter(has_text="hello from 0")).to_have_count(1)
+
+    gate.touch()
+    await wait_for_states(page, {nodes[0]: "FAILED", job.id: "FAILED"})
+    await row(page, job.id).get_by_role("link").click()
+    await expect(page.get_by_role("tab", name="Nodes")).to_be_visible()
+    await page.get_by_role("tab", name="Overview").click()
+    await expect(page.get_by_test_id("sentence")).to_contain_text("2 of its 2 nodes failed")
+    await expect(page.get_by_test_id("log")).to_have_text("hello from 0")
+    await shoot(page, "nodes-failed")
+    await page.get_by_role("link", name="[1] CommandError").click()
+    await expect(page.get_by_test_id("task-title")).to_have_text("$ hello[1]")
+    await expect(page.get_by_test_id("sentence")).to_contain_text("exit code 7")

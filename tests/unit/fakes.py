@@ -16,7 +16,7 @@ import botocore.exceptions
 from obstore.store import MemoryStore
 
 import farcall_runtime
-from farcall.backends.batch.backend import BatchBackend
+from farcall.backends.batch.backend import BatchBackend, _platform
 from farcall.backends.batch.preflight import Resources
 from farcall.backends.fake.bucket import StoreOperations
 from farcall.model.endings import About
@@ -57,6 +57,8 @@ def access_in_memory(timing=TIMING):
         locate=lambda bucket: False,
         overruled="",
         region="us-east-1",
+        bucket_region=lambda bucket: "us-east-1",
+        s3_endpoint="",
     )
 
 
@@ -98,7 +100,10 @@ class Client:
     """
 
     def __init__(self, **operations):
-        self.meta = SimpleNamespace(method_to_api_mapping=_Operations())
+        self.meta = SimpleNamespace(
+            method_to_api_mapping=_Operations(),
+            endpoint_url="https://batch.us-east-1.amazonaws.com",
+        )
         self.calls = []
         if "terminate_job" in operations:  # a Batch that does not know the call for many
             unknown = refusal("UnknownOperationException", 404)
@@ -136,13 +141,18 @@ class ScriptedBatch(BatchBackend):
 
     def __init__(self, client, batch=None, timing=TIMING):
         super().__init__(
-            SimpleNamespace(batch=client, timing=timing, region="us-east-1", has_console=False)
+            SimpleNamespace(
+                batch=client,
+                timing=timing,
+                region="us-east-1",
+                region_origin="AWS_REGION",
+                has_console=False,
+            )
         )
         self._batch = batch or self._batch
 
     async def check(self, settings):
-        roles = settings.batch_job_role_name, settings.batch_execution_role_name
-        self._resources[roles] = Resources("arn:job-role", "arn:exec-role")
+        self._resources[_platform(settings)] = Resources("arn:job-role", "arn:exec-role")
 
 
 def refusal(code, status, message="No."):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from farcall import Settings
 from farcall.backends.batch.describe import from_describe
 from farcall.engine.tracker import Tracker
-from farcall.model.submission import Submission
+from farcall.model.submission import CommandSubmission, Submission
 from farcall.storage.store import Arrived, number_in
 from farcall_runtime.contract import Location
 from tests.unit.fakes import TIMING, Client, ScriptedBatch
@@ -174,6 +174,15 @@ class World:
             settings(**options),
             tell or (lambda index, arrival: self.told.append((job_id, index, arrival))),
             is_full,
+        )
+
+    def watch_command(self, job_id, **options):
+        """Follow a command job, which leaves no outcome."""
+        self.tracker.watch(
+            CommandSubmission(job_id, "n"),
+            [0],
+            settings(**options),
+            lambda index, arrival: self.told.append((job_id, index, arrival)),
         )
 
     def store(self, job_id, *indexes, root=ROOT):

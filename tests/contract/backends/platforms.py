@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from farcall.backends.base import JobSpec
 from farcall.engine.session import Session
 from farcall.engine.submitter import job_of
 from farcall.local import LocalAWS
+from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
@@ -29,6 +31,11 @@ PLACES = os.cpu_count() or 1
 """So many jobs of one vCPU run at once, and the next one waits."""
 
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED)
+
+IMAGE = "an/image:1"
+"""Of commands: nothing of it is looked at where jobs are processes."""
+
+SMALL = {"vcpu": 1, "memory": 0.25}
 
 Submit = Callable[[], Awaitable[str]]
 
@@ -64,6 +71,16 @@ class Jobs:
         """Do the same with a small job's options and others."""
         settings = Settings(**{"vcpu": 1, "memory": 1, "retry_attempts": 1, **options})
         return (await self.bundle(function, *calls, settings=settings))[1]
+
+    def command(self, *groups: Nodes, **options: Any) -> JobSpec:
+        """Return a job of commands, with small options and others."""
+        return JobSpec(
+            name=f"contract-{uuid.uuid4().hex}",
+            size=1,
+            environment={ENV_RUN: "contract-20261122-101500-0a1b2c"},
+            settings=Settings(**{"vcpu": 1, "memory": 1, "retry_attempts": 1, **options}),
+            groups=groups,
+        )
 
     async def submit(self, spec: JobSpec) -> str:
         """Submit a job as it is done always."""
@@ -107,6 +124,12 @@ class Jobs:
         """Return the jobs of the queue."""
         queue = Settings().batch_queue
         return [job async for page in self.backend.list_jobs(queue, **how) for job in page]
+
+
+def shell(script: str, count: int = 1, **more: Any) -> Nodes:
+    """Return small nodes that run a script."""
+    command = ("sh", "-c", script)
+    return Nodes(**{"count": count, "image": IMAGE, "command": command, **SMALL, **more})
 
 
 class Platform(Protocol):

@@ -13,6 +13,7 @@ import pytest
 import farcall
 from farcall import JobStatus, ServiceError, Settings
 from farcall.aws.paced_client import Ticket
+from farcall.backends.base import LogMissingError
 from farcall.engine.sender import Sender
 from farcall.engine.session import open_session
 from farcall.model.endings import OWN_REASON
@@ -92,6 +93,32 @@ async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
     await jobs.ended(job_id)
     assert await jobs.backend.find(spec.name, queue) == [job_id]
     assert await jobs.backend.find(spec.name[:-1], queue) == []
+
+
+async def test_jobs_of_one_name_are_listed_with_their_status(jobs):
+    spec = await jobs.spec(say, ("a",))
+    queue = spec.settings.batch_queue
+    assert await jobs.backend.list_named(spec.name, queue) == []
+    job_id = await jobs.submit(spec)
+    await jobs.ended(job_id)
+    [listed] = await jobs.backend.list_named(spec.name, queue)
+    assert (listed.job_id, listed.name) == (job_id, spec.name)
+    assert listed.status is JobStatus.SUCCEEDED
+    assert queue in await jobs.backend.queues()
+
+
+async def test_jobs_of_everybody_have_farcalls_among_them(jobs):
+    job_id = await jobs.start(say, ("a",))
+    await jobs.ended(job_id)
+    assert job_id in [job.job_id for job in await jobs.listed(foreign=True)]
+
+
+async def test_what_submitted_a_job_is_read_back(jobs):
+    spec = await jobs.spec(say, ("a",), retry_attempts=2)
+    found = await jobs.backend.requests_of(await jobs.submit(spec))
+    assert found["SubmitJob"]["jobName"] == spec.name
+    json.dumps(found)
+    assert await jobs.backend.requests_of(NOBODY) is None
 
 
 async def test_a_submitted_job_cannot_be_taken_back(jobs):
@@ -240,6 +267,15 @@ async def test_jobs_are_listed_the_newest_first_and_without_children(jobs):
     ours = (first, second, third)
     listed = [job.job_id for job in await jobs.listed()]
     assert [job_id for job_id in listed if job_id.partition(":")[0] in ours] == [*reversed(ours)]
+
+
+async def test_jobs_whose_names_begin_alike_are_listed(jobs):
+    spec = await jobs.spec(say, ("a",))
+    job_id = await jobs.submit(spec)
+    await jobs.ended(job_id)
+    assert [job.job_id for job in await jobs.listed(named=spec.name[:-1])] == [job_id]
+    assert await jobs.listed(named=f"{spec.name}x") == []
+    assert await jobs.listed(named=spec.name.upper()) == []
 
 
 async def test_a_list_begins_at_a_moment(jobs):
@@ -427,6 +463,36 @@ async def test_the_log_has_what_a_container_wrote(jobs):
     assert [line async for page in log.read() for line in page] == []
     assert [line.text for line in await log.last(2)] == ["two", "three"]
     assert await log.last(0) == []
+
+
+async def test_several_logs_are_read_at_once_by_time(jobs):
+    ids = [await jobs.start(print, (f"{job} one\n{job} two",)) for job in "ab"]
+    found = [await jobs.ended(job_id) for job_id in ids]
+    group, streams = found[0].log_group, [each.log_stream for each in found]
+
+    async def read(*names, **how):
+        pages = jobs.backend.log_events(group, names, **how)
+        return [event async for page in pages for event in page]
+
+    events = await read(*streams)
+    for job, stream in zip("ab", streams, strict=True):
+        mine = [event.text for event in events if event.stream == stream]
+        assert [text for text in mine if text[0] == job] == [f"{job} one", f"{job} two"]
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    assert len({event.key for event in events}) == len(events)
+    last = events[-1].at
+    assert {event.key for event in await read(*streams, since=last)} == {
+        event.key for event in events if event.at >= last
+    }
+    assert await read(*streams, until=last) == events
+    assert await read(streams[0], until=events[0].at - timedelta(milliseconds=1)) == []
+
+
+async def test_one_log_that_is_not_there_is_told_before_any_page(jobs):
+    found = await jobs.ended(await jobs.start(print, ("a",)))
+    pages = jobs.backend.log_events(found.log_group, [found.log_stream, "no/such/log"])
+    with pytest.raises(LogMissingError):
+        await anext(pages)
 
 
 @pytest.mark.parametrize("stream", ["", "no/such/stream"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import aiohttp
 
+from farcall.ui.watchers import ACTIVE_S
 from tests.ui import serving, tasks
 from tests.ui.server.screen import Screen, cancel, get, listening
 
@@ -113,3 +116,74 @@ async def test_a_read_only_page_shows_and_cancels_nothing(embedded, submit, tmp_
                     assert "--read-only" in (await answer.json())["error"]
                 await screen.looks(2)
                 assert screen.has(theirs, "RUNNING")
+
+
+async def test_nodes_of_a_command_job_are_seen_with_what_each_writes(page, executor, tmp_path):
+    gate = tmp_path / "gate"
+    text = (
+        "echo node $AWS_BATCH_JOB_NODE_INDEX; "
+        f"if [ $AWS_BATCH_JOB_NODE_INDEX = 1 ]; then exit 7; fi; "
+        f"until [ -e {gate} ]; do sleep 0.05; done; exit 3"
+    )
+    command = ["sh", "-c", text]
+    job = await executor(workflow="gang").command("img", command, nodes=2, name="hello")
+    async with listening(page) as events:
+        all_jobs = Screen(events)
+        await all_jobs.until(lambda: all_jobs.has(job.id, "RUNNING"))
+        shown = all_jobs.jobs[job.id]
+        assert ("hello", "gang", "command") == (
+            shown["function"],
+            shown["workflow"],
+            shown["kind"],
+        )
+        assert 2 == shown["node_count"]
+        async with listening(page, f"/api/jobs/{job.id}/children/events") as told:
+            screen = Screen(told)
+            await screen.until(lambda: screen.states() == {"RUNNING": 1, "FAILED": 1})
+            assert (None, 7) == (screen.children[0]["x"], screen.children[1]["x"])
+            assert {f"{job.id}#1": "node"} == await cancel(page, jobs=[f"{job.id}#1"])
+            gate.touch()
+            await screen.until(lambda: screen.states() == {"FAILED": 2})
+            assert 3 == screen.children[0]["x"]
+        await all_jobs.until(lambda: all_jobs.has(job.id, "FAILED"))
+    found = await get(page, f"/api/jobs/{job.id}%231")
+    assert (job.id, 1, 7) == tuple(found["job"][name] for name in ("parent", "index", "exit_code"))
+    found = await get(page, f"/api/jobs/{job.id}")
+    assert [3, 7] == [node["exit_code"] for node in found["nodes"]]
+    assert [job.id + "#1", job.id + "#0"] == [
+        c["job_id"] for c in found["explanation"]["children"]
+    ]
+    for number in range(2):
+        written = []
+        async with listening(page, f"/api/jobs/{job.id}%23{number}/logs") as lines:
+            async for name, said in lines:
+                if name == "end":
+                    assert {} == said
+                    break
+                written += said["lines"]
+        assert [(f"node {number}", "log")] == [(line["text"], line["stream"]) for line in written]
+    async with page.get(f"/api/jobs/{job.id}/logs") as answer:
+        assert 400 == answer.status
+        assert "its nodes do" in (await answer.json())["error"]
+
+
+async def test_the_nodes_of_one_job_take_few_requests(page, executor, proxy, tmp_path):
+    gate = tmp_path / "gate"
+    text = f"until [ -e {gate} ]; do sleep 0.5; done"
+    job = await executor().command("img", ["sh", "-c", text], nodes=120)
+    path = f"/api/jobs/{job.id}/children/events"
+    async with listening(page, path) as events, listening(page, path) as again:
+        screen, other = Screen(events), Screen(again)
+        await screen.until(lambda: screen.states() == {"RUNNING": 120})
+        began = time.monotonic()
+        proxy.counts.clear()
+        await screen.looks(2)
+        await other.until(lambda: other.states() == {"RUNNING": 120})
+        asked = proxy.counts["batch describejobs"]
+        # Two pages a look, for however many browsers; one of them was on its way, one is.
+        assert asked <= 2 * (2 + (time.monotonic() - began) / ACTIVE_S)
+        gate.touch()
+        await screen.until(lambda: not {"RUNNING", "STARTING"} & set(screen.states()))
+        while proxy.counts["batch describejobs"]:  # until its end is known there
+            proxy.counts.clear()
+            await screen.looks(1)

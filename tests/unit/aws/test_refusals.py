@@ -60,6 +60,7 @@ async def test_a_connection_that_breaks_after_the_request_may_have_done_its_work
         error = await failed(url, monkeypatch)
     assert error.sent
     assert refusals.may_pass(error)
+    assert "check what serves there" in str(error)
     assert len(asked) == 1  # it is not for the client to send it again
 
 
@@ -69,7 +70,10 @@ async def test_a_port_that_nobody_listens_on_was_sent_nothing(monkeypatch):
     error = await failed(f"http://127.0.0.1:{port}", monkeypatch)
     assert not error.sent
     assert refusals.may_pass(error)
-    assert f"127.0.0.1:{port}" in str(error)
+    said = str(error)
+    assert f"nothing answers at http://127.0.0.1:{port} (from an argument endpoint_url" in said
+    assert "Connection refused; check what serves there: where an embedded AWS has ended" in said
+    assert str(refusals.explain_tries(error, 3, 10)) == f"{said}; tried 3 times in 10 s"
 
 
 async def test_a_name_that_leads_nowhere_was_sent_nothing(monkeypatch):
@@ -88,17 +92,29 @@ async def test_a_server_that_speaks_no_tls_was_sent_nothing(monkeypatch):
     assert not error.sent
 
 
-async def test_a_page_in_the_place_of_an_answer_is_told(monkeypatch):
+@pytest.mark.parametrize(("line", "status"), [(b"511 Log In", 511), (b"200 OK", 0)])
+async def test_a_page_in_the_place_of_an_answer_is_told(line, status, monkeypatch):
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         page = b"<html>Log in to this network</html>"
-        writer.write(b"HTTP/1.1 511 Log In\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
+        about = b"Content-Type: text/html\r\nContent-Length: %d" % len(page)
+        writer.write(b"HTTP/1.1 %s\r\n%s\r\n\r\n%s" % (line, about, page))
         await writer.drain()
         writer.close()
 
     async with server(answer) as url:
         error = await failed(url, monkeypatch)
-    assert error.status == 511
+    assert (error.status, error.code, error.sent) == (status, refusals.NOT_AWS, True)
+    assert f"no AWS answers at {url} (" in str(error)
+    assert not refusals.is_unknown_call(error)
+
+
+def test_a_page_of_a_service_that_speaks_xml_is_told():
+    unread = botocore.parsers.ResponseParserError("invalid XML received: b'<!DOCTYPE HTML>'")
+    error = refusals.explain("GetRole", unread, "https://iam.amazonaws.com")
+    assert "another server, with a web page; check the network" in str(error)
+    error = refusals.explain("GetRole", KeyError("GetRoleResult"), "https://iam.amazonaws.com")
+    assert "what cannot be read" in str(error)
 
 
 async def test_a_request_that_botocore_refuses_is_not_tried_again(monkeypatch):

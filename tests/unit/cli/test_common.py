@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import click
 import pytest
 
-from farcall.cli.common import moment
+from farcall.cli.common import moment, seconds
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from farcall.cli.common import moment
         ("1.5h", timedelta(hours=1.5)),
         ("2d", timedelta(days=2)),
         ("1w", timedelta(weeks=1)),
+        ("1h30m", timedelta(minutes=90)),
     ],
 )
 def test_so_long_ago_is_counted_from_now(text, ago):
@@ -38,3 +39,14 @@ def test_a_date_is_of_its_zone_or_of_this_machine_s():
 def test_what_is_neither_is_refused_with_what_is_allowed(text):
     with pytest.raises(click.BadParameter, match="is neither so long ago, such as 90s"):
         moment(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("1h30m", 5400)])
+def test_a_time_is_a_number_of_seconds_or_has_units(text, value):
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "-1", "soon", "1:30", "nan", "10 minutes"])
+def test_what_is_no_time_is_refused_with_what_is(text):
+    with pytest.raises(click.BadParameter, match=r"is no time: a time has units, such as 90s"):
+        seconds(text)

@@ -41,5 +41,6 @@ def test_the_help_tells_every_code():
         exit_codes.FAILED,
         exit_codes.UNKNOWN,
         exit_codes.REFUSED,
+        exit_codes.TIMED_OUT,
         exit_codes.INTERRUPTED,
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from farcall.cli import tables
 from farcall.model.endings import OWN_REASON
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 from farcall.operations.catalog import Entry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -113,3 +114,19 @@ def test_plain_columns_are_as_wide_as_the_longest_cell(capsys):
     assert heads.split() == ["JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE"]
     assert row.split() == ["6f1c", "RUNNING", "2026-11-20T12:00:00Z", "sample[3]", "nightly"]
     assert heads.index("WORKFLOW") == row.index("nightly")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({}, "$ sample"),
+        ({"groups": (NodeGroup(0, 0), NodeGroup(1, 3))}, "$ sample (4 nodes)"),
+        ({"groups": (NodeGroup(0, 0),)}, "$ sample (1 node)"),
+        ({"job_id": "6f1c#3"}, "$ sample (node 3)"),
+    ],
+)
+def test_a_command_job_is_told_by_its_prompt_and_its_nodes(said, told, capsys):
+    environment = {"FARCALL_RUN": "mary-20261122-101500-0a1b2c"}
+    job = replace(detail(environment=environment, is_command=True), **said)
+    tables.show_lines([Entry.of(job)])
+    assert capsys.readouterr().out.rstrip().endswith(f"  {told}")

@@ -41,6 +41,7 @@ def _modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     ("name", "error", "said"),
     [
         ("work:ad", click.UsageError, "work has no function 'ad'; did you mean add?"),
+        ("math:sqroot", click.UsageError, "math has no function 'sqroot'; did you mean sqrt?"),
         ("wrok:add", click.UsageError, "there is no module 'wrok' in"),
         ("json.decode:add", click.UsageError, "in json; did you mean json.decoder?"),
         ("wrok.py:add", click.UsageError, "did you mean work.py?"),

@@ -54,6 +54,19 @@ def test_two_bars_share_the_screen(screen, now):
     assert text.count(HIDE) == text.count(SHOW) == 1
 
 
+def test_a_bar_without_a_total_has_one_as_soon_as_it_is_known(screen, now):
+    screen = screen()
+    report = Report("work", None)
+    bar = Bar(report, Console(stderr=True))
+    for counts in (Counts(running=2, packed=7, sent_bytes=10**6), Counts(done=7, total=7)):
+        report.take(counts)
+        bar.show()
+    bar.close()
+    text = screen.getvalue()
+    assert "0 done, 0 failed, 2 running, uploading (7 packed, 1.0 MB sent)" in text
+    assert "7 of 7 done, 0 failed, 0 running, 0 queued" in text
+
+
 def test_a_name_is_no_markup(screen, now):
     screen = screen()
     bar = Bar(Report("[bold]<lambda>", 1), Console(stderr=True))

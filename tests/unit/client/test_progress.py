@@ -72,6 +72,23 @@ def test_at_the_end_nothing_is_left(now):
     assert str(report) == "3 of 4 done, 1 failed, 0 running, 0 queued, 2.0 calls/s, 0:00:02"
 
 
+def test_where_the_number_of_calls_is_not_known_counts_have_no_total(now):
+    report = Report("work", None)
+    report.take(Counts(running=2, done=3, failed=1))
+    assert str(report).startswith("3 done, 1 failed, 2 running, 0.0 calls/s, ")
+    report.take(Counts(running=2, done=3, failed=1, total=9))
+    assert str(report).startswith("3 of 9 done, 1 failed, 2 running, 3 queued, ")
+
+
+@pytest.mark.parametrize(("total", "of_all"), [(9000, " of 9000"), (None, "")])
+def test_an_upload_says_how_far_it_is(now, total, of_all):
+    report = Report("work", total)
+    report.take(Counts(packed=340, sent_bytes=24_200_000))
+    assert f", uploading (340{of_all} packed, 24.2 MB sent), " in str(report)
+    report.take(Counts(running=1, sent_bytes=24_200_000))
+    assert "uploading" not in str(report)
+
+
 # --- lines ------------------------------------------------------------------------------------
 
 
@@ -89,6 +106,21 @@ def test_lines_come_at_each_tenth_and_at_the_end(now, capsys):
     assert [int(re.search(r"work: (\d+) of", line)[1]) // 100 for line in said] == list(
         range(1, 11)
     )
+
+
+def test_without_a_total_lines_come_now_and_then_and_at_the_end(now, capsys):
+    report = Report("work", None)
+    lines = LineReport(report)
+    for ended in range(0, 1000, 10):
+        now.seconds += 1
+        report.take(Counts(done=ended))
+        lines.show()
+    report.take(Counts(done=1000, total=1000))
+    lines.close()
+
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4
+    assert said[-1].startswith("farcall: work: 1000 of 1000 done, ")
 
 
 def test_lines_come_now_and_then_where_it_takes_long(now, capsys):

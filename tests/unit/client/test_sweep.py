@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import threading
 from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 
 from farcall import BatchExecutor
+from farcall.client import call_reader
 from farcall.client import sweep as module
+from farcall.client.progress import Counts
 from farcall.engine.delivered import Delivered
 from farcall.engine.watch import Ended, Trouble, UnseenError
 from farcall.model.errors import (
@@ -24,6 +28,7 @@ from farcall.model.timing import Timing
 from farcall.payload.results import Result
 from farcall.storage.store import Arrived
 from farcall_runtime.contract import Location
+from tests.support.patience import PATIENCE_S
 from tests.unit.fakes import unpickled
 
 
@@ -33,9 +38,11 @@ class Opened:
     Attributes:
         most: Tasks in one array.
         holding: Whether tasks wait for `run`.
+        may_go: Set where bundles are uploaded.
         failures: By number of the submission, what SubmitJob raises.
         undelivered: What fetching raises, one after the other.
         watched: By job, its submission and who is told.
+        facts: What was said of bundles.
         discarded: Number of the job's task, of each whose objects are of no more use.
         ended: How jobs were ended.
     """
@@ -45,7 +52,9 @@ class Opened:
     def __init__(self):
         self.most, self.holding = 10_000, False
         self.failures, self.undelivered = {}, []
-        self.watched, self.discarded, self.ended = {}, [], []
+        self.may_go = asyncio.Event()
+        self.may_go.set()
+        self.watched, self.discarded, self.ended, self.facts = {}, [], [], []
         self._tasks = {}
         self.timing = Timing(fetch_again_s=0.01)
         self.tracker = SimpleNamespace(
@@ -66,15 +75,20 @@ class Opened:
 
     def note_submission(self, submission): ...
 
-    async def submit_together(self, settings, name, tasks):
+    async def submit_together(self, settings, name, tasks, *, planned, facts, on_sent):
         await asyncio.sleep(0)
+        if facts is not None:
+            self.facts.append(facts)
         number = len(self._tasks)
         if number in self.failures:
             raise self.failures[number]
         taken = [(unpickled(f), unpickled(a)) for f, a in islice(tasks, self.most)]
+        on_sent(1000)
+        await self.may_go.wait()
         job_id = f"job-{number}"
         self._tasks[job_id] = taken
         where = Location("bucket", "farcall/v1/run", job_id)
+        await planned(where)
         return Submission(job_id, name, where, b"key", len(taken))
 
     def _watch(self, submission, indexes, settings, tell, is_full):
@@ -216,6 +230,154 @@ async def test_a_sweep_is_waited_for_by_one_at_a_time_and_again_afterwards(opene
     assert sweep.job_ids == ["job-1"]
 
 
+# --- calls of any iterable --------------------------------------------------------------------
+
+
+async def numbers(count):
+    for number in range(count):
+        await asyncio.sleep(0)
+        yield number
+
+
+def add(x, y=0, *, more=0):
+    return x + y + more
+
+
+@pytest.mark.parametrize("chunksize", [1, 3])
+@pytest.mark.parametrize("kind", ["generator", "async", "starmap", "starmap async"])
+async def test_what_has_no_length_gives_all_values(opened, kind, chunksize):
+    opened.most = 400
+    task = BatchExecutor(linger_s=0).task(add)
+    sweep = {
+        "generator": lambda: task.map((n for n in range(2500)), range(2500), chunksize=chunksize),
+        "async": lambda: task.map(numbers(2500), range(2500), chunksize=chunksize),
+        "starmap": lambda: task.starmap(((n, n) for n in range(2500)), chunksize=chunksize),
+        "starmap async": lambda: task.starmap(
+            ((n, n) async for n in numbers(2500)), chunksize=chunksize
+        ),
+    }[kind]()
+    with pytest.raises(TypeError, match=r"no len\(\): at least one of its iterables has none"):
+        len(sweep)
+    assert await sweep == [2 * n for n in range(2500)]
+    assert opened.ended == []
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+async def test_items_of_a_starmap_may_be_iterators(opened, kind):
+    calls = kind([iter((1, 2)), map(int, "34"), (5, 6)])
+    assert await BatchExecutor(linger_s=0).task(add).starmap(calls) == [3, 7, 11]
+
+
+async def test_keywords_may_have_any_name(opened):
+    task = BatchExecutor(linger_s=0).task(lambda x, **named: (x, named))
+    assert await task.map([1], self=2) == [(1, {"self": 2})]
+    assert await task.starmap([(1,)], iterable=2) == [(1, {"iterable": 2})]
+
+
+async def test_an_iterator_that_is_empty_has_no_values(opened, task):
+    assert await task.map(iter([])) == []
+    assert await task.map(numbers(0)) == []
+
+
+async def test_an_endless_one_is_submitted_as_its_values_are_taken(opened, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_UNTAKEN", 50)
+    monkeypatch.setattr(call_reader, "_AT_FIRST", 10)
+    monkeypatch.setattr(call_reader, "_MOST_AHEAD", 10)
+    read = []
+
+    def count():
+        for number in itertools.count():
+            read.append(number)
+            yield number
+
+    taken = 0
+    async with contextlib.aclosing(aiter(BatchExecutor().task(double).map(count()))) as pairs:
+        async for index, value in pairs:
+            assert value == 2 * index
+            taken += 1
+            # What was not taken, an array, the next one, what is read ahead.
+            assert len(read) <= taken + 50 + 3 * 10
+            if taken == 300:
+                break
+    assert len(opened.watched) <= len(opened._tasks)
+
+
+async def test_while_a_bundle_is_uploaded_it_is_counted(opened, task):
+    opened.most = 3
+    opened.may_go.clear()
+    sweep = task.map(range(5), chunksize=1)
+    waiting = asyncio.ensure_future(sweep)
+    while sweep._state is None or not sweep._state.sent_bytes:
+        await asyncio.sleep(0)
+    counted = sweep._state.count(lambda _: None)
+    assert counted == Counts(total=5, packed=3, sent_bytes=1000)
+    opened.may_go.set()
+    await waiting
+    assert sweep._state.count(lambda _: None) == Counts(done=5, total=5, sent_bytes=2000)
+
+
+async def test_fixed_keywords_travel_with_the_function(opened):
+    fixed = {"y": 10, "more": 5}
+    sweep = BatchExecutor().task(add).map([1, 2], **fixed)
+    assert await sweep == [16, 17]
+    (taken,) = opened._tasks.values()
+    assert [arguments for _, arguments in taken] == [[((1,), {})], [((2,), {})]]
+    assert opened.facts == [{"fixed": ["y", "more"]}]
+
+
+async def test_a_fixed_keyword_that_cannot_travel_is_named(opened):
+    with pytest.raises(TaskNotPicklableError, match=r"^argument more \(generator\) cannot be"):
+        await BatchExecutor().task(add).map([1], more=(n for n in [1]))
+
+
+@pytest.mark.parametrize("kind", ["generator", "async"])
+async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(opened, kind):
+    opened.holding = True
+    error, go = LookupError("of the iterable"), threading.Event()
+
+    def generate():
+        yield 1
+        go.wait(PATIENCE_S)
+        raise error
+
+    async def generate_async():
+        yield 1
+        while not go.is_set():
+            await asyncio.sleep(0)
+        raise error
+
+    source = generate() if kind == "generator" else generate_async()
+    waiting = await holding(BatchExecutor(linger_s=0).task(double).map(source), 1)
+    go.set()
+    with pytest.raises(LookupError) as raised:
+        await waiting
+    assert raised.value is error
+    assert opened.ended == [(["job-0"], 1, "left by LookupError")]
+
+
+async def test_a_wait_for_an_iterable_that_blocks_can_be_cancelled(opened):
+    go = threading.Event()
+
+    def generate():
+        go.wait(PATIENCE_S)
+        yield 1
+
+    waiting = asyncio.ensure_future(BatchExecutor().task(double).map(generate()))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    go.set()
+
+
+async def test_an_iterator_is_read_once(opened, task):
+    sweep = task.map(iter([1, 2]))
+    assert await sweep == [2, 4]
+    with pytest.raises(FarcallError, match="came from an iterator, which can be read only once"):
+        await sweep
+
+
 # --- what becomes of the rest -----------------------------------------------------------------
 
 
@@ -236,7 +398,7 @@ async def test_a_cancelled_wait_ends_its_jobs(opened, task):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert opened.ended == [(["job-0", "job-1"], 3, "left by CancelledError")]
+    assert opened.ended == [(["job-0", "job-1"], 3, "left by Ctrl-C or a cancellation")]
 
 
 async def test_a_loop_that_is_left_ends_its_jobs_and_keeps_what_it_is_at(opened, task):

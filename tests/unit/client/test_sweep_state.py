@@ -32,21 +32,23 @@ def fetched(*errors):
 def waiting():
     """A wait for 25 calls, two in a task, in an array of 10, one of 2, and a plain job."""
     made = sweep_state.SweepState(25, 2, Timing())
-    for first, submission in ((0, job("a", 10)), (10, job("b", 2)), (12, job("c", 1))):
-        made.arrays[submission.job_id] = sweep_state.Array(submission, first, submission.size)
+    for submission, calls in ((job("a", 10), 20), (job("b", 2), 4), (job("c", 1), 1)):
+        made.note_job(submission, calls)
     return made
 
 
 def test_calls_of_tasks_are_numbered_through(waiting):
     first, second, last = waiting.arrays.values()
     assert waiting.calls_of(first, 9) == range(18, 20)
-    assert waiting.calls_of(second, 0, 2) == range(20, 24)
+    assert [waiting.calls_of(second, n) for n in range(2)] == [range(20, 22), range(22, 24)]
     assert waiting.calls_of(last, 0) == range(24, 25)
 
 
 def test_what_batch_said_nothing_of_is_queued(waiting):
-    assert waiting.count(lambda _: None) == Counts(0, 0, 0)
-    assert sweep_state.SweepState(25, 2, Timing()).count(lambda _: None) == Counts(0, 0, 0)
+    assert waiting.count(lambda _: None) == Counts(0, 0, 0, total=25)
+    assert sweep_state.SweepState(25, 2, Timing()).count(lambda _: None) == Counts(
+        0, 0, 0, total=25
+    )
 
 
 def test_calls_are_counted_over_all_jobs(waiting):
@@ -55,14 +57,14 @@ def test_calls_are_counted_over_all_jobs(waiting):
         "b": array("b", PENDING=2),
         "c": JobDetail("c", "n", status=JobStatus.RUNNING),
     }
-    assert waiting.count(said.get) == Counts(running=6 + 1, done=8, failed=0)
+    assert waiting.count(said.get) == Counts(running=6 + 1, done=8, failed=0, total=25)
 
 
 def test_what_has_arrived_counts_though_batch_does_not_know_it_yet(waiting):
     waiting.arrays["a"].ended = 18
     waiting.arrays["c"].ended = 1
     said = {"a": array("a", RUNNING=4, SUCCEEDED=1), "c": JobDetail("c", "n", JobStatus.RUNNING)}
-    assert waiting.count(said.get) == Counts(running=2, done=19, failed=0)
+    assert waiting.count(said.get) == Counts(running=2, done=19, failed=0, total=25)
 
 
 def test_what_batch_knows_counts_though_it_was_not_looked_for_yet(waiting):
@@ -71,11 +73,11 @@ def test_what_batch_knows_counts_though_it_was_not_looked_for_yet(waiting):
         "a": array("a", SUCCEEDED=10),
         "c": JobDetail("c", "n", status=JobStatus.FAILED),
     }
-    assert waiting.count(said.get) == Counts(running=0, done=21, failed=0)
+    assert waiting.count(said.get) == Counts(running=0, done=21, failed=0, total=25)
 
 
 def test_calls_that_have_an_error_are_not_done(waiting):
     waiting.arrays["a"].ended = 6
     waiting.put(fetched(None, ValueError()))
     waiting.put(fetched(ValueError(), ValueError()))
-    assert waiting.count(lambda _: None) == Counts(running=0, done=3, failed=3)
+    assert waiting.count(lambda _: None) == Counts(running=0, done=3, failed=3, total=25)

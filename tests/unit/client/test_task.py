@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import pickle
@@ -68,7 +69,9 @@ def test_the_first_call_of_a_map_is_looked_at():
 
 
 def test_a_function_that_does_not_tell_its_signature_takes_anything():
-    assert isinstance(BatchExecutor().task(max).map([1], [2]), Sweep)
+    sweep = BatchExecutor().task(max).map([1], [2])
+    assert isinstance(sweep, Sweep)
+    sweep.close()
 
 
 @pytest.mark.parametrize("chunksize", [0, -1, 1.0, True, "2", None])
@@ -88,6 +91,33 @@ def test_a_flag_is_true_or_false(task, flag, value):
 def test_a_map_needs_arguments(task):
     with pytest.raises(TypeError, match="at least one iterable"):
         task.map()
+
+
+def test_fixed_keywords_are_looked_at(task):
+    with contextlib.closing(task.map([1, 2], steps=3)) as sweep:
+        assert len(sweep) == 2
+    for wrong in ({"step": 3}, {"x": 3}):
+        with pytest.raises(TypeError):
+            task.map([1], **wrong)
+
+
+@pytest.mark.parametrize("source", [3, None])
+def test_a_map_needs_iterables(task, source):
+    with pytest.raises(TypeError, match=r"iterable 1 is a .* goes by keyword"):
+        task.map(source)
+
+
+@pytest.mark.parametrize("calls", [[(1,), (2, 3, 4)], ((1,), ())])
+def test_every_call_of_a_starmap_is_looked_at(task, calls):
+    with pytest.raises(TypeError):
+        task.starmap(calls)
+    with contextlib.closing(task.starmap([(1,), [2]], steps=4)) as sweep:
+        assert len(sweep) == 2
+
+
+def test_an_item_of_a_starmap_has_the_arguments_of_a_call(task):
+    with pytest.raises(TypeError, match="item 1 of starmap is a int; a tuple"):
+        task.starmap([(1,), 2])
 
 
 def test_a_method_is_bound_to_its_instance():

@@ -19,7 +19,7 @@ class Bucket:
     async def check(self, root):
         pass
 
-    async def put(self, key, pieces, *, quick):
+    async def put(self, key, pieces, *, quick, on_sent):
         await asyncio.sleep(0.01)
         assert sum(map(len, pieces)) > 0
 

@@ -47,7 +47,7 @@ def pack(threads, tmp_path):
     packer = Packer(threads)
 
     def one(*args, function=double):
-        return packer.pack(function, (args, {}), str(tmp_path))
+        return packer.pack(function, [(args, {})], str(tmp_path))
 
     return one
 
@@ -105,7 +105,7 @@ async def test_where_no_thread_is_to_be_had_the_callers_are_told(tmp_path):
         raise RuntimeError("cannot schedule new futures after shutdown")
 
     packer = Packer(SimpleNamespace(run=closed))
-    calls = [packer.pack(double, ((n,), {}), str(tmp_path)) for n in range(300)]
+    calls = [packer.pack(double, [((n,), {})], str(tmp_path)) for n in range(300)]
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert {str(error) for error in found} == {"cannot schedule new futures after shutdown"}
 

@@ -39,7 +39,7 @@ LOOKS = len(Timing().submit_looks_s)
 
 def listed(name):
     """Batch's list with the job of that name."""
-    return {"jobSummaryList": [{"jobId": f"id-{name}", "jobName": name, "status": "X"}]}
+    return {"jobSummaryList": [{"jobId": f"id-{name}", "jobName": name, "status": "RUNNING"}]}
 
 
 class World:

@@ -34,7 +34,7 @@ class Account:
     async def find_definition(self, name):
         return self.definitions.get(name)
 
-    async def put(self, key, pieces, *, quick):
+    async def put(self, key, pieces, *, quick, on_sent):
         self.log.append(("put", key))
         assert sum(map(len, pieces)) > 0
 
@@ -127,6 +127,18 @@ async def test_tasks_that_come_together_are_one_array_in_their_order(submitter, 
     assert account.requests[0]["arrayProperties"] == {"size": 300}
 
 
+@pytest.mark.parametrize("options", [{"nodes": 2}, {"instance_type": "c5.large"}])
+async def test_tasks_of_multi_node_jobs_are_gathered_into_no_array(
+    submitter, account, clock, options
+):
+    found = await asyncio.gather(*(send(submitter, **options) for _ in range(3)))
+    assert [(one.size, one.nodes, index) for one, index in found] == [
+        (1, options.get("nodes", 1), 0)
+    ] * 3
+    assert len({submission.job_id for submission, _ in found}) == 3
+    assert not any("arrayProperties" in request for request in account.requests)
+
+
 async def test_what_would_be_another_job_is_another_job(submitter, account, clock):
     found = await asyncio.gather(send(submitter), send(submitter, vcpu=8), send(submitter))
     ids = [submission.job_id for submission, _ in found]
@@ -188,7 +200,7 @@ async def test_the_bundle_of_a_job_that_may_run_is_kept(submitter, account, cloc
 
 
 async def test_the_bundle_of_an_upload_that_failed_is_deleted(submitter, account, clock):
-    account.put = lambda key, pieces, *, quick: asyncio.sleep(0, 1 / 0)
+    account.put = lambda key, pieces, **options: asyncio.sleep(0, 1 / 0)
     with pytest.raises(ZeroDivisionError):
         await send(submitter)
     assert [entry[0] for entry in account.log] == ["definition", "delete"]

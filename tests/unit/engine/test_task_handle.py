@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import Settings
-from farcall.engine import task_handle as module
+from farcall.engine import job_handle as module
 from farcall.engine.delivered import Delivered
 from farcall.engine.task_handle import TaskHandle
 from farcall.engine.watch import UnseenError

@@ -8,9 +8,10 @@ import pytest
 
 from farcall.backends.batch.endings import verdict
 from farcall.engine.watch import ClosedError, Ended, is_unseen
+from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
-from tests.unit.fakes import no_answer, refusal
+from tests.unit.fakes import TIMING, no_answer, refusal
 from tests.unit.tracking import HOST_LOST, ROOT, arrived
 
 BLOCKED = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too many vCPUs"
@@ -527,3 +528,73 @@ async def test_of_many_questions_the_first_are_answered_before_the_last_are_aske
         f"j{n}" for n in range(250)
     ]
     assert [len(ids) for ids in world.jobs.asked("describe")] == [100, 100, 50]
+
+
+# --- command jobs -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
+async def test_the_end_of_a_command_job_is_told_as_batch_tells_it(world, status):
+    world.jobs.set("c", "RUNNING")
+    world.watch_command("c")
+    await asyncio.sleep(5)
+    world.jobs.set("c", status, "why")
+    assert await world.until(1) < 3
+    ((_, index, arrival),) = world.told
+    assert index == 0
+    assert arrival == Ended(world.jobs.detail("c"))
+    assert world.inbox.requests == []
+    asked = len(world.jobs.log)
+    await asyncio.sleep(600)
+    assert len(world.jobs.log) == asked
+
+
+async def test_a_command_job_that_batch_does_not_know_is_lost_after_a_while(world):
+    world.watch_command("c")
+    assert await world.until(1) >= TIMING.lost_after_s
+    assert world.told == [("c", 0, Ended(None))]
+
+
+async def test_a_command_job_that_cannot_be_placed_is_told_of_and_ended(world, caplog):
+    world.jobs.set("c", "RUNNABLE", BLOCKED)
+    world.watch_command("c", stuck_timeout_s=60)
+    assert await world.until(1) >= 60
+    assert "job c waits, Batch says 'MISCONFIGURATION" in caplog.text
+    ((_, _, arrival),) = world.told
+    assert verdict(arrival.detail).kind is JobStuckError
+
+
+async def test_a_failed_attempt_of_a_command_job_is_told_without_the_bucket(world, caplog):
+    failed = {"container": {"exitCode": 3}, "statusReason": "Essential container in task exited"}
+    environment = [{"name": ENV_RUN, "value": "mary-1"}]
+    more = {"retryStrategy": {"attempts": 2}, "container": {"environment": environment}}
+    world.jobs.set("c", "RUNNING", **more)
+    world.watch_command("c")
+    await asyncio.sleep(5)
+    world.jobs.set("c", "RUNNABLE", attempts=[{**failed, "stoppedAt": 1000}], **more)
+    await asyncio.sleep(5)
+    (said,) = caplog.messages
+    assert said == (
+        "job c (n): attempt 1 of 2 failed and is followed by another: "
+        "CommandError: the command failed (exit code 3)"
+    )
+    assert world.inbox.requests == []
+
+
+async def test_a_command_job_out_of_sight_says_how_it_is_joined(world):
+    world.jobs.set("c", "RUNNING")
+    world.watch_command("c")
+    world.jobs.failure = refusal("AccessDeniedException", 403)
+    await world.until(1)
+    ((_, _, arrival),) = world.told
+    assert is_unseen(arrival.error)
+    said = "job c (n) goes on: when this is mended, `farcall attach c` joins it again"
+    assert str(arrival.error).endswith(said)
+
+
+async def test_who_waits_for_a_command_job_is_told_of_the_tracker_s_end(world):
+    world.jobs.set("c", "RUNNING")
+    world.watch_command("c")
+    await world.tracker.close()
+    ((_, _, arrival),) = world.told
+    assert isinstance(arrival.error, ClosedError)

@@ -18,6 +18,7 @@ TREE = """
         TaskTooLargeError
       JobError
         TaskError
+        CommandError
         JobTimeoutError
         OutOfMemoryError
         HostLostError

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from farcall.model.interrupts import Interrupts
+from farcall.model.interrupts import Interrupts, left_by
 from tests.support.patience import PATIENCE_S
 
 
@@ -139,3 +139,9 @@ async def test_an_event_loop_that_handles_signals_meanwhile_goes_on_to_do_so(tol
         await asyncio.wait_for(got.wait(), PATIENCE_S)
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+def test_who_leaves_is_told_by_what():
+    assert left_by(KeyboardInterrupt()) == "left by Ctrl-C"
+    assert left_by(asyncio.CancelledError()) == "left by Ctrl-C or a cancellation"
+    assert left_by(LookupError("why")) == "left by LookupError"

@@ -35,6 +35,8 @@ OWN = {
     "container_image_uri": "",
     "prefix": "farcall",
     "linger_s": 0.1,
+    "nodes": 1,
+    "instance_type": "",
     "retry_on": "failure",
     "stuck_timeout_s": None,
     "tags": {},
@@ -323,6 +325,44 @@ def test_a_section_that_is_no_table_is_named():
     assert "[executors.awsbatch] must be a table" in str(refused())
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("vcpu = 4\nmemory = 8\n", "vcpu, memory outside of any table"),
+        ("[executors]\nvcpu = 4\n", "executors.vcpu outside of any table"),
+        ("vcpu = 4\n[executors.awsbatch]\nmemory = 8\n", "vcpu outside of any table"),
+        ("[executor.awsbatch]\nvcpu = 4\n", "a table [executor.awsbatch], where"),
+        ("[executors.aws_batch]\n", "a table [executors.aws_batch], where"),
+        ("[awsbatch]\n", "a table [awsbatch], where"),
+        ("[farcall]\nvcpu = 4\n", "a table [farcall], where"),
+        ("[tool.mine]\nvcpu = 4\n", "a table [tool.mine], where"),
+        ("[executors.awsbatch]\nvcpu = 4\n[executors.awsbach]\n", "[executors.awsbach], where"),
+    ],
+)
+def test_options_that_stand_where_nobody_reads_them_are_refused(text, words):
+    Path("farcall.toml").write_text(text)
+    error = str(refused())
+    assert error.startswith("farcall.toml has ")
+    assert words in error
+    assert "[executors.awsbatch]" in error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# vcpu = 4\n",
+        "[sdk]\nlog = 1\n[executors.dask]\ncache_dir = 'c'\n",
+        "[executors.ssh]\npoll_freq = 1\n[executors.awsecs]\nvcpu = 1\n[executors.mine]\nn = 4\n",
+    ],
+)
+def test_other_programs_tables_are_left_alone(text):
+    Path("farcall.toml").write_text(f"{text}\n[executors.awsbatch.tags]\nvcpu = 'one'\n")
+    assert Settings().tags == {"vcpu": "one"}
+    Path("farcall.toml").write_text(text)
+    assert Settings().vcpu == 2
+
+
 # --- the rest ---------------------------------------------------------------------------------
 
 
@@ -348,5 +388,55 @@ def test_slashes_at_the_ends_don_t_count():
 def test_type_checkers_know_every_option():
     known = get_type_hints(Options)
     assert list(known) == list(Settings.model_fields)
+    with_units = {"memory", "time_limit", "poll_freq", "linger_s", "stuck_timeout_s"}
     for name, field in Settings.model_fields.items():
-        assert known[name] == field.annotation, name
+        type_ = field.annotation | str if name in with_units else field.annotation
+        assert known[name] == type_, name
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "value"),
+    [
+        ("memory", "4", 4),
+        ("memory", "4GiB", 4),
+        ("memory", "512MiB", 0.5),
+        ("memory", "4GB", 4e9 / 2**30),
+        ("time_limit", "1h30m", 5400),
+        ("time_limit", "90", 90),
+        ("poll_freq", "1m", 60),
+        ("linger_s", "0.5s", 0.5),
+        ("stuck_timeout_s", "2d", 172_800),
+        ("stuck_timeout_s", None, None),
+    ],
+)
+def test_a_size_or_a_time_may_have_its_unit(option, given, value, monkeypatch, tmp_path):
+    assert getattr(Settings(**{option: given}), option) == value
+    if isinstance(given, str):
+        monkeypatch.setenv(f"FARCALL_{option.upper()}", given)
+        assert getattr(Settings(), option) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        (
+            "memory",
+            "4G",
+            "memory is '4G' (str): the unit G is not exact: write 4GiB (2^30 bytes each)",
+        ),
+        ("memory", "4Gb", "the unit Gb is not exact"),
+        ("memory", "much", "a size has a unit, such as 512MiB"),
+        ("memory", "1MiB", "memory is 0.0009765625 (float): input should be greater than"),
+        ("memory", True, "a truth value is not a number"),
+        ("time_limit", "1:30", "time_limit is '1:30' (str): a time has units, such as 90s"),
+        ("time_limit", "30s", "greater than or equal to 60"),
+        ("time_limit", "60.5s", "time_limit is 60.5 (float): input should be a valid integer"),
+        ("linger_s", "1h", "less than or equal to 60"),
+        ("vcpu", "2GB", "vcpu is '2GB' (str): "),
+    ],
+)
+def test_a_size_or_a_time_that_is_none_or_not_exact_is_refused(option, given, said):
+    with pytest.raises(SettingsError) as refused:
+        Settings(**{option: given})
+    assert said in str(refused.value)
+    assert refused.value.option == option

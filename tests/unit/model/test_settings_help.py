@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from farcall import Settings
 from farcall.model import settings_help
 
@@ -37,3 +41,16 @@ def test_variables_are_named_as_they_are_spelled(monkeypatch):
     assert settings_help.origin("region") == "FARCALL_REGION"
     assert settings_help.origin("vcpu") == "the defaults"
     assert settings_help.origins() == "the environment (FARCALL_REGION, FARCALL_WORKFLOW)"
+
+
+@pytest.mark.parametrize("place", ["farcall.toml", "~/.config/farcall/farcall.toml", "named.toml"])
+def test_the_file_in_force_is_named_even_for_an_option_that_it_should_not_have(place, monkeypatch):
+    path = Path(place).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("[executors.awsbatch]\nvcpus = 4\nmemory = 8\n")
+    if place == "named.toml":
+        monkeypatch.setenv("FARCALL_CONFIG", place)
+    assert [settings_help.origin(name) for name in ("vcpus", "memory")] == [str(path)] * 2
+    assert settings_help.origin("vcpu") == "the defaults"
+    monkeypatch.setenv("FARCALL_MEMORY", "4")
+    assert settings_help.origin("memory") == "FARCALL_MEMORY"

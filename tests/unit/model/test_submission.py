@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from farcall.model.errors import FarcallError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 from farcall.model.submission import Submission
 from farcall_runtime.contract import Location
 
@@ -72,3 +72,29 @@ def test_an_array_as_a_whole_has_no_result():
 def test_a_job_of_others_is_refused(environment):
     with pytest.raises(FarcallError, match=r"8f1 \(n\) was not submitted by farcall"):
         Submission.of(detail(environment=environment))
+
+
+def test_a_job_on_several_nodes_is_one_task_whose_nodes_have_ids_and_keys_of_their_own():
+    submission, index = Submission.of(detail(groups=(NodeGroup(0, 3),)))
+    assert (submission.size, submission.nodes, index) == (1, 4, 0)
+    assert [submission.id_of(node) for node in (0, 2)] == ["8f1", "8f1#2"]
+    assert submission.attempt_key(0, 1) == f"{ROOT}/attempts/x/0/1"
+    assert submission.attempt_key(2, 1) == f"{ROOT}/outcomes/x/nodes/1/2"
+    assert submission.name_of(2) == "n, node 2 of 4"
+
+
+@pytest.mark.parametrize("node", [1, 12])
+def test_one_node_is_told_apart_from_its_job(node):
+    submission, index = Submission.of(detail(f"8f1#{node}"))
+    assert (submission.job_id, index, submission.id_of(index)) == ("8f1", node, f"8f1#{node}")
+    assert submission.is_other_node(index)
+
+
+def test_the_main_node_s_id_names_no_other_node():
+    submission, index = Submission.of(detail("8f1#0"))
+    assert (submission.id_of(index), submission.is_other_node(index)) == ("8f1", False)
+
+
+def test_a_multi_node_job_of_one_node_is_a_plain_task():
+    submission, index = Submission.of(detail(groups=(NodeGroup(0, 0),)))
+    assert (submission.nodes, submission.name_of(index)) == (1, "n")

@@ -46,6 +46,37 @@ def test_other_people_s_programs_have_no_entry(bundle):
     assert Entry.of(detail) is None
 
 
+def command(run="mary-jane-20261122-101500-0a1b2c", name="hello-0123456789abcdef", **environment):
+    environment["FARCALL_RUN"] = run
+    detail = JobDetail("6f1c", name, JobStatus.RUNNING, environment=environment, is_command=True)
+    return Entry.of(detail)
+
+
+def test_a_command_job_has_name_user_and_workflow_and_no_dispatch():
+    found = command(FARCALL_WORKFLOW="nightly", FARCALL_DISPATCH="d-1", FARCALL_BUNDLE=BUNDLE)
+    assert found.is_command
+    assert (found.function, found.user) == ("hello", "mary-jane")
+    assert (found.run, found.workflow) == ("mary-jane-20261122-101500-0a1b2c", ("nightly", ""))
+    assert command(name="hello").function == "hello"
+    assert not entry().is_command
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "",
+        "mary",
+        "mary-20261122-101500-XYZXYZ",
+        "mary-20261122-101500-0a1b2c\n",
+        "\x1b[2J-20261122-101500-0a1b2c",
+        "a/b-20261122-101500-0a1b2c",
+        f"{'m' * 33}-20261122-101500-0a1b2c",
+    ],
+)
+def test_a_run_that_looks_like_none_of_farcall_s_is_not_believed(run):
+    assert command(run) is None
+
+
 @pytest.mark.parametrize(
     ("query", "fits"),
     [

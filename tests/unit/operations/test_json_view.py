@@ -9,8 +9,8 @@ import pytest
 
 from farcall.model import errors
 from farcall.model.endings import Verdict
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
-from farcall.operations import json_view
+from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
+from farcall.operations import json_view, nodes
 from farcall.operations.catalog import Entry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -34,6 +34,7 @@ def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
     found = json_view.job(entry(created_at=NOON, tags={"team": "physics"}, vcpu=2))
     assert json.loads(json.dumps(found)) == {
         "id": "6f1c",
+        "kind": "function",
         "name": "sample-0123456789abcdef",
         "function": "sample",
         "workflow": "nightly",
@@ -56,7 +57,11 @@ def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
         "gpus": 0,
         "time_limit_s": None,
         "image": "",
+        "command": [],
         "definition": "",
+        "instance_type": "",
+        "node_count": 0,
+        "groups": [],
         "array_size": 0,
         "counts": {},
         "parent": "",
@@ -113,3 +118,53 @@ def test_an_attempt_has_both_reasons():
 
 def test_a_moment_has_milliseconds():
     assert json_view.moment(NOON + timedelta(microseconds=1999)) == "2026-11-20T12:00:00.001+00:00"
+
+
+def command(job_id="6f1c", **said):
+    environment = {"FARCALL_RUN": "mary-20261122-101500-0a1b2c"}
+    groups = (
+        NodeGroup(0, 0, image="img", command=("ps",), environment={"KEY": "secret"}),
+        NodeGroup(1, 3, image="img", command=("worker",), vcpu=2, memory_mib=1024),
+    )
+    said = {"groups": groups, **said}
+    status = said.pop("status", JobStatus.RUNNING)
+    return JobDetail(
+        job_id, "hello-0a1b", status, environment=environment, is_command=True, **said
+    )
+
+
+def test_a_command_job_tells_what_its_groups_of_nodes_run():
+    found = json.loads(json.dumps(json_view.job(Entry.of(command()))))
+    assert (found["kind"], found["function"], found["node_count"]) == ("command", "hello", 4)
+    assert "secret" not in json.dumps(found)
+    assert found["groups"][1] == {
+        "first": 1,
+        "last": 3,
+        "image": "img",
+        "command": ["worker"],
+        "vcpu": 2,
+        "memory_mib": 1024,
+        "gpus": 0,
+    }
+    node = json_view.job(Entry.of(command("6f1c#2", groups=())))
+    assert (node["parent"], node["index"], node["node_count"]) == ("6f1c", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("whole", "said", "state"),
+    [
+        (JobStatus.RUNNABLE, None, "RUNNABLE"),
+        (JobStatus.RUNNING, None, "STARTING"),
+        (JobStatus.RUNNING, JobStatus.SUCCEEDED, "SUCCEEDED"),
+        (JobStatus.FAILED, None, "FAILED"),
+    ],
+)
+def test_a_node_of_which_batch_says_nothing_yet_is_as_its_job(whole, said, state):
+    job = command(status=whole, exit_code=1, started_at=NOON)
+    node = nodes.unstarted(job, 2)
+    if said:
+        node = command("6f1c#2", status=said, groups=(), exit_code=0, started_at=NOON)
+    found = json_view.node(node)
+    assert (found["id"], found["index"], found["state"]) == ("6f1c#2", 2, state)
+    assert found["exit_code"] == (0 if said else None)
+    assert bool(found["started_at"]) is bool(said)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import typing
+import weakref
 
 import cloudpickle.cloudpickle as internals
 import numpy as np
 
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.payload.unpickling import load
-from farcall_runtime import envelope
+from farcall_runtime import envelope, pickles
 from tests.unit.fakes import joined, unpickled
 
 
@@ -18,6 +20,17 @@ def test_an_array_comes_back_on_the_memory_of_the_outcome():
     ((copy,), _) = load(envelope.unpack(data))[0]
     assert copy.flags["WRITEABLE"]
     assert np.shares_memory(copy, np.frombuffer(data, np.uint8))
+
+
+def test_nothing_holds_what_was_read():
+    class Made:
+        pass
+
+    parts = [b"".join(map(bytes, pieces)) for pieces in pickles.dump(Made())]
+    made = weakref.ref(value := load(parts))
+    del value
+    gc.collect()
+    assert made() is None
 
 
 def test_an_instance_is_of_the_class_known_here(remote, models):

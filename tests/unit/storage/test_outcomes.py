@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from farcall.model.submission import Submission
 from farcall.storage.outcomes import spent_keys
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from tests.contract import make_golden as golden
@@ -11,6 +12,7 @@ from tests.unit.fakes import store_in_memory
 async def test_a_value_s_parts_are_of_no_more_use_and_those_of_earlier_attempts():
     store = store_in_memory()
     where = golden.WHERE
+    array = Submission("job", "work", where, golden.KEY, 10)
     left = [where.value_key(8, attempt, part) for attempt in (1, 2) for part in range(3)]
     for key in left:  # of the first attempt nobody told: its host went away
         await store.put(key, [b"x"])
@@ -18,6 +20,18 @@ async def test_a_value_s_parts_are_of_no_more_use_and_those_of_earlier_attempts(
     said |= {stream: {"chunks": 0} for stream in STREAMS}
 
     outcome = where.outcome_key(8)
-    assert set(await spent_keys(store, where, 8, said)) == {outcome, *left[:3]}
+    assert set(await spent_keys(store, array, 8, said)) == {outcome, *left[:3]}
     said["attempt"] = 2
-    assert {outcome, *left} < set(await spent_keys(store, where, 8, said))
+    assert {outcome, *left} < set(await spent_keys(store, array, 8, said))
+
+
+async def test_another_node_s_outcomes_are_of_no_more_use_those_of_each_attempt():
+    where = golden.WHERE
+    gang = Submission("job", "work", where, golden.KEY, 1, nodes=4)
+    said = {"attempt": 2, "value": {"size": 1}, **{stream: {"chunks": 0} for stream in STREAMS}}
+
+    assert await spent_keys(store_in_memory(), gang, 3, said) == [
+        where.node_key(2, 3),
+        where.value_key(3, 2, 0),
+        where.node_key(1, 3),
+    ]

@@ -37,6 +37,28 @@ async def test_what_is_put_in_pieces_comes_back_as_one(store):
     assert await store.get("a/b", 11) == b"onetwothree"
 
 
+async def test_who_asks_is_told_what_was_sent(store):
+    sent = []
+    await store.put("small", [b"one", b"two"], on_sent=sent.append)
+    assert sent == [6]
+
+    class Parts:
+        async def begin_upload(self, _key):
+            return "upload"
+
+        async def upload_part(self, _key, _upload, number, data, _digest):
+            assert sum(sent) < 3 * PART_BYTES  # it is told of a part that has arrived
+            return f"{number}"
+
+        async def complete_upload(self, _key, _upload, tags):
+            assert tags == ["1", "2", "3"]
+
+    store._operations = Parts()
+    sent.clear()
+    await store.put("large", [bytes(PART_BYTES)] * 2 + [bytes(1000)], on_sent=sent.append)
+    assert sorted(sent) == [1000, PART_BYTES, PART_BYTES]
+
+
 async def test_a_large_object_comes_back_writable_and_whole(store):
     data = bytes(range(256)) * 4 * 9000  # beyond a stream's piece
     await store.put("large", [data])

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
+from farcall import SettingsError
 from farcall.storage.stores import Stores
 from tests.unit.fakes import access_in_memory
 
@@ -20,3 +23,8 @@ async def test_the_last_request_that_was_given_up_counts():
     assert stores.given_up_at == -math.inf
     stores.of("one")
     assert stores.given_up_at == -math.inf
+
+
+def test_where_the_options_name_no_bucket_it_says_what_needs_one():
+    with pytest.raises(SettingsError, match="s3_bucket_name is empty: functions travel through"):
+        Stores(access_in_memory()).of("")

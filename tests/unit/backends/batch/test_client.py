@@ -21,7 +21,9 @@ DEFINITION = Definition("farcall-00", {"type": "container"})
 
 
 def summaries(*names):
-    return {"jobSummaryList": [{"jobId": f"id-{n}", "jobName": n, "status": "X"} for n in names]}
+    return {
+        "jobSummaryList": [{"jobId": f"id-{n}", "jobName": n, "status": "RUNNING"} for n in names]
+    }
 
 
 def made(timing=TIMING, **operations):
@@ -58,7 +60,8 @@ async def test_a_job_is_found_by_its_name_on_any_page(clock):
         summaries("simulate-0a1b"),
     ]
     batch, client = made(list_jobs=pages)
-    assert await batch.find_named("queue", "simulate-0a1b") == ["id-simulate-0a1b"]
+    [found] = await batch.find_named("queue", "simulate-0a1b")
+    assert found.job_id == "id-simulate-0a1b"
     wanted = {
         "jobQueue": "queue",
         "filters": [{"name": "JOB_NAME", "values": ["simulate-0a1b"]}],

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+
 import pytest
 
-from farcall.backends.batch.cloudwatch import CloudWatchLog
+from farcall.backends.base import LogEvent, LogMissingError
+from farcall.backends.batch.cloudwatch import CloudWatchLog, events
 from farcall.model.errors import ServiceError
-from tests.unit.fakes import refusal
-from tests.unit.transcripts import access, page, texts
+from tests.unit.fakes import Client, refusal
+from tests.unit.transcripts import NOW, access, page, texts
 
 
 async def read(log):
@@ -57,3 +61,72 @@ async def test_a_refusal_is_told():
     opened, _ = access([refusal("AccessDeniedException", 400)])
     with pytest.raises(ServiceError, match="GetLogEvents"):
         await read(CloudWatchLog(opened, "g", "s"))
+
+
+# --- several at once --------------------------------------------------------------------------
+
+
+def filtered(*lines, token=None):
+    """Return a reply of FilterLogEvents: lines of streams, a millisecond apart."""
+    first = int(NOW.timestamp() * 1000)
+    found = [
+        {
+            "eventId": f"{stream}/{text}",
+            "logStreamName": stream,
+            "timestamp": first + number,
+            "ingestionTime": first + 1000 + number,
+            "message": text,
+        }
+        for number, (stream, text) in enumerate(lines)
+    ]
+    return {"events": found, "searchedLogStreams": [], **({"nextToken": token} if token else {})}
+
+
+def filtering(*replies):
+    """Return open clients whose CloudWatch Logs gives these replies, and its client."""
+    client = Client(filter_log_events=list(replies))
+
+    async def lend(service):
+        assert service == "logs"
+        return client
+
+    return SimpleNamespace(client=lend), client
+
+
+async def test_events_of_several_streams_come_in_pages_to_the_one_without_a_token():
+    opened, client = filtering(
+        filtered(("s", "a"), ("t", "b"), token="1"), filtered(token="2"), filtered(("s", "c"))
+    )
+    found = [page async for page in events(opened, "g", ["s", "t"])]
+    at = NOW + timedelta(milliseconds=1)
+    assert [[event.text for event in page] for page in found] == [["a", "b"], [], ["c"]]
+    assert found[0][1] == LogEvent("t/b", "t", at, at + timedelta(seconds=1), "b")
+    asked = client.asked("filter_log_events")
+    assert [call.pop("nextToken", None) for call in asked] == [None, "1", "2"]
+    assert asked == [{"logGroupName": "g", "logStreamNames": ["s", "t"]}] * 3
+
+
+async def test_a_range_of_times_is_told_in_the_milliseconds_it_is_in():
+    opened, client = filtering(filtered())
+    since = NOW + timedelta(microseconds=1999)
+    assert [page async for page in events(opened, "g", ["s"], since, since)] == [[]]
+    assert [
+        (call["startTime"], call["endTime"]) for call in client.asked("filter_log_events")
+    ] == [(int(NOW.timestamp() * 1000) + 1,) * 2]
+
+
+async def test_no_time_before_1970_is_told():
+    opened, client = filtering(filtered())
+    long_ago = datetime(1969, 1, 1, tzinfo=timezone.utc)
+    assert [page async for page in events(opened, "g", ["s"], long_ago)] == [[]]
+    assert client.asked("filter_log_events")[0]["startTime"] == 0
+
+
+async def test_a_stream_that_is_not_there_is_told_apart_from_a_refusal():
+    opened, _ = filtering(
+        refusal("ResourceNotFoundException", 400), refusal("AccessDeniedException", 400)
+    )
+    with pytest.raises(LogMissingError, match="one of 2 log streams"):
+        await anext(events(opened, "g", ["s", "t"]))
+    with pytest.raises(ServiceError, match="FilterLogEvents"):
+        await anext(events(opened, "g", ["s", "t"]))

@@ -270,7 +270,9 @@ def test_a_multi_node_job_ends_as_its_attempts_say():
     assert (detail.status, detail.exit_code) == (JobStatus.SUCCEEDED, 0)
     assert detail.log_stream == "parallelcluster-mnp/default/3d430bca"
     assert len(detail.tried) == 1
-    assert detail.image == ""
+    [group] = detail.groups
+    assert (group.first, group.last, group.command) == (0, 1, ("echo",))
+    assert (detail.nodes, detail.node_id(1)) == (2, NODE["jobId"])
 
 
 def test_a_multi_node_job_that_has_not_run_has_nothing_to_tell():
@@ -286,6 +288,8 @@ def test_a_node_is_a_job_with_a_container():
     assert (detail.status, detail.exit_code) == (JobStatus.FAILED, 3)
     assert detail.log_stream == "parallelcluster-mnp/default/3557426b"
     assert (detail.image, detail.attempts_allowed) == ("alinux", 1)
+    assert (detail.node_index, detail.nodes) == (1, 0)
+    assert detail.address == "10.0.0.132"
 
 
 def test_summaries_of_multi_node_jobs_and_nodes():
@@ -300,4 +304,5 @@ def test_summaries_of_multi_node_jobs_and_nodes():
     node = {**whole, "jobId": "7a712b12#0", "container": {}, "status": "RUNNING"}
     node["nodeProperties"] = {"nodeIndex": 0, "isMainNode": True}
     assert from_summary(whole).exit_code == 2
+    assert (from_summary(whole).nodes, from_summary(node).nodes) == (2, 0)
     assert from_summary(node).status is JobStatus.RUNNING

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from farcall import Settings
+from farcall.backends.base import JobSpec
 from farcall.backends.batch.documents import (
     OVERRIDE_CHARACTERS,
     REQUEST_BYTES,
@@ -33,9 +34,17 @@ MATRIX = {
 }
 
 
-def made(*, image="repo/image:1", region="us-east-1", job_role="", execution_role="", **options):
+def made(
+    *,
+    image="repo/image:1",
+    region="us-east-1",
+    job_role="",
+    execution_role="",
+    groups=(),
+    **options,
+):
     return definition(
-        Settings(**options),
+        JobSpec("simulate-1", 1, {}, Settings(**options), groups),
         image=image,
         region=region,
         job_role=job_role,
@@ -43,14 +52,10 @@ def made(*, image="repo/image:1", region="us-east-1", job_role="", execution_rol
     )
 
 
-def request(*, environment=None, size=1, name="simulate-1", **options):
-    return job_request(
-        Settings(**options),
-        name=name,
-        definition_arn="arn:aws:batch:us-east-1:1:job-definition/farcall-0:1",
-        environment=environment or {"B": "2", "A": "1"},
-        size=size,
-    )
+def request(*, environment=None, size=1, name="simulate-1", groups=(), **options):
+    environment = environment or {"B": "2", "A": "1"}
+    job = JobSpec(name, size, environment, Settings(**options), groups)
+    return job_request(job, "arn:aws:batch:us-east-1:1:job-definition/farcall-0:1")
 
 
 def resources(**options):
@@ -72,8 +77,10 @@ def test_equal_content_has_an_equal_name_in_every_order():
 def test_the_name_is_the_same_in_every_process():
     code = (
         "from farcall import Settings\n"
+        "from farcall.backends.base import JobSpec\n"
         "from farcall.backends.batch.documents import definition\n"
-        "print(definition(Settings(), image='i', region='r', job_role='', execution_role='').name)"
+        "job = JobSpec('job', 1, {}, Settings())\n"
+        "print(definition(job, image='i', region='r', job_role='', execution_role='').name)"
     )
     run = [sys.executable, "-W", "ignore", "-c", code]
     path = {"PYTHONPATH": ":".join(p for p in sys.path if p), "PYTHONHASHSEED": "77"}

@@ -13,6 +13,7 @@ import pytest
 from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.endings import (
     BLOCKED,
+    COMMAND_ENDINGS,
     ENDINGS,
     WITHDRAWN,
     blocked,
@@ -23,6 +24,7 @@ from farcall.backends.batch.endings import (
 )
 from farcall.model import endings, errors
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.start_script import Fetched, wrap
 from farcall_runtime.contract import ExitCode
 from tests.unit.fakes import JOB
 
@@ -730,3 +732,93 @@ def test_batch_s_words_are_told_where_they_say_something(reason, said):
     error = endings.lost(JOB._replace(reason=reason, told=telling(reason)))
     assert error.reason == reason
     assert (f"Batch says {said}" in str(error)) if said else ("Batch says" not in str(error))
+
+
+# --- command jobs -----------------------------------------------------------------------------
+
+BY_TEXT = [row for row in ENDINGS if row in COMMAND_ENDINGS]
+
+COMMANDS = [
+    Recorded(errors.CommandError, ["command failed", "exit code 3"], ["log"], EXITED, "", 3),
+    Recorded(errors.CommandError, ["command failed", "64"], ["log"], EXITED, "", 64),
+    Recorded(errors.CommandError, ["not found in the image"], ["farcall:1"], EXITED, "", 127),
+    Recorded(
+        errors.CommandError,
+        ["not found in the image"],
+        ["farcall:1"],
+        NOT_STARTED,
+        'CannotStartContainerError: Error response from daemon: exec: "x": executable file not '
+        "found in $PATH",
+        127,
+    ),
+    Recorded(
+        errors.ImageError,
+        ["could not be started"],
+        ["the image farcall:1", "ulimits"],
+        NOT_STARTED,
+        "CannotStartContainerError: Error response from daemon: OCI runtime create failed",
+    ),
+    Recorded(errors.OutOfMemoryError, ["SIGKILL"], ["raise memory"], EXITED, "", 137),
+    Recorded(errors.HostLostError, ["told to stop"], ["retry_attempts"], EXITED, "", 143),
+    Recorded(errors.HostLostError, ["lost it"], ["log"], EXITED, log=True),
+]
+
+
+def as_command(row: Recorded) -> JobDetail:
+    job = plain(row)
+    job["container"]["environment"] = [{"name": "FARCALL_RUN", "value": "me-1"}]
+    return from_describe(job)
+
+
+IN_A_WORKSPACE = [
+    Recorded(errors.ImageError, ["lacks"], ["farcall:1 needs a shell"], EXITED, "", 80),
+    Recorded(errors.ImageError, ["no credentials"], ["batch_job_role_name"], EXITED, "", 81),
+    Recorded(errors.CommandError, ["not fetch", "82"], ["s3:GetObject"], EXITED, "", 82),
+    Recorded(errors.IntegrityError, ["not the one"], ["who else writes"], EXITED, "", 83),
+    Recorded(errors.CommandError, ["not unpack", "84"], ["another folder"], EXITED, "", 84),
+]
+
+
+def as_command_in_a_workspace(row: Recorded) -> JobDetail:
+    workspace = Fetched(
+        "eu-west-1", "https://s3.eu-west-1.amazonaws.com", "bucket", "key", "0" * 64
+    )
+    job = plain(row)
+    job["container"]["environment"] = [{"name": "FARCALL_RUN", "value": "me-1"}]
+    job["container"]["command"] = wrap(["train.py"], workspace)
+    return from_describe(job)
+
+
+@pytest.mark.parametrize("row", IN_A_WORKSPACE)
+def test_a_command_that_had_no_workspace_has_a_verdict_and_others_with_its_code_another(row):
+    found = verdict(as_command_in_a_workspace(row))
+    assert found.kind is row.error
+    assert [word for word in row.sentence if word not in found.sentence] == []
+    assert [word for word in row.remedy if word not in found.remedy] == []
+    assert "nothing was run" in found.sentence
+    assert "nothing was run" not in verdict(as_command(row)).sentence
+
+
+@pytest.mark.parametrize("row", COMMANDS)
+def test_a_command_job_that_failed_has_a_verdict(row):
+    found = verdict(as_command(row))
+    assert found.kind is row.error
+    assert [word for word in row.sentence if word not in found.sentence] == []
+    assert [word for word in row.remedy if word not in found.remedy] == []
+
+
+def test_each_row_on_command_jobs_is_recorded():
+    details = [as_command(row) for row in [*COMMANDS, *RECORDED]]
+    details += map(as_command_in_a_workspace, IN_A_WORKSPACE)
+    hit = {next(n for n, row in enumerate(COMMAND_ENDINGS) if row.fits(d)) for d in details}
+    assert [row.verdict for n, row in enumerate(COMMAND_ENDINGS) if n not in hit] == []
+    assert BY_TEXT != []
+
+
+@pytest.mark.parametrize("row", RECORDED)
+def test_of_a_command_job_no_remedy_speaks_of_the_task_runner_s_image(row):
+    found = verdict(as_command(row))
+    assert "container_image_uri" not in found.sentence + found.remedy
+    for is_command in (True, False):
+        detail = as_command(row) if is_command else from_describe(plain(row))
+        assert "{image}" not in verdict(detail).remedy

@@ -15,6 +15,7 @@ from obstore.exceptions import GenericError
 from obstore.store import LocalStore
 
 import farcall
+import farcall_runtime
 from farcall import BatchExecutor, JobStatus, Settings
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
@@ -72,6 +73,10 @@ def sleep_on(path):
     threading.Event().wait(PATIENCE_S)
 
 
+def shell(script):
+    return ["sh", "-c", script]
+
+
 # --- what a task does -------------------------------------------------------------------------
 
 
@@ -93,6 +98,37 @@ async def test_a_map_is_one_array(cloud, executor):
     (job,) = cloud.jobs
     assert job.array_size == 12
     assert job.status is JobStatus.SUCCEEDED
+
+
+def who(x):
+    print(f"on {farcall_runtime.node().index}")
+    return farcall_runtime.node(), x
+
+
+def fail_on_the_second(path):
+    if farcall_runtime.node().index == 1:
+        raise LookupError("on purpose")
+    sleep_on(path)
+
+
+async def test_a_function_runs_on_several_nodes(cloud, executor):
+    job = await executor.with_options(nodes=3).submit(who, 7)
+    assert await job.result() == [((index, 3, "127.0.0.1"), 7) for index in range(3)]
+    assert [await job.stdout(node=index) for index in range(3)] == ["on 0\n", "on 1\n", "on 2\n"]
+    (detail,) = cloud.jobs
+    assert (detail.nodes, detail.status) == (3, JobStatus.SUCCEEDED)
+    assert await executor.attach(f"{job.id}#1").status() is JobStatus.SUCCEEDED
+    with pytest.raises(farcall.JobLostError):
+        await executor.attach(f"{job.id}#3").status()
+
+
+async def test_one_node_that_fails_ends_them_all(cloud, executor, tmp_path):
+    with pytest.raises(LookupError, match="on purpose"):
+        await executor.with_options(nodes=2).task(fail_on_the_second)(str(tmp_path / "never"))
+
+
+async def test_an_instance_type_alone_makes_no_more_of_a_task(cloud, executor):
+    assert await executor.with_options(instance_type="c5.large").task(double).map([1, 2]) == [2, 4]
 
 
 async def test_a_job_has_ended_when_its_value_is_here(cloud, executor, monkeypatch):
@@ -143,6 +179,56 @@ async def test_what_was_submitted_can_be_looked_at(cloud, executor):
     assert (first.vcpu, first.memory_mib, first.tags["team"]) == (4, 8192, "physics")
     assert first.name.startswith("double-")
     assert second.vcpu == executor.settings.vcpu
+
+
+async def test_a_command_runs_in_a_process_of_its_own(cloud, executor):
+    job = await executor.command("an/image:1", shell("echo $A; exit 3"), env={"A": "hi"})
+    with pytest.raises(farcall.CommandError) as caught:
+        await job.wait()
+    assert (caught.value.exit_code, caught.value.stdout) == (3, "hi\n")
+    (found,) = cloud.jobs
+    assert (found.job_id, found.image, found.is_command) == (job.id, "an/image:1", True)
+
+
+async def test_a_command_starts_in_the_folder_that_it_takes_along(cloud, executor, tmp_path):
+    (tmp_path / "value").write_text("3")
+    job = await executor.command("a", shell("exit $(cat value)"), workspace=tmp_path)
+    with pytest.raises(farcall.CommandError) as caught:
+        await job.wait()
+    assert caught.value.exit_code == 3
+
+
+async def test_nodes_run_together_and_the_main_node_decides(cloud, executor, tmp_path):
+    go = tmp_path / "go"
+    groups = [
+        farcall.Nodes(1, "a", shell(f"until [ -e {go} ]; do sleep 0.02; done")),
+        farcall.Nodes(1, "b", shell("exit $AWS_BATCH_JOB_NUM_NODES$AWS_BATCH_JOB_NODE_INDEX")),
+        farcall.Nodes(1, "c", ["sleep", "600"]),
+    ]
+    job = await executor.command(groups=groups)
+
+    async def has_ended():
+        return (await job.nodes())[1].status is JobStatus.FAILED
+
+    await until_async(has_ended)
+    go.touch()
+    assert (await job.wait()).exit_codes == (0, 31, 143)
+    assert [node.image for node in await job.nodes()] == ["a", "b", "c"]
+
+
+async def test_an_image_has_no_command_of_its_own(cloud, executor):
+    job = await executor.command("an/image:1")
+    with pytest.raises(farcall.ImageError, match="the fake cloud has no images"):
+        await job.wait()
+
+
+async def test_commands_end_as_scripted_too(cloud, executor):
+    cloud.next_job(HostLost())
+    job = await executor.command("an/image:1", ["true"], nodes=2, retry_attempts=2)
+    assert (await job.wait()).attempts == 2
+    cloud.next_job(OutOfMemory())
+    with pytest.raises(farcall.OutOfMemoryError):
+        await (await executor.command("an/image:1", ["true"])).wait()
 
 
 async def test_what_batch_would_not_take_is_refused(cloud, executor):

@@ -1,0 +1,309 @@
+"""``farcall launch``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import boto3
+import click
+import pytest
+
+from farcall.cli.launch import environment
+from farcall.model.start_script import unwrap
+from tests.support.commands import FARCALL
+from tests.support.patience import PATIENCE_S, until_async
+from tests.support.proxy import Proxy
+
+SMALL = ("--vcpu", "1", "--memory", "0.25", "-o", "retry_attempts=1")
+
+
+@pytest.fixture
+def launch(farcall_command, aws):
+    """Runs ``farcall launch`` with small jobs; nothing behind the mark is touched."""
+
+    async def run(*arguments, **variables):
+        return await farcall_command("launch", *SMALL, *arguments, **variables)
+
+    return run
+
+
+@pytest.fixture
+def batch(aws):
+    return boto3.client("batch")
+
+
+def job_in(err):
+    """Return the ID that is told on stderr."""
+    return next(words[1] for words in map(str.split, err.splitlines()) if words[:1] == ["job"])
+
+
+# --- what comes of it -------------------------------------------------------------------------
+
+
+async def test_two_nodes_are_shown_and_the_main_node_s_exit_code_is_the_command_s(
+    farcall_command, aws, tmp_path
+):
+    # The main node's end stops the other one: it waits until that has written.
+    said = tmp_path / "said"
+    text = (
+        "echo node $AWS_BATCH_JOB_NODE_INDEX; "
+        f"if [ $AWS_BATCH_JOB_NODE_INDEX = 1 ]; then touch {said}; sleep 600; fi; "
+        f"until [ -e {said} ]; do sleep 0.05; done; exit 3"
+    )
+    words = ["launch", "img-of-two", "--nodes", "2", *SMALL, "--", "sh", "-c", text]
+    with Proxy(aws.endpoint_url) as proxy:
+        for number, registered in ((1, 1), (2, 1)):  # a second one makes no second definition
+            said.unlink(missing_ok=True)
+            done = await farcall_command(*words, AWS_ENDPOINT_URL=proxy.url)
+            assert 3 == done.returncode, done.stderr
+            assert ["0: node 0", "1: node 1"] == sorted(done.stdout.splitlines())
+            assert f"job {job_in(done.stderr)} (img-of-two-" in done.stderr
+            assert "the command failed (exit code 3)" in done.stderr
+            assert "Traceback" not in done.stderr
+            assert proxy.counts["batch registerjobdefinition"] == registered
+            assert proxy.counts["batch submitjob"] == number
+    assert not proxy.of("s3")
+
+
+async def test_one_node_s_lines_are_as_it_wrote_them_and_no_option_of_its_is_farcall_s(launch):
+    command = ["sh", "-c", "echo $A $B $0 $@", "--vcpu", "-h", "--"]
+    done = await launch("img", "-e", "A=1=2", "-e", "B", "--", *command, B="two words")
+    assert (0, "1=2 two words --vcpu -h --\n") == (done.returncode, done.stdout), done.stderr
+
+
+async def test_name_workflow_and_options_are_the_job_s(launch, batch):
+    words = ["--name", "my hello", "--workflow", "nightly", "--time-limit", "77", "-o", "nodes=2"]
+    done = await launch(*words, "img", "--detach", "--", "true")
+    job_id = done.stdout.strip()
+    assert f"{job_id}\n" == done.stdout
+    assert f"farcall logs -f {job_id} follows it" in done.stderr
+    (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
+    assert job["jobName"].startswith("my-hello-")
+    assert 77 == job["timeout"]["attemptDurationSeconds"]
+    assert 2 == job["nodeProperties"]["numNodes"]
+    group = job["nodeProperties"]["nodeRangeProperties"][0]["container"]
+    said = {pair["name"]: pair["value"] for pair in group["environment"]}
+    assert "nightly" == said["FARCALL_WORKFLOW"]
+
+
+async def test_a_job_of_no_workflow_is_listed_under_its_name_or_its_image_s(launch, batch):
+    found = []
+    for words in (["--name", "hello"], []):
+        done = await launch(*words, "registry:5000/team/img:3", "--detach", "--", "true")
+        (job,) = batch.describe_jobs(jobs=[done.stdout.strip()])["jobs"]
+        said = {pair["name"]: pair["value"] for pair in job["container"]["environment"]}
+        found.append(said["FARCALL_WORKFLOW"])
+    assert ["hello", "img"] == found
+
+
+async def test_a_job_without_an_exit_code_ends_with_one_of_farcall_s(launch, batch, aws):
+    aws.configure(delays={"RUNNABLE": 600})
+    try:
+        done = asyncio.ensure_future(launch("img", "--name", "never", "--", "true"))
+
+        def listed():
+            only = [{"name": "JOB_NAME", "values": ["never-*"]}]
+            found = batch.list_jobs(jobQueue="farcall-local", filters=only)["jobSummaryList"]
+            return [job["jobId"] for job in found if job["status"] == "RUNNABLE"]
+
+        (job_id,) = await until_async(listed)
+        batch.terminate_job(jobId=job_id, reason="the lab needs the queue")
+        ended = await done
+    finally:
+        aws.configure(delays={})
+    assert (1, "") == (ended.returncode, ended.stdout)
+    assert "the lab needs the queue" in ended.stderr
+
+
+async def test_who_may_not_read_logs_has_the_exit_code_all_the_same(launch, aws):
+    with Proxy(aws.endpoint_url) as proxy:
+        proxy.lasting["logs *"] = "denied"
+        done = await launch("img", "--", "sh", "-c", "exit 5", AWS_ENDPOINT_URL=proxy.url)
+    assert (5, "") == (done.returncode, done.stdout)
+    assert "its output cannot be read" in done.stderr
+
+
+async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> None:
+    both = tmp_path / "both"
+    text = f"touch {both}$AWS_BATCH_JOB_NODE_INDEX; echo it begins; sleep 600"
+    running = await asyncio.create_subprocess_exec(
+        *(FARCALL, "launch", *SMALL, "--nodes", "2", "img", "--", "sh", "-c", text),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    await until_async(lambda: all(Path(f"{both}{n}").exists() for n in range(2)))
+    first = await asyncio.wait_for(running.stdout.readline(), PATIENCE_S)
+    assert first in (b"0: it begins\n", b"1: it begins\n")
+
+    running.send_signal(signal.SIGINT)
+    _, err = await asyncio.wait_for(running.communicate(), PATIENCE_S)
+
+    assert 130 == running.returncode
+    (job,) = batch.describe_jobs(jobs=[job_in(err.decode())])["jobs"]
+    assert job["isTerminated"]
+    assert "Traceback" not in err.decode()
+
+
+async def test_a_reader_that_goes_away_ends_the_job(batch, aws) -> None:
+    text = "while true; do echo again; sleep 0.1; done"
+    ours, its = os.pipe()
+    running = await asyncio.create_subprocess_exec(
+        *(FARCALL, "launch", *SMALL, "--name", "endless", "img", "--", "sh", "-c", text),
+        stdout=its,
+        stderr=subprocess.PIPE,
+    )
+    os.close(its)
+    assert b"again\n" == await asyncio.to_thread(os.read, ours, len(b"again\n"))
+    os.close(ours)
+    err = await asyncio.wait_for(running.stderr.read(), PATIENCE_S)
+    assert 1 == await running.wait()
+    (job,) = batch.describe_jobs(jobs=[job_in(err.decode())])["jobs"]
+    assert job["isTerminated"]
+    assert "Traceback" not in err.decode()
+
+
+# --- what is asked for ------------------------------------------------------------------------
+
+
+def test_a_variable_without_a_value_is_taken_from_here():
+    assert environment(["A=1", "B", "C=", "A=2"], {"B": "b"}) == {"A": "2", "B": "b", "C": ""}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("=1", "names no variable; write NAME=VALUE"), ("NONE", "there is no such variable here")],
+)
+def test_a_variable_that_is_none_is_refused(given, told):
+    with pytest.raises(click.UsageError, match=told):
+        environment([given], {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "Missing argument 'IMAGE'"),
+        (
+            ["img", "echo", "hi"],
+            2,
+            "The command stands behind --: farcall launch IMAGE -- COMMAND",
+        ),
+        (["img", "sh", "-c", "x"], 2, "The command stands behind --"),
+        (["img", "--nodes", "many"], 2, "nodes is 'many'"),
+        (["img", "--nodes", "1001"], 2, "nodes is 1001"),
+        (["img", "--vcpu", "0"], 2, "vcpu is 0"),
+        (["img", "-o", "vcpus=2"], 2, "vcpus"),
+        (["img", "-e", "NO_SUCH_VARIABLE"], 2, "there is no such variable here"),
+        (["img", "-e", "AWS_BATCH_X=1"], 1, "Batch keeps names that begin with AWS_BATCH"),
+        (["img", "--vcpu", "1.5"], 1, "vcpu is 1.5: on EC2 a job has a whole number of vCPUs"),
+        ([""], 1, "there is neither an image nor groups"),
+        (["img", "--detach", "--plan"], 2, "--detach and --plan exclude each other"),
+        (["img", "--offline"], 2, "--offline is for --plan"),
+        (["img", "-o", "batch_queue=none"], 1, "batch_queue is 'none'"),
+    ],
+)
+async def test_what_is_wrong_is_told_in_a_sentence_and_nothing_is_submitted(
+    farcall_command, aws, arguments, code, told
+):
+    with Proxy(aws.endpoint_url) as proxy:
+        done = await farcall_command("launch", *arguments, AWS_ENDPOINT_URL=proxy.url)
+        assert not proxy.counts["batch submitjob"]
+        assert not proxy.counts["batch registerjobdefinition"]
+    assert (code, "") == (done.returncode, done.stdout), done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_help_says_where_the_command_stands(farcall_command):
+    done = await farcall_command("launch", "--help")
+    assert "Usage: farcall launch [OPTIONS] IMAGE [-- COMMAND...]" in done.stdout
+    assert "exit code of the main node's command" in done.stdout
+
+
+# --- planned ----------------------------------------------------------------------------------
+
+
+async def test_a_plan_is_what_launch_sends_and_sends_nothing(launch, aws, batch):
+    words = ["--name", "planned", "--nodes", "3", "-e", "A=1", "img-planned"]
+    command = ["--", "sh", "-c", "exit 3"]
+    with Proxy(aws.endpoint_url) as proxy:
+        done = await launch(*words, "--plan", *command, AWS_ENDPOINT_URL=proxy.url)
+        planned = json.loads(done.stdout)
+        assert not {"submitjob", "registerjobdefinition"} & set(proxy.of("batch"))
+        assert not proxy.of("s3")
+        nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+        done = await launch(*words, "--plan", "--offline", *command, **nowhere)
+        offline = json.loads(done.stdout)
+    assert planned["definition"]["registered"] is False
+    assert offline["definition"]["registered"] is None
+    submit, theirs = planned["SubmitJob"], offline["SubmitJob"]
+    assert submit["nodeOverrides"]["nodePropertyOverrides"][0]["containerOverrides"][
+        "command"
+    ] == [
+        "sh",
+        "-c",
+        "exit 3",
+    ]
+    for each in (submit, theirs):
+        assert each["jobName"].startswith("planned-")
+        assert each["timeout"] == submit["timeout"]
+    assert 3 == offline["RegisterJobDefinition"]["nodeProperties"]["numNodes"]
+
+    job_id = (await launch(*words, "--detach", *command)).stdout.strip()
+    (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
+    assert planned["definition"]["name"] in job["jobDefinition"]
+    (group,) = job["nodeProperties"]["nodeRangeProperties"]
+    assert ["sh", "-c", "exit 3"] == group["container"]["command"]
+    again = json.loads((await launch(*words, "--plan", *command)).stdout)
+    assert again["definition"]["registered"] is True
+
+
+# --- workspaces -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "work"
+    made.mkdir()
+    (made / "value").write_text("only here\n")
+    return made
+
+
+async def test_a_folder_is_taken_along_and_the_command_starts_in_it(launch, folder, tmp_path):
+    there = tmp_path / "there"
+    words = ["--workspace", str(folder), "--workspace-dir", str(there), "img", "--"]
+    done = await launch(*words, "cat", "value")
+    assert (done.returncode, done.stdout) == (0, "only here\n")
+    assert (there / "value").is_file()
+
+
+async def test_a_plan_shows_the_command_in_its_workspace_and_stores_nothing(
+    farcall_command, aws, folder
+):
+    words = ["launch", *SMALL, "--plan", "--workspace", str(folder), "img", "--", "cat", "value"]
+    with Proxy(aws.endpoint_url) as proxy:
+        done = await farcall_command(*words, FARCALL_ENDPOINT_URL=proxy.url)
+        assert not [each for each in proxy.seen if each.method == "PUT"]
+    shown = json.loads(done.stdout)["SubmitJob"]["containerOverrides"]["command"]
+    fetched, command = unwrap(shown)
+    assert command == ["cat", "value"]
+    assert fetched.key.endswith(f"/workspaces/{fetched.sha256}.tar.gz")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--workspace", "nowhere", "img", "--", "true"], "workspace is 'nowhere'"),
+        (["--workspace-dir", "/x", "img", "--", "true"], "--workspace-dir is for --workspace"),
+        (["--workspace", ".", "img"], "an image's own cannot be run in a workspace"),
+    ],
+)
+async def test_a_workspace_that_cannot_be_taken_along_is_told(words, told, launch):
+    done = await launch(*words)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,150 @@
+"""``farcall logs`` of arrays, runs and workflows, and of several attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import command_jobs
+from tests.support.commands import FARCALL
+from tests.support.patience import PATIENCE_S, until_async
+from tests.support.proxy import Proxy
+
+
+def talk(number):
+    print(f"out {number}")
+    print(f"err {number}", file=sys.stderr)
+
+
+def fail_once():
+    print(f"try {os.environ['AWS_BATCH_JOB_ATTEMPT']}")
+    if os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1":
+        raise OSError("not yet")
+
+
+def tell_and_hold(gate, number):
+    print(f"begins {number}", flush=True)
+    while not Path(gate).exists():
+        time.sleep(0.02)
+    print(f"ends {number}")
+
+
+@pytest.fixture
+def logs(farcall_command):
+    async def run(*arguments, **environment):
+        done = await farcall_command("logs", *arguments, **environment)
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def workflow():
+    return f"many-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+async def swept(make_executor, workflow):
+    """The run of an array of three children that has ended; its output is kept."""
+    async with make_executor(workflow=workflow, keep_artifacts=True) as executor:
+        await executor.task(talk).map(range(3))
+        yield await executor.run_name()
+
+
+async def test_an_array_shows_its_children_in_order_by_name(swept, workflow, logs, aws):
+    out = [f"talk[{n}] | out {n}" for n in range(3)]
+    err = [f"talk[{n}] | err {n}" for n in range(3)]
+    with Proxy(aws.endpoint_url) as proxy:
+        told = await logs("--workflow", workflow, FARCALL_ENDPOINT_URL=proxy.url)
+        assert told == (0, out, err)
+        # For each hundred jobs of the queue a list and what they are, and once its children.
+        asked = proxy.of("batch")
+        assert asked["describejobs"] <= asked["listjobs"] + 1
+        assert asked.keys() == {"listjobs", "describejobs"}
+    assert await logs("--run", swept, "--stdout", "--grep", "2$", "--tail", 1) == (0, out[2:], [])
+    _, lines, _ = await logs("--run", swept, "--stdout", "--timestamps")
+    assert [line[25:] for line in lines] == out
+    _, lines, _ = await logs("--workflow", workflow, "--stdout", "--json")
+    said = [json.loads(line) for line in lines]
+    parent = said[0]["job"].partition(":")[0]
+    assert [line["job"] for line in said] == [f"{parent}:{n}" for n in range(3)]
+    assert [line["text"] for line in said] == [f"out {n}" for n in range(3)]
+
+    quiet = [[f"{stream} {n}" for n in range(3)] for stream in ("out", "err")]
+    assert await logs(parent, "-q") == (0, *quiet)
+    assert await logs(f"{parent}:1") == (0, ["out 1"], ["err 1"])
+    code, lines, errors = await logs(parent, "--attempt", 2)
+    assert (code, lines, len(errors)) == (1, [], 3)
+    assert errors[0].startswith("talk[0] | farcall: attempt is 2, and job ")
+
+
+async def test_jobs_of_a_workflow_are_told_apart(make_executor, workflow, session, logs, tmp_path):
+    async with make_executor(workflow=workflow, keep_artifacts=True) as executor:
+        first = await executor.submit(talk, 1)
+        await first.wait()
+        second = await executor.submit(talk, 2)
+        await second.wait()
+        # Node 1 is stopped as soon as node 0 has ended.
+        both = " && ".join(f"[ -e {tmp_path}/{n} ]" for n in range(2))
+        text = f"i=$AWS_BATCH_JOB_NODE_INDEX; echo from $i; touch {tmp_path}/$i; until {both}"
+        gang = command_jobs.shell(f"{text}; do sleep 0.05; done", 2)
+        nodes = await command_jobs.submit(session, gang, workflow=workflow, name="gang")
+        await command_jobs.described(session, nodes)
+        await command_jobs.described(session, f"{nodes}#1")
+    code, out, err = await logs("--workflow", workflow)
+    assert code == 0
+    assert out[:2] == [f"talk {job.id[:8]} | out {n}" for n, job in enumerate((first, second), 1)]
+    assert sorted(out[2:]) == [f"{'gang':13}#{n} | from {n}" for n in range(2)]
+    assert err == [line.replace("out", "err") for line in out[:2]]
+
+
+async def values_of(sweep):
+    return await sweep
+
+
+async def test_an_array_is_followed_as_its_lines_come(executor, tmp_path):
+    gate = tmp_path / "gate"
+    pipe = subprocess.PIPE
+    sweep = executor.task(tell_and_hold).starmap([(str(gate), n) for n in range(2)])
+    swept = asyncio.ensure_future(values_of(sweep))
+    (array,) = await until_async(lambda: sweep.job_ids)
+    arguments = [FARCALL, "logs", "-f", array]
+    started = await asyncio.to_thread(
+        subprocess.Popen, arguments, stdout=pipe, stderr=pipe, text=True
+    )
+    begun = {await asyncio.to_thread(started.stdout.readline) for _ in range(2)}
+    assert begun == {f"tell_and_hold[{n}] | begins {n}\n" for n in range(2)}
+    gate.touch()
+    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
+    assert sorted(out.splitlines()) == [f"tell_and_hold[{n}] | ends {n}" for n in range(2)]
+    assert (started.returncode, err) == (0, "")
+    assert await swept == [None, None]
+
+
+async def test_attempts_are_told_apart(make_executor, logs):
+    async with make_executor(retry_attempts=2, retry_on="failure") as executor:
+        job = await executor.submit(fail_once)
+        await job.wait()
+    assert await logs(job.id) == (0, ["try 1", "try 2"], ["--- attempt 2 ---"])
+    assert await logs(job.id, "-q") == (0, ["try 1", "try 2"], [])
+    assert await logs(job.id, "--attempt", 2) == (0, ["try 2"], [])
+
+
+async def test_wrong_usage_and_what_is_not_there(swept, workflow, logs):
+    for arguments, code, text in (
+        (["--workflow", "nobody's"], 3, "farcall: there is no job of workflow nobody's of "),
+        (["--run", "nobody's"], 3, "farcall: there is no job of run nobody's in queue "),
+        (["job", "--run", "x"], 2, "Error: JOB, --workflow and --run exclude each other"),
+        (["--run", swept, "--node", "1"], 2, "Error: --node is for a job alone, not for "),
+    ):
+        found, out, err = await logs(*arguments)
+        assert (found, out) == (code, [])
+        assert err[-1].startswith(text)

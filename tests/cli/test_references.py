@@ -1,0 +1,126 @@
+"""JOB on the command line: the beginning of an ID, a name, or nothing."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+
+import pytest
+
+from farcall import BatchExecutor
+from farcall.operations.finding import MOST_PAGES
+from tests.support.patience import until_async
+from tests.support.proxy import Proxy
+
+
+def named(stem, function):
+    """Return a function whose jobs have a name that no other test's have."""
+    function.__name__ = f"{stem}_{secrets.token_hex(4)}x"
+    return function
+
+
+def sleep():
+    time.sleep(600)  # until the test ends it
+
+
+@pytest.fixture
+async def jobs(executor: BatchExecutor):
+    """Two jobs of one name that have ended, the older one first."""
+    say = named("say", lambda text: print(text) or text)
+    found = []
+    for text in ("older", "newer"):
+        job = await executor.submit(say, text)
+        await job.wait()
+        found.append(job)
+    return say.__name__, *found
+
+
+async def test_a_job_is_called_by_its_name_or_the_beginning_of_its_id(
+    jobs, farcall_command, aws, executor
+):
+    name, older, newer = jobs
+    with Proxy(aws.endpoint_url) as proxy:
+        for reference, job, is_named in (
+            (name, newer, True),
+            (name[:-1], newer, True),
+            (older.id[:8], older, False),
+            (older.name, older, True),
+        ):
+            proxy.counts.clear()
+            done = await farcall_command("logs", reference, FARCALL_ENDPOINT_URL=proxy.url)
+            assert done.returncode == 0
+            assert done.stdout == ("newer\n" if job is newer else "older\n")
+            told = f"{reference}: job {job.id} ({job.name}), SUCCEEDED, submitted "
+            assert done.stderr.startswith(told) if is_named else not done.stderr
+            # Other tests' jobs lie there, too, which an ID is told apart from.
+            assert proxy.counts["batch listjobs"] <= (1 if is_named else MOST_PAGES + 1)
+
+    for command in ("describe", "status"):
+        done = await farcall_command(command, older.id[:8], "--json")
+        said = json.loads(done.stdout)
+        assert older.id == (said["job"] if command == "describe" else said[0])["id"]
+        assert (done.returncode, done.stderr) == (0, "")
+    done = await farcall_command("result", name)
+    assert (done.returncode, done.stdout) == (0, "'newer'\n")
+    assert f"job {newer.id}" in done.stderr
+    done = await farcall_command("attach", newer.id[:12])
+    assert (done.returncode, done.stdout) == (0, "newer\n")
+
+    done = await farcall_command("status", f"{name}-nothing", older.id[:8], name)
+    assert done.returncode == 3
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [older.id, newer.id]
+    assert f"'{name}-nothing' is neither the beginning of a job's ID" in done.stderr
+
+    sweep = named("sweep", lambda value: value)
+    values = await executor.task(sweep).map(range(3))
+    assert values == [0, 1, 2]
+    done = await farcall_command("list", sweep.__name__, "--json")
+    assert [job["index"] for job in json.loads(done.stdout)] == [0, 1, 2]
+    done = await farcall_command("describe", f"{sweep.__name__}:2", "--json")
+    assert json.loads(done.stdout)["job"]["index"] == 2
+
+
+async def test_without_a_job_it_is_the_newest(jobs, farcall_command, make_executor):
+    name, _, newer = jobs
+    done = await farcall_command("status")
+    assert (done.returncode, done.stdout.split()[0]) == (0, newer.id)
+    assert done.stderr.startswith(f"the newest: job {newer.id} (")
+    async with make_executor(workflow=f"of {name}") as executor:
+        other = await executor.submit(len, "a")
+        await other.wait()
+    later = await make_executor().submit(len, "a")
+    await later.wait()
+    assert (await farcall_command("result")).stdout == "1\n"
+    done = await farcall_command("describe", "--json", FARCALL_WORKFLOW=f"of {name}")
+    assert json.loads(done.stdout)["job"]["id"] == other.id
+    done = await farcall_command("logs", FARCALL_WORKFLOW="of nobody's")
+    assert done.returncode == 3
+    assert "in workflow of nobody's in queue farcall-local" in done.stderr
+
+
+async def test_one_job_is_cancelled_by_a_name_and_never_several(farcall_command, executor):
+    wait = named("wait", sleep)
+    first, second = [await executor.submit(wait) for _ in range(2)]
+    done = await farcall_command("cancel", wait.__name__)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"'{wait.__name__}' may mean any of 2 jobs; name one by its ID:\n" in done.stderr
+    assert {first.id, second.id} <= set(done.stderr.split())
+
+    done = await farcall_command("cancel", first.id[:8])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{first.id} was ")
+    await first.wait()
+
+    async def has_ended():
+        return (await first.status()).is_final and not (await second.status()).is_final
+
+    await until_async(has_ended)
+    done = await farcall_command("cancel", wait.__name__, "--json")
+    assert done.returncode == 0
+    assert [one["id"] for one in json.loads(done.stdout)] == [second.id]
+    assert done.stderr.startswith(f"{wait.__name__}: job {second.id} (")
+    done = await farcall_command("cancel", wait.__name__, "--user", "somebody", "--json")
+    assert done.returncode == 3
+    (told,) = json.loads(done.stdout)
+    assert (told["id"], told["outcome"]) == (wait.__name__, "unknown")

@@ -1,0 +1,109 @@
+"""``farcall wait``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import FARCALL
+from tests.support.patience import PATIENCE_S
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+def hold(gate, fails=False):
+    while not Path(gate).exists():
+        time.sleep(0.02)
+    if fails:
+        raise ValueError("as told")
+
+
+@pytest.fixture
+async def hold_jobs(executor, tmp_path):
+    """Submits jobs that go on until their gate is there; at the end all gates are opened."""
+    gates = []
+
+    async def submit(**how):
+        gates.append(tmp_path / f"gate{len(gates)}")
+        return await executor.submit(hold, str(gates[-1]), **how), gates[-1]
+
+    yield submit
+    for gate in gates:
+        gate.touch()
+
+
+def start(*arguments):
+    pipe = subprocess.PIPE
+    return subprocess.Popen([FARCALL, "wait", *arguments], stdout=pipe, stderr=pipe, text=True)
+
+
+async def line_of(started):
+    return await asyncio.to_thread(started.stdout.readline)
+
+
+async def end(started):
+    """Return exit code, and what else was written."""
+    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
+    return started.returncode, out, err
+
+
+async def test_each_job_is_told_as_it_ends(hold_jobs, executor):
+    (first, one), (second, two) = [await hold_jobs() for _ in range(2)]
+    started = start(first.id, second.id[:8])
+    two.touch()
+    assert (await line_of(started)).startswith(f"{second.id}  SUCCEEDED since 20")
+    one.touch()
+    assert (await line_of(started)).startswith(f"{first.id}  SUCCEEDED since 20")
+    assert await end(started) == (0, "", "")
+
+
+async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_command):
+    failing, gate = await hold_jobs(fails=True)
+    gate.touch()
+    swept = await executor.task(str).map(range(2))
+    assert swept == ["0", "1"]
+    await failing.wait()
+    done = await farcall_command("wait", failing.id)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith(f"{failing.id}  FAILED since 20")
+    assert "exit code 1" in done.stdout
+    done = await farcall_command("wait", failing.id, NOBODY, "no-such-name")
+    assert done.returncode == 3
+    assert f"Batch does not know job {NOBODY}" in done.stderr
+    assert "'no-such-name' is neither the beginning of a job's ID" in done.stderr
+    assert done.stdout.startswith(failing.id)
+
+
+async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command):
+    (first, _), (second, gate) = [await hold_jobs() for _ in range(2)]
+    gate.touch()
+    done = await farcall_command("wait", first.id, second.id, "--any")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{second.id}  SUCCEEDED")
+    done = await farcall_command("wait", first.id, "--timeout", "0.2s")
+    assert (done.returncode, done.stdout) == (124, "")
+    assert done.stderr == f"1 job ({first.id}) had not ended when the time was over; they go on\n"
+    assert not (await first.status()).is_final
+    done = await farcall_command("wait", second.id, "--timeout", "0")  # has ended already
+    assert (done.returncode, done.stderr) == (0, "")
+    done = await farcall_command("wait", first.id, second.id, "--any", "--timeout", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = await farcall_command("wait", first.id, "--timeout", "soon")
+    assert done.returncode == 2
+    assert "'soon' is no time: a time has units, such as 90s" in done.stderr
+
+
+async def test_ctrl_c_leaves_the_jobs_and_says_nothing(hold_jobs):
+    (first, _), (second, gate) = [await hold_jobs() for _ in range(2)]
+    started = start(first.id, second.id)
+    gate.touch()
+    assert (await line_of(started)).startswith(second.id)
+    started.send_signal(signal.SIGINT)
+    code, out, err = await end(started)
+    assert (code, out, err.strip()) == (130, "", "")
+    assert not (await first.status()).is_final

@@ -1,0 +1,196 @@
+"""What `farcall.backends.base.Backend` promises of jobs that run commands, on all their nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import farcall
+from farcall import JobStatus, SettingsError
+from farcall.model.commands import ENV_RUN
+from farcall.model.endings import OWN_REASON
+from tests.contract.backends.platforms import ENDED, shell
+from tests.support.patience import until_async
+
+
+async def _lines(jobs, detail):
+    """Return what a node, or a job of one, has written."""
+    log = jobs.backend.log(detail, detail.log_stream)
+    return [line.text async for page in log.read() for line in page]
+
+
+async def _nodes(jobs, detail):
+    """Describe all nodes of a job once they have ended."""
+    return [await jobs.ended(detail.node_id(index)) for index in range(detail.nodes)]
+
+
+@pytest.fixture
+def until_go(go):
+    """What a script waits with for `go`."""
+    return f"until [ -e {go} ]; do sleep 0.02; done"
+
+
+# --- one node ---------------------------------------------------------------------------------
+
+
+async def test_a_command_on_one_node_is_a_plain_job(jobs):
+    spec = jobs.command(shell('echo "hi $NAME"', env={"NAME": "you"}))
+    job_id = await jobs.submit(spec)
+    found = await jobs.ended(job_id)
+    assert (found.status, found.exit_code) == (JobStatus.SUCCEEDED, 0)
+    assert found.is_command
+    assert (found.groups, found.nodes, found.node_index) == ((), 0, None)
+    assert found.node_id(0) == job_id
+    (group,) = spec.groups
+    assert (found.image, found.command) == (group.image, tuple(group.command))
+    assert (found.vcpu, found.memory_mib) == (1, 256)
+    assert found.environment["NAME"] == "you"
+    assert found.environment[ENV_RUN] == spec.environment[ENV_RUN]
+    assert await _lines(jobs, found) == ["hi you"]
+
+
+async def test_the_exit_code_of_a_command_is_its_verdict(jobs):
+    found = await jobs.ended(await jobs.submit(jobs.command(shell("exit 3"))))
+    assert (found.status, found.exit_code) == (JobStatus.FAILED, 3)
+    assert found.verdict().kind is farcall.CommandError
+    assert found.verdict().exit_code == 3
+
+
+async def test_a_command_that_is_terminated_keeps_the_reason(jobs):
+    job_id = await jobs.submit(jobs.command(shell("exec sleep 600")))
+    await jobs.until(job_id, JobStatus.RUNNING)
+    assert await jobs.backend.terminate([job_id], "no longer needed") == {}
+    found = await jobs.ended(job_id)
+    assert found.status is JobStatus.FAILED
+    assert found.status_reason.startswith(f"{OWN_REASON}no longer needed")
+    assert found.verdict().kind is farcall.JobCancelledError
+
+
+# --- several nodes ----------------------------------------------------------------------------
+
+
+async def test_nodes_run_what_their_group_runs(jobs, until_go, go):
+    first, rest = "echo main $A", 'echo "node $AWS_BATCH_JOB_NODE_INDEX $A"'
+    spec = jobs.command(
+        shell(f"{first}; {until_go}", env={"A": "1"}),
+        shell(rest, count=2, env={"A": "2"}, vcpu=2, memory=0.5),
+    )
+    assert (spec.nodes, spec.is_multi_node) == (3, True)
+    job_id = await jobs.submit(spec)
+
+    async def have_begun():
+        found = await jobs.backend.describe([f"{job_id}#{index}" for index in (1, 2)])
+        return len(found) == 2 and all(node.status in ENDED for node in found.values())
+
+    await until_async(have_begun)  # the others, before the main node ends them
+    go.touch()
+    found = await jobs.ended(job_id)
+    assert (found.status, found.exit_code) == (JobStatus.SUCCEEDED, 0)
+    assert found.is_command
+    assert (found.nodes, found.node_index) == (3, None)
+    main, others = found.groups
+    assert [(group.first, group.last) for group in (main, others)] == [(0, 0), (1, 2)]
+    assert [(group.vcpu, group.memory_mib) for group in (main, others)] == [(1, 256), (2, 512)]
+    assert [group.environment["A"] for group in (main, others)] == ["1", "2"]
+    assert (others.image, others.command) == (spec.groups[1].image, ("sh", "-c", rest))
+    nodes = await _nodes(jobs, found)
+    assert [node.job_id for node in nodes] == [f"{job_id}#{index}" for index in range(3)]
+    assert [node.node_index for node in nodes] == [0, 1, 2]
+    assert [node.is_command for node in nodes] == [True] * 3
+    assert [node.nodes for node in nodes] == [0] * 3
+    assert [node.command for node in nodes] == [main.command, others.command, others.command]
+    assert [node.exit_code for node in nodes] == [0] * 3
+    assert [await _lines(jobs, node) for node in nodes] == [["main 1"], ["node 1 2"], ["node 2 2"]]
+    assert await jobs.backend.describe([f"{job_id}#3"]) == {}
+
+
+async def test_the_main_node_decides(jobs, until_go, go):
+    spec = jobs.command(shell(f"{until_go}; exit 4"), shell("exit 5"))
+    job_id = await jobs.submit(spec)
+
+    async def other_has_ended():
+        found = await jobs.backend.describe([f"{job_id}#1"])
+        return any(node.status in ENDED for node in found.values())
+
+    await until_async(other_has_ended)
+    assert not (await jobs.describe(job_id)).status.is_final
+    go.touch()
+    found = await jobs.ended(job_id)
+    assert (found.status, found.exit_code) == (JobStatus.FAILED, 4)
+    assert found.verdict().kind is farcall.CommandError
+    main, other = await _nodes(jobs, found)
+    assert [node.exit_code for node in (main, other)] == [4, 5]
+    assert other.verdict().kind is farcall.CommandError
+
+
+async def test_the_others_end_with_the_main_node(jobs):
+    spec = jobs.command(shell("exit 0"), shell("exec sleep 600", count=2))
+    found = await jobs.ended(await jobs.submit(spec))
+    assert found.status is JobStatus.SUCCEEDED
+    _, *others = await _nodes(jobs, found)
+    assert [node.status for node in others] == [JobStatus.FAILED] * 2
+
+
+async def test_attempts_are_the_whole_jobs(jobs):
+    script = 'echo "attempt $AWS_BATCH_JOB_ATTEMPT"; exit $((AWS_BATCH_JOB_ATTEMPT == 1))'
+    waiting = shell("exec sleep 600")
+    spec = jobs.command(shell(script), waiting, retry_attempts=2, retry_on="failure")
+    found = await jobs.ended(await jobs.submit(spec))
+    assert found.status is JobStatus.SUCCEEDED
+    assert (found.attempts, found.attempts_allowed) == (2, 2)
+    main, _ = await _nodes(jobs, found)
+    assert [each.exit_code for each in main.tried] == [1, 0]
+    assert await _lines(jobs, main) == ["attempt 2"]
+    assert len({each.log_stream for each in main.tried}) == 2
+
+
+async def test_all_nodes_are_terminated_with_their_job(jobs):
+    job_id = await jobs.submit(jobs.command(shell("exec sleep 600", count=3)))
+
+    async def all_run():
+        found = await jobs.backend.describe([f"{job_id}#{index}" for index in range(3)])
+        return [node.status for node in found.values()] == [JobStatus.RUNNING] * 3
+
+    await until_async(all_run)
+    assert await jobs.backend.terminate([job_id], "no longer needed") == {}
+    found = await jobs.ended(job_id)
+    assert found.status_reason.startswith(f"{OWN_REASON}no longer needed")
+    for each in (found, *await _nodes(jobs, found)):
+        assert each.status is JobStatus.FAILED
+        assert each.is_terminated
+        assert each.verdict().kind is farcall.JobCancelledError
+
+
+# --- found, planned, refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_commands_are_found_and_listed(jobs, count):
+    spec = jobs.command(shell("true", count=count))
+    queue = spec.settings.batch_queue
+    assert await jobs.backend.find(spec.name, queue) == []
+    job_id = await jobs.submit(spec)
+    found = await jobs.ended(job_id)
+    assert await jobs.backend.find(spec.name, queue) == [job_id]
+    assert [one.job_id for one in await jobs.backend.list_named(spec.name, queue)] == [job_id]
+    listed = [one.job_id for one in await jobs.listed(since=found.created_at)]
+    assert listed.count(job_id) == 1
+    assert not [one for one in listed if "#" in one]
+
+
+@pytest.mark.parametrize("offline", [False, True])
+async def test_a_plan_of_a_command_shows_it(jobs, offline):
+    spec = jobs.command(shell("echo planned-here"), shell("echo and-there", count=2))
+    planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
+    for expected in (spec.name, "planned-here", "and-there"):
+        assert expected in planned
+    assert await jobs.backend.find(spec.name, spec.settings.batch_queue) == []
+
+
+async def test_what_a_group_lacks_is_refused_before_it_is_submitted(jobs):
+    spec = jobs.command(shell("true"), dataclasses.replace(shell("true"), image=""))
+    with pytest.raises(SettingsError, match=r"groups\[1\]: image is ''"):
+        await jobs.backend.prepare(spec)
+    assert await jobs.backend.find(spec.name, spec.settings.batch_queue) == []

@@ -1,0 +1,71 @@
+"""The commands that README and docs/ name are there, with the options that they are given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+
+from farcall.cli.main import cli
+from tests.docs.pages import PAGES, ROOT, blocks, spans
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split())
+SHELL = {"", "sh", "console"}
+
+
+def lines(page):
+    """Return what a page has a reader type: the lines of its blocks, and what stands in text."""
+    for block in blocks(page):
+        if block.language in SHELL:
+            yield from block.code.replace("\\\n", " ").splitlines()
+    yield from spans(page)
+
+
+def commands(program):
+    """Return the words behind a program's name, up to what is the shell's, with the page."""
+    start = re.compile(rf"(?:\$ )?(?:\w+=\S+ )*{program} (.*)")
+    for name, page in PAGES.items():
+        for line in lines(page):
+            if found := start.fullmatch(line):
+                yield name, shlex.split(re.split(r" [#|>;&]", found[1])[0])
+
+
+def problem(words):
+    """Return what is wrong with a command of farcall's, None where nothing is."""
+    command, rest = cli, list(words)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        if name.isupper():  # stands for any
+            return None
+        if (found := command.get_command(click.Context(command), name)) is None:
+            return f"there is no {name}"
+        command = found
+    try:
+        command.make_parser(click.Context(command, **command.context_settings)).parse_args(rest)
+    except click.UsageError as error:
+        return error.format_message()
+    return None
+
+
+def test_the_commands_of_farcall_are_there_with_their_options():
+    found = list(commands("farcall"))
+    assert len(found) > 50
+    wrong = {(page, shlex.join(words)): problem(words) for page, words in found}
+    assert {which: what for which, what in wrong.items() if what} == {}
+
+
+@pytest.mark.parametrize("line", ["lisst", "list --worflow nightly", "covalent resum"])
+def test_a_command_that_is_not_there_would_be_told(line):
+    assert problem(line.split())
+
+
+def test_the_targets_of_make_are_there_with_their_variables():
+    found = list(commands("make"))
+    assert len(found) > 10
+    named = {word for _, words in found for word in words}
+    variables = {word.partition("=")[0] for word in named if "=" in word}
+    assert {word for word in named if "=" not in word} - TARGETS == set()
+    assert {name for name in variables if f"$({name}" not in MAKEFILE} == set()

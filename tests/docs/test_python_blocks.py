@@ -1,0 +1,95 @@
+"""The Python in README and docs/ runs as a reader would run it, on the embedded AWS.
+
+A block whose first line is ``# name.py`` is a whole script. The others of a page are run in their
+order and share their names, as the cells of a notebook do: they may await. What stands behind
+``<!-- not run: reason -->`` is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import warnings
+from pathlib import Path
+
+import pytest
+
+from farcall.cli.demos.covalent_server import CovalentServer
+from tests.docs.pages import PAGES, ROOT, blocks, run_installed
+
+BLOCKS = [
+    block
+    for page in PAGES.values()
+    for block in blocks(page)
+    if block.language == "python" and not block.reason
+]
+CELLS = {
+    name: [block for block in BLOCKS if block.page == page and not block.script]
+    for name, page in PAGES.items()
+}
+SCRIPTS = {
+    f"{block.page.relative_to(ROOT)}-{block.script}": block for block in BLOCKS if block.script
+}
+
+
+def require_covalent(*parts):
+    if any("import covalent" in block.code for block in parts):
+        with warnings.catch_warnings():  # those of its libraries are not ours to mend
+            warnings.simplefilter("ignore")
+            pytest.importorskip("covalent", reason="pip install 'farcall[covalent]'")
+
+
+async def end_loop():
+    """Do what asyncio.run does at its end; Python 3.10 has no asyncio.Runner for that."""
+    loop = asyncio.get_running_loop()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+@pytest.mark.parametrize("page", [name for name, cells in CELLS.items() if cells])
+def test_the_blocks_of_a_page_run_in_their_order(page, aws):
+    require_covalent(*CELLS[page])
+    names = {"__name__": "__main__"}
+    loop = asyncio.new_event_loop()
+    try:
+        for cell in CELLS[page]:
+            source = "\n" * (cell.line - 1) + cell.code  # for tracebacks that name the page's line
+            code = compile(source, str(cell.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if code.co_flags & inspect.CO_COROUTINE:
+                loop.run_until_complete(eval(code, names))
+            else:
+                exec(code, names)
+    finally:
+        loop.run_until_complete(end_loop())
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        # One is quick enough for everybody's tests.
+        pytest.param(block, marks=() if block.script == "first.py" else pytest.mark.slow, id=name)
+        for name, block in SCRIPTS.items()
+    ],
+)
+def test_a_script_runs_as_pasted(block, tmp_path):
+    require_covalent(block)
+    Path(block.script).write_text(block.code)
+    done = run_installed(
+        *("farcall", "local", "--", "python", block.script),
+        # Files and a port of its own for the server that a script may start.
+        **CovalentServer(tmp_path / "covalent").environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() != ""
+
+
+def test_readme_has_a_script_for_each_way_to_write_one():
+    scripts = [block.code for block in SCRIPTS.values() if block.page.name == "README.md"]
+    for name in ("BatchPoolExecutor", "asyncio", "covalent"):
+        assert any(f"import {name}" in code for code in scripts), name

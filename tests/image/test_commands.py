@@ -1,0 +1,259 @@
+"""Command jobs in real containers, whose image has nothing of farcall's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    BindMount,
+    CommandError,
+    Device,
+    EfsMount,
+    ImageError,
+    JobCancelledError,
+    Nodes,
+    Ulimit,
+)
+from tests.image.conftest import TryDocker
+from tests.local.account import Account
+from tests.support.commands import FARCALL
+from tests.support.patience import until_async
+
+Make = Callable[..., BatchExecutor]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that any user may write."""
+    tmp_path.chmod(0o777)
+    return tmp_path
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+async def test_two_nodes_run_together_and_tell_each_other(
+    executor: BatchExecutor, base_image: str, batch: Account, shared: Path
+) -> None:
+    """The other node finds the main node at the address it is given; each has its own log."""
+    port = "/shared/port"
+    serve = (
+        "import os, socket; server = socket.create_server(('0.0.0.0', 0)); "
+        f"open('{port}.new', 'w').write(str(server.getsockname()[1])); "
+        f"os.rename('{port}.new', '{port}'); print(server.accept()[0].recv(100).decode())"
+    )
+    greet = (
+        "import os, socket; address = os.environ['AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS']; "
+        f"socket.create_connection((address, int(open('{port}').read()))).sendall("
+        "f\"{os.environ['WHO']} of {os.environ['AWS_BATCH_JOB_NUM_NODES']}\".encode())"
+    )
+    small = {"vcpu": 1, "memory": 0.125, "mounts": [BindMount(str(shared), "/shared")]}
+    groups = [
+        Nodes(1, base_image, ["python3", "-c", serve], **small),
+        Nodes(
+            1,
+            base_image,
+            shell(f'until [ -e {port} ]; do sleep 0.05; done; exec python3 -c "$GREET"'),
+            env={"WHO": "the other", "GREET": greet},
+            **small,
+        ),
+    ]
+
+    job = await executor.command(groups=groups)
+    result = await job.wait()
+
+    assert result.exit_codes[0] == 0
+    assert result.attempts == 1
+    main, other = await job.nodes()
+    assert (main.node_index, other.node_index) == (0, 1)
+    assert main.log_stream != other.log_stream
+    group = main.log_group
+    assert batch.output(batch.describe(main.job_id), group) == ["the other of 2"]
+    assert batch.output(batch.describe(other.job_id), group) == []
+
+
+async def test_the_main_nodes_exit_code_is_the_jobs(
+    executor: BatchExecutor, base_image: str
+) -> None:
+    script = "exit $((3 + AWS_BATCH_JOB_NODE_INDEX))"
+    job = await executor.command(base_image, shell(script), nodes=2, memory=0.125)
+    with pytest.raises(CommandError) as caught:
+        await job.wait()
+    assert caught.value.exit_code == 3
+
+
+FOUND = """
+import json, os, resource, stat
+def size(path):
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize
+def may_write(path):
+    try:
+        open(path, "w").close()
+    except OSError as error:
+        return error.strerror
+    return True
+print(json.dumps({
+    "shm": size("/dev/shm"),
+    "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    "dumped": resource.getrlimit(resource.RLIMIT_CORE),
+    "folder": open("/given/file").read(),
+    "written": [may_write("/given/new"), may_write("/taken/new")],
+    "device": stat.S_ISCHR(os.stat("/dev/chance").st_mode) and len(open("/dev/chance", "rb").read(4)),
+    "user": [os.getuid(), os.getgid()],
+}))
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_a_container_has_what_its_group_asks_for(
+    executor: BatchExecutor, base_image: str, batch: Account, tmp_path: Path, nodes: int
+) -> None:
+    """Shared memory, limits, folders and devices, on one node and on several."""
+    given, taken = tmp_path / "given", tmp_path / "taken"
+    for folder in (given, taken):
+        folder.mkdir()
+        folder.chmod(0o777)
+    (given / "file").write_text("from outside")
+
+    job = await executor.command(
+        base_image,
+        ["python3", "-c", FOUND],
+        nodes=nodes,
+        memory=0.25,
+        mounts=[
+            BindMount(str(given), "/given", read_only=True),
+            BindMount(str(taken), "/taken"),
+        ],
+        devices=[Device("/dev/urandom", "/dev/chance", "r")],
+        shm_size=0.125,
+        ulimits=[Ulimit("nofile", 77, 99), Ulimit("core", 0, 4096)],
+        user="4242:4343",
+    )
+
+    await job.wait()
+    detail = batch.describe((await job.detail()).node_id(0))
+    found = json.loads(batch.output(detail, (await job.detail()).log_group)[-1])
+    assert found == {
+        "shm": 128 << 20,
+        "files": [77, 99],
+        "dumped": [0, 4096],
+        "folder": "from outside",
+        "written": ["Read-only file system", True],
+        "device": 4,
+        "user": [4242, 4343],
+    }
+    assert (taken / "new").exists()
+
+
+async def test_a_privileged_container_may_do_what_others_may_not(
+    executor: BatchExecutor, base_image: str, try_docker: TryDocker
+) -> None:
+    probe = try_docker("run", "--rm", "--privileged", "--network", "host", base_image, "true")
+    # A sandbox's engine lacks the capabilities itself, however it was asked; what farcall asks for
+    # is tried in tests/unit/backends/batch/test_nodes.py.
+    if probe.returncode:
+        pytest.skip(f"this engine has no privileged containers: {probe.stderr.strip()}")
+    script = shell("mkdir -p /tmp/there && mount -t tmpfs none /tmp/there")
+    options = {"memory": 0.125, "user": "0:0"}
+    await (await executor.command(base_image, script, privileged=True, **options)).wait()
+    with pytest.raises(CommandError):
+        await (await executor.command(base_image, script, **options)).wait()
+
+
+async def test_all_nodes_end_with_a_cancel(
+    executor: BatchExecutor, base_image: str, batch: Account
+) -> None:
+    script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"
+    job = await executor.command(base_image, shell(script), nodes=2, memory=0.125)
+
+    async def are_ready() -> bool:
+        nodes = await job.nodes()
+        said = [batch.output(batch.describe(node.job_id), node.log_group) for node in nodes]
+        return said == [["ready"]] * 2
+
+    await until_async(are_ready)
+    await job.cancel("enough")
+    with pytest.raises(JobCancelledError, match="enough"):
+        await job.wait()
+
+    async def have_ended() -> bool:
+        return all(node.status.is_final for node in await job.nodes())
+
+    await until_async(have_ended)
+    assert [node.exit_code for node in await job.nodes()] == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "mounts", "said"),
+    [
+        ("127.0.0.1:1/nothing:here", [], "CannotPullContainerError"),
+        ("", [EfsMount("fs-12345678", "/data")], "farcall's embedded AWS has no efsVolume"),
+    ],
+    ids=["image", "EFS"],
+)
+async def test_what_cannot_be_started_says_why(
+    executor: BatchExecutor,
+    base_image: str,
+    elsewhere: str,
+    mounts: list[EfsMount],
+    said: str,
+) -> None:
+    job = await executor.command(
+        elsewhere or base_image, ["true"], nodes=2, memory=0.125, mounts=mounts
+    )
+    with pytest.raises(ImageError) as caught:
+        await job.wait()
+    assert said in str(caught.value)
+
+
+def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed command ``farcall launch``."""
+    command = [FARCALL, "launch", "-o", "memory=0.125", "-o", "retry_attempts=1", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_launch_shows_both_nodes_and_ends_with_the_main_nodes_exit_code(
+    aws: farcall.local.LocalAWS, base_image: str, batch: Account, shared: Path
+) -> None:
+    here = {"name": "here", "host": {"sourcePath": str(shared)}}
+    point = {"sourceVolume": "here", "containerPath": "/shared"}
+    extra = json.dumps({"containerProperties": {"volumes": [here], "mountPoints": [point]}})
+    index = "$AWS_BATCH_JOB_NODE_INDEX"
+    until = "until [ -e /shared/1 ]; do sleep 0.05; done"
+    script = f"echo node {index}; touch /shared/{index}; {until}; exit 3"
+    options = ("-o", f"job_definition_extra={extra}", "--nodes", "2")
+    done = launched(*options, base_image, "--", *shell(script))
+    assert done.returncode == 3, done.stderr
+    assert sorted(line.split()[-1] for line in done.stdout.splitlines()) == ["0", "1"]
+    before = definitions(batch)
+    assert launched(*options, base_image, "--", "true").returncode == 0
+    assert definitions(batch) == before
+
+
+def definitions(batch: Account) -> set[str]:
+    """Return the revisions of farcall's job definitions."""
+    pages = batch.batch.get_paginator("describe_job_definitions").paginate(status="ACTIVE")
+    arns = (one["jobDefinitionArn"] for page in pages for one in page["jobDefinitions"])
+    return {arn for arn in arns if "/farcall-" in arn and "/farcall-test-" not in arn}
+
+
+async def test_a_folder_is_taken_along_with_the_credentials_that_its_container_gets(
+    executor: BatchExecutor, base_image: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run").write_text("#!/bin/sh\ntest $(cat value) = here && test $(pwd) = /a/b\n")
+    (tmp_path / "run").chmod(0o755)
+    (tmp_path / "value").write_text("here")
+    for _ in range(2):
+        job = await executor.command(
+            base_image, ["./run"], memory=0.125, workspace=tmp_path, workspace_dir="/a/b"
+        )
+        assert (await job.wait()).exit_codes == (0,)

@@ -1,0 +1,106 @@
+"""TorchX's own Runner, whose apps run in real containers on the embedded AWS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torchx.runner import Runner, get_runner
+from torchx.specs import AppDef, AppState, BindMount, DeviceMount, Resource, Role
+
+import farcall.local
+
+SMALL = Resource(cpu=1, gpu=0, memMB=128)
+
+
+@pytest.fixture
+def runner(aws: farcall.local.LocalAWS) -> Iterator[Runner]:
+    """TorchX's Runner as its users have it: it finds the scheduler by itself."""
+    with get_runner() as opened:
+        yield opened
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that any user may write."""
+    tmp_path.chmod(0o777)
+    return tmp_path
+
+
+def shell(name: str, image: str, script: str, **more: object) -> Role:
+    return Role(name, image=image, entrypoint="sh", args=["-c", script], resource=SMALL, **more)
+
+
+def ran(runner: Runner, app: AppDef) -> tuple[str, AppState]:
+    """Run an app to its end; return its handle, and how it ended."""
+    queue = os.environ["FARCALL_BATCH_QUEUE"]
+    handle = runner.run(app, "aws_batch", cfg={"queue": queue}, workspace=None)
+    status = runner.wait(handle, wait_interval=0.2)
+    assert status is not None
+    return handle, status.state
+
+
+def lines(runner: Runner, handle: str, role: str, replica: int = 0) -> list[str]:
+    return [line.rstrip("\n") for line in runner.log_lines(handle, role, replica)]
+
+
+def test_two_roles_run_together_on_a_node_each(
+    runner: Runner, base_image: str, shared: Path
+) -> None:
+    """The worker finds the main role by the macro; a mount, a device and /dev/shm are there."""
+    port = "/shared/port"
+    serve = (
+        "import os, socket; server = socket.create_server(('0.0.0.0', 0)); "
+        f"open('{port}.new', 'w').write(str(server.getsockname()[1])); "
+        f"os.rename('{port}.new', '{port}'); print(server.accept()[0].recv(100).decode())"
+    )
+    greet = (
+        "import os, socket, sys; "
+        f"connection = socket.create_connection((sys.argv[1], int(open('{port}').read()))); "
+        "connection.sendall(' '.join([os.environ['WHO'], *sys.argv[2:]]).encode())"
+    )
+    found = "test -c /dev/chance && df -m /dev/shm | tail -n 1 | { read _ size _; echo $size; }"
+    mount = BindMount(src_path=str(shared), dst_path="/shared")
+    app = AppDef(
+        "talk",
+        roles=[
+            Role(
+                "main",
+                image=base_image,
+                entrypoint="python3",
+                args=["-c", serve],
+                resource=SMALL,
+                mounts=[mount],
+            ),
+            shell(
+                "worker",
+                base_image,
+                f"{found}; until [ -e {port} ]; do sleep 0.05; done; "
+                f'exec python3 -c "$GREET" "$${{${{rank0_env}}}}" ${{replica_id}}',
+                env={"WHO": "worker", "GREET": greet},
+                mounts=[mount, DeviceMount("/dev/urandom", "/dev/chance", "r")],
+            ),
+        ],
+    )
+    handle, state = ran(runner, app)
+    assert state is AppState.SUCCEEDED
+    assert lines(runner, handle, "main") == ["worker 0"]
+    assert lines(runner, handle, "worker") == ["128"]
+
+
+def test_replicas_write_apart_and_the_first_decides(
+    runner: Runner, base_image: str, shared: Path
+) -> None:
+    index = "$AWS_BATCH_JOB_NODE_INDEX"
+    until = "until [ -e /shared/1 ]; do sleep 0.05; done"
+    script = f"echo {index} of $AWS_BATCH_JOB_NUM_NODES; touch /shared/{index}; {until}; exit 3"
+    mount = BindMount(src_path=str(shared), dst_path="/shared")
+    role = shell("trainer", base_image, script, num_replicas=2, mounts=[mount])
+    handle, state = ran(runner, AppDef("many", roles=[role]))
+    assert state is AppState.FAILED
+    assert [lines(runner, handle, "trainer", k) for k in (0, 1)] == [["0 of 2"], ["1 of 2"]]
+    status = runner.status(handle)
+    assert status is not None
+    assert "exit code 3" in status.msg

@@ -1,0 +1,155 @@
+"""FilterLogEvents of the embedded AWS, and of a real account's CloudWatch Logs.
+
+Source:
+    https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.support.patience import until
+
+PAGE_BYTES = 2**20
+
+
+class Group:
+    """A log group of a test's own.
+
+    Attributes:
+        now: The millisecond after which all of its events are.
+    """
+
+    def __init__(self, logs):
+        self._logs = logs
+        self.name = f"farcall-test-{uuid.uuid4().hex}"
+        self.now = int(time.time() * 1000) - 60_000
+        logs.create_log_group(logGroupName=self.name)
+
+    def write(self, stream, *messages, at=0):
+        """Put events of one millisecond into a stream, which is made for it."""
+        with contextlib.suppress(self._logs.exceptions.ResourceAlreadyExistsException):
+            self._logs.create_log_stream(logGroupName=self.name, logStreamName=stream)
+        events = [{"timestamp": self.now + at, "message": message} for message in messages]
+        if events:
+            self._logs.put_log_events(
+                logGroupName=self.name, logStreamName=stream, logEvents=events
+            )
+
+    def page(self, *streams, **how):
+        return self._logs.filter_log_events(
+            logGroupName=self.name, logStreamNames=list(streams), **how
+        )
+
+    def pages(self, *streams, **how):
+        """Return all pages, to the one without a token."""
+        found = [self.page(*streams, **how)]
+        while found[-1].get("nextToken"):
+            found.append(self.page(*streams, nextToken=found[-1]["nextToken"], **how))
+        return found
+
+    def events(self, *streams, **how):
+        return [event for page in self.pages(*streams, **how) for event in page["events"]]
+
+    def shown(self, count, *streams):
+        """Wait until so many events are shown: a real account takes some seconds."""
+        until(lambda: len(self.events(*streams)) == count)
+
+    def delete(self):
+        self._logs.delete_log_group(logGroupName=self.name)
+
+
+@pytest.fixture
+def group(batch):
+    made = Group(batch.logs)
+    yield made
+    made.delete()
+
+
+def messages(events):
+    return [event["message"] for event in events]
+
+
+def test_several_streams_come_in_one_by_time(group):
+    group.write("a", "1", "2", at=1)
+    group.write("b", "3", at=2)
+    group.write("a", "4", at=3)
+    group.write("c", "of another")
+    group.shown(4, "a", "b")
+    found = group.events("b", "a")
+    assert messages(found) == ["1", "2", "3", "4"]
+    assert [event["logStreamName"] for event in found] == ["a", "a", "b", "a"]
+    assert [event["timestamp"] - group.now for event in found] == [1, 1, 2, 3]
+    assert all(event["ingestionTime"] > group.now for event in found)
+
+
+def test_both_ends_of_a_range_of_times_count(group):
+    for moment in range(5):
+        group.write("a", str(moment), at=moment)
+    group.shown(5, "a")
+    found = group.events("a", startTime=group.now + 1, endTime=group.now + 3)
+    assert messages(found) == ["1", "2", "3"]
+
+
+def test_each_event_has_an_id_of_its_own_that_stays(group):
+    group.write("a", *["the same"] * 3)
+    group.write("b", "the same")
+    group.shown(4, "a", "b")
+    ids = [event["eventId"] for event in group.events("a", "b")]
+    assert len(set(ids)) == 4
+    assert [event["eventId"] for event in group.events("a", "b", limit=1)] == ids
+
+
+def test_one_stream_that_is_not_there_fails_the_request(group):
+    group.write("a", "1")
+    with pytest.raises(ClientError) as refused:
+        group.page("a", "b")
+    assert refused.value.response["Error"] == {
+        "Code": "ResourceNotFoundException",
+        "Message": "The specified log stream does not exist.",
+    }
+
+
+def test_a_page_has_no_more_than_its_limit_and_a_mebibyte(group):
+    line = "x" * 200_000
+    for moment in range(8):
+        group.write("a", line, at=moment)
+    group.shown(8, "a")
+    pages = group.pages("a")
+    assert len(pages) > 1
+    for page in pages:
+        assert sum(len(event["message"]) for event in page["events"]) <= PAGE_BYTES
+    assert all(len(page["events"]) <= 3 for page in group.pages("a", limit=3))
+
+
+def test_what_comes_while_pages_are_read_shifts_nothing(group):
+    for moment in range(10, 16):
+        group.write("a", str(moment), at=moment)
+    group.shown(6, "a")
+    first = group.page("a", limit=3)
+    group.write("b", "earlier", at=1)
+    group.write("a", "earlier", at=1)
+    rest = []
+    token = first.get("nextToken")
+    while token:
+        page = group.page("a", limit=3, nextToken=token)
+        rest += page["events"]
+        token = page.get("nextToken")
+    assert messages([*first["events"], *rest])[-6:] == [str(moment) for moment in range(10, 16)]
+
+
+def test_more_than_a_hundred_streams_are_refused(group):
+    with pytest.raises(ClientError) as refused:
+        group.page(*(f"s{number}" for number in range(101)))
+    assert refused.value.response["Error"]["Code"] == "InvalidParameterException"
+
+
+def test_a_pattern_leaves_events_out(group):
+    group.write("a", "an ERROR here", "all is well")
+    group.shown(2, "a")
+    assert messages(group.events("a", filterPattern="ERROR")) == ["an ERROR here"]

@@ -1,0 +1,442 @@
+"""Command jobs on the embedded AWS, from their launch to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    CommandError,
+    CommandJob,
+    ImageError,
+    JobCancelledError,
+    JobLostError,
+    JobStatus,
+    JobTimeoutError,
+    Nodes,
+    OutOfMemoryError,
+    SettingsError,
+    UnknownError,
+)
+from farcall.model.commands import ENV_RUN
+from tests.support.patience import until_async
+from tests.support.proxy import Proxy
+
+IMAGE = "public.ecr.aws/docker/library/alpine:3"
+SUBMIT = "batch submitjob"
+REGISTER = "batch registerjobdefinition"
+
+
+def sh(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+@pytest.fixture
+def watched(options: dict[str, Any], proxy: Proxy) -> BatchExecutor:
+    """An executor whose requests are counted."""
+    return BatchExecutor(**options, endpoint_url=proxy.url)
+
+
+class Gate:
+    """What a script waits for.
+
+    Attributes:
+        path: A file; when it is there the script goes on.
+        wait: The words of the script.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wait = f"until [ -e {path} ]; do sleep 0.02; done"
+
+    async def open_after_others(self, job: CommandJob, others: int) -> None:
+        """Let the main node go on when the others have ended: else it would stop them."""
+
+        async def have_ended() -> bool:
+            nodes = (await job.nodes())[1:]
+            return len([node for node in nodes if node.status.is_final]) == others
+
+        await until_async(have_ended)
+        self.path.touch()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path / "go")
+    yield made
+    made.path.touch()
+
+
+# --- the end ----------------------------------------------------------------------------------
+
+
+async def test_a_command_runs_with_its_variables_and_ends_well(executor: BatchExecutor) -> None:
+    job = await executor.command(IMAGE, sh('test "$A$B" = 12'), env={"A": "1", "B": "2"})
+
+    result = await job.wait()
+
+    assert job.name.startswith("alpine-")
+    assert (result.job_id, result.exit_codes, result.attempts) == (job.id, (0,), 1)
+    assert result.started_at is not None
+    assert result.stopped_at is not None
+    assert job.done()
+    detail = await job.detail()
+    assert detail.is_command
+    assert detail.environment[ENV_RUN] == await executor.run_name()
+    assert await job.status() is JobStatus.SUCCEEDED
+    assert await job.nodes() == [detail]
+
+
+async def test_a_job_of_four_nodes_tells_the_exit_code_of_each(
+    executor: BatchExecutor, gate: Gate
+) -> None:
+    script = f"[ $AWS_BATCH_JOB_NODE_INDEX != 0 ] && exit 7; {gate.wait}"
+    job = await executor.command(IMAGE, sh(script), nodes=4, name="gang of four")
+    await gate.open_after_others(job, 3)
+
+    result = await job.wait()
+
+    assert job.name.startswith("gang-of-four-")
+    assert result.exit_codes == (0, 7, 7, 7)
+    assert [node.node_index for node in await job.nodes()] == [0, 1, 2, 3]
+
+
+async def test_groups_of_nodes_run_what_each_is_told(executor: BatchExecutor, gate: Gate) -> None:
+    groups = [
+        Nodes(1, IMAGE, sh(f'{gate.wait}; test "$ROLE" = main'), env={"ROLE": "main"}),
+        Nodes(2, IMAGE, sh("exit $CODE"), env={"CODE": "5"}, memory=2),
+    ]
+    job = await executor.command(groups=groups)
+    await gate.open_after_others(job, 2)
+
+    assert (await job.wait()).exit_codes == (0, 5, 5)
+    first, second = (await job.detail()).groups
+    assert (first.memory_mib, second.memory_mib) == (1024, 2048)
+
+
+async def test_the_main_node_s_failure_is_the_job_s(executor: BatchExecutor) -> None:
+    script = "echo node $AWS_BATCH_JOB_NODE_INDEX; exit 3"
+    job = await executor.command(IMAGE, sh(script), nodes=2)
+
+    with pytest.raises(CommandError, match=r"the command failed \(exit code 3\)") as caught:
+        await job.wait()
+
+    error = caught.value
+    assert (error.job_id, error.exit_code, error.attempts) == (job.id, 3, 1)
+    assert error.stdout == "node 0\n"
+    assert "Essential container in task exited" in error.reason
+
+
+async def test_failed_attempts_are_told_of(
+    executor: BatchExecutor, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = f"[ $AWS_BATCH_JOB_ATTEMPT = 1 ] || {gate.wait}; exit 3"
+    job = await executor.command(IMAGE, sh(script), retry_attempts=2)
+    said = (
+        f"job {job.id} ({job.name}): attempt 1 of 2 failed and is followed by another: "
+        "CommandError: the command failed (exit code 3)"
+    )
+    await until_async(lambda: any(said in text for text in caplog.messages))
+    gate.path.touch()
+
+    with pytest.raises(CommandError, match="Attempt 1 had ended with CommandError") as caught:
+        await job.wait()
+    assert caught.value.attempts == 2
+
+
+async def test_a_program_that_is_not_there_is_told(executor: BatchExecutor) -> None:
+    job = await executor.command(IMAGE, ["no-such-program"])
+
+    with pytest.raises(CommandError, match="executable file not found"):
+        await job.wait()
+
+
+async def test_an_image_that_is_not_there_is_told(
+    executor: BatchExecutor, aws: farcall.local.LocalAWS
+) -> None:
+    aws.break_starts("CannotPullContainerError: manifest for alpine:33 not found")
+    job = await executor.command("alpine:33", ["true"])
+
+    with pytest.raises(ImageError, match="manifest for alpine:33 not found"):
+        await job.wait()
+
+
+async def test_a_command_that_is_killed_most_often_had_too_little_memory(
+    executor: BatchExecutor,
+) -> None:
+    job = await executor.command(IMAGE, sh("kill -9 $$"))
+
+    with pytest.raises(OutOfMemoryError, match="raise memory") as caught:
+        await job.wait()
+    assert caught.value.exit_code == 137
+
+
+async def test_a_time_limit_ends_all_nodes(
+    executor: BatchExecutor, aws: farcall.local.LocalAWS
+) -> None:
+    aws.configure(timeout_scale=0.01)
+    try:
+        job = await executor.command(IMAGE, ["sleep", "600"], nodes=2, time_limit=60)
+        with pytest.raises(JobTimeoutError, match="raise time_limit"):
+            await job.wait()
+    finally:
+        aws.configure(timeout_scale=1)
+
+
+async def test_a_lost_host_is_followed_by_another(
+    executor: BatchExecutor, aws: farcall.local.LocalAWS, tmp_path: Path
+) -> None:
+    once = tmp_path / "once"
+    script = f"if mkdir {once}; then sleep 600; fi"
+    job = await executor.command(IMAGE, sh(script), retry_attempts=2)
+    await until_async(once.exists)
+    aws.reclaim(job.id)
+
+    result = await job.wait()
+
+    assert (result.exit_codes, result.attempts) == ((0,), 2)
+
+
+async def test_a_cancelled_job_is_told_with_its_reason(executor: BatchExecutor) -> None:
+    job = await executor.command(IMAGE, ["sleep", "600"], nodes=2)
+    await job.cancel("no more of it")
+
+    with pytest.raises(JobCancelledError, match="farcall: no more of it"):
+        await job.wait()
+
+
+async def test_lines_of_nodes_are_read_as_they_come(
+    executor: BatchExecutor, gate: Gate, tmp_path: Path
+) -> None:
+    last = Gate(tmp_path / "last")
+    script = f"echo one $AWS_BATCH_JOB_NODE_INDEX; {gate.wait}; echo two; sleep 600"
+    main = f"{last.wait}; echo end"
+    job = await executor.command(groups=[Nodes(1, IMAGE, sh(main)), Nodes(2, IMAGE, sh(script))])
+
+    found: list[tuple[int, str]] = []
+    async with contextlib.aclosing(job.logs(follow=True)) as lines:
+        async for line in lines:
+            found.append((line.node, line.text))
+            if len(found) == 2:
+                gate.path.touch()
+            if len(found) == 4:
+                last.path.touch()
+
+    assert sorted(found[:2]) == [(1, "one 1"), (2, "one 2")]
+    assert sorted(found[2:4]) == [(1, "two"), (2, "two")]
+    assert found[4:] == [(0, "end")]
+    assert [line.text async for line in job.logs(2, tail=1)] == ["two"]
+    with pytest.raises(UnknownError):
+        await anext(job.logs(3))
+
+
+# --- other hands ------------------------------------------------------------------------------
+
+
+async def test_a_job_is_joined_by_its_id(executor: BatchExecutor, options: dict[str, Any]) -> None:
+    job = await executor.command(IMAGE, ["true"])
+
+    joined = BatchExecutor(**options).attach_command(job.id)
+
+    assert joined.name == ""
+    assert (await joined.wait()).exit_codes == (0,)
+    assert joined.name == job.name
+
+
+async def test_a_job_is_joined_from_another_process(executor: BatchExecutor) -> None:
+    job = await executor.command(IMAGE, sh("exit 4"), nodes=2)
+    program = "import asyncio, sys, farcall; e = farcall.BatchExecutor()\n"
+    program += "try: asyncio.run(e.attach_command(sys.argv[1]).wait())\n"
+    program += "except farcall.CommandError as error: print(error.exit_code)"
+
+    run = functools.partial(subprocess.run, capture_output=True, text=True, check=True)
+    done = await asyncio.to_thread(run, [sys.executable, "-c", program, job.id])
+
+    assert done.stdout == "4\n"
+
+
+async def test_what_is_no_command_job_is_not_joined(executor: BatchExecutor) -> None:
+    job = await executor.submit(pow, 2, 3)
+    with pytest.raises(UnknownError, match="is no command job that farcall submitted"):
+        await executor.attach_command(job.id).wait()
+    with pytest.raises(JobLostError, match="does not know job"):
+        await executor.attach_command("no-such-job").wait()
+
+
+async def test_leaving_a_block_by_an_exception_ends_the_job(options: dict[str, Any]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with BatchExecutor(**options) as executor:
+            job = await executor.command(IMAGE, ["sleep", "600"])
+            raise ZeroDivisionError
+
+    with pytest.raises(JobCancelledError, match="left by ZeroDivisionError"):
+        await BatchExecutor(**options).attach_command(job.id).wait()
+
+
+async def test_leaving_a_block_well_leaves_the_job_and_says_how_it_is_joined(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with BatchExecutor(**options) as executor:
+        job = await executor.command(IMAGE, ["sleep", "600"])
+        ended = await executor.command(IMAGE, ["true"])
+        await ended.wait()
+
+    assert f"1 job ({job.id}) go on; attach or attach_command joins one" in caplog.text
+    joined = BatchExecutor(**options).attach_command(job.id)
+    assert not (await joined.status()).is_final
+    await joined.cancel()
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+async def test_equal_launches_share_a_definition_and_ask_nothing_of_s3(
+    watched: BatchExecutor, proxy: Proxy
+) -> None:
+    jobs: list[CommandJob] = []
+    for number in range(3):
+        command = ["sh", "-c", f"exit {number}"]
+        jobs.append(await watched.command(IMAGE, command, shm_size=0.1111, vcpu=number + 1))
+    assert (await jobs[0].wait()).exit_codes == (0,)
+    with pytest.raises(CommandError):
+        await jobs[1].wait()
+
+    assert len({(await job.detail()).definition for job in jobs}) == 1
+    assert proxy.counts[REGISTER] == 1
+    assert proxy.counts["batch describejobqueues"] == 1
+    assert [name for name in proxy.counts if name.startswith("s3")] == []
+
+
+@pytest.mark.parametrize("bucket", ["", "there-is-no-such-bucket"])
+async def test_no_bucket_is_needed(options: dict[str, Any], bucket: str) -> None:
+    executor = BatchExecutor(**options, s3_bucket_name=bucket)
+    assert (await (await executor.command(IMAGE, ["true"])).wait()).exit_codes == (0,)
+
+
+async def test_a_block_without_a_bucket_is_for_commands_alone(
+    options: dict[str, Any], proxy: Proxy
+) -> None:
+    executor = BatchExecutor(**options, s3_bucket_name="", endpoint_url=proxy.url)
+    async with executor:
+        assert (await (await executor.command(IMAGE, ["true"])).wait()).exit_codes == (0,)
+        with pytest.raises(SettingsError, match="s3_bucket_name is empty"):
+            await executor.submit(pow, 2, 3)
+    assert [name for name in proxy.counts if name.startswith("s3")] == []
+
+    with pytest.raises(SettingsError, match="there is no such queue"):
+        async with executor.with_options(batch_queue="no-such-queue"):
+            pass
+
+
+async def test_a_long_command_has_a_definition_that_goes_with_it(
+    executor: BatchExecutor,
+) -> None:
+    script = "exit 0 #" + "x" * 10_000
+    job = await executor.command(IMAGE, sh(script))
+    assert (await job.wait()).exit_codes == (0,)
+    definition = (await job.detail()).definition
+    assert definition.startswith("farcall-command-")
+
+    await job.delete()
+
+    batch = boto3.client("batch")
+    (found,) = batch.describe_job_definitions(jobDefinitions=[definition])["jobDefinitions"]
+    assert found["status"] == "INACTIVE"
+    again = await executor.command(IMAGE, sh(script))
+    assert (await again.wait()).exit_codes == (0,)
+
+
+async def test_a_definition_that_somebody_else_has_deleted_is_made_again(
+    executor: BatchExecutor, watched: BatchExecutor, proxy: Proxy
+) -> None:
+    long = sh("exit 0 #" + "y" * 10_000)
+    job = await watched.command(IMAGE, long)
+    await executor.attach_command(job.id).delete()
+
+    again = await watched.command(IMAGE, long)
+
+    assert (await again.wait()).exit_codes == (0,)
+    assert proxy.counts[REGISTER] == 2
+
+
+async def test_deleting_a_job_ends_it_and_leaves_what_others_share(
+    executor: BatchExecutor,
+) -> None:
+    job = await executor.command(IMAGE, ["sleep", "600"])
+
+    await job.delete()
+
+    with pytest.raises(JobCancelledError, match="deleted by its owner"):
+        await job.wait()
+    definition = (await job.detail()).definition
+    batch = boto3.client("batch")
+    (found,) = batch.describe_job_definitions(jobDefinitions=[definition])["jobDefinitions"]
+    assert found["status"] == "ACTIVE"
+
+
+@pytest.mark.parametrize("fault", ["lost", "truncated"])
+async def test_a_lost_answer_makes_no_second_job(
+    fault: str, watched: BatchExecutor, proxy: Proxy
+) -> None:
+    proxy.faults[SUBMIT] += [fault]
+
+    job = await watched.command(IMAGE, ["true"])
+
+    assert (await job.wait()).exit_codes == (0,)
+    assert proxy.counts[SUBMIT] == 1
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "there is neither an image nor groups"),
+        ({"groups": []}, "there is neither an image nor groups"),
+        ({"image": IMAGE, "groups": [Nodes(1, IMAGE)]}, "image beside groups"),
+        ({"nodes": 2, "groups": [Nodes(1, IMAGE)]}, "nodes beside groups"),
+        ({"groups": [IMAGE]}, "groups has a str in it"),
+        ({"image": IMAGE, "command": "echo hi"}, "command is 'echo hi': a list of texts"),
+        ({"image": IMAGE, "shm_size": 0}, "shm_size is 0"),
+        ({"image": IMAGE, "nodes": 1001}, "nodes"),
+        ({"image": IMAGE, "batch_queue": "no-such-queue"}, "there is no such queue"),
+    ],
+)
+async def test_what_makes_no_job_is_said_before_anything_is_submitted(
+    arguments: dict[str, Any], said: str, watched: BatchExecutor, proxy: Proxy
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        await watched.command(**arguments)
+    assert proxy.counts[SUBMIT] == proxy.counts[REGISTER] == 0
+
+
+async def test_a_launch_that_is_cancelled_under_way_ends_its_job(
+    watched: BatchExecutor, proxy: Proxy
+) -> None:
+    proxy.faults[SUBMIT] += ["held"]
+    launching = asyncio.ensure_future(watched.command(IMAGE, ["sleep", "600"], name="held"))
+    while not proxy.counts[SUBMIT]:
+        await asyncio.sleep(0.01)
+    launching.cancel()
+    await asyncio.sleep(0)
+    proxy.release()
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+
+    batch = boto3.client("batch")
+    filters = [{"name": "JOB_NAME", "values": ["held-*"]}]
+    (listed,) = batch.list_jobs(jobQueue="farcall-local", filters=filters)["jobSummaryList"]
+    with pytest.raises(JobCancelledError, match="cancelled while it was submitted"):
+        await watched.attach_command(listed["jobId"]).wait()

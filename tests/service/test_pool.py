@@ -1,0 +1,176 @@
+"""Pools and blocking calls at the end of their process, at Ctrl-C, and after a fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchPoolExecutor, ServiceError
+from tests.support.patience import PATIENCE_S, until
+
+_BEGIN = """
+import os, signal, sys, threading, time
+import farcall
+signal.signal(signal.SIGINT, signal.default_int_handler)
+gate = sys.argv[1]
+def wait():
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    return "waited"
+def begun(*futures):
+    while not all(future.running() for future in futures):
+        time.sleep(0.01)
+    print("begun", flush=True)
+options = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
+pool = farcall.BatchPoolExecutor(**options)
+"""
+
+_ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """What calls wait for."""
+    file = tmp_path / "gate"
+    yield file
+    file.touch()
+
+
+@pytest.fixture
+def script(
+    aws: farcall.local.LocalAWS, gate: Path
+) -> Callable[[str], contextmanager[subprocess.Popen[str]]]:
+    """Runs a script that has a pool, and can wait in a call for the gate."""
+
+    @contextmanager
+    def run(text: str) -> Iterator[subprocess.Popen[str]]:
+        with subprocess.Popen(
+            [sys.executable, "-c", _BEGIN + text, str(gate)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return run
+
+
+def unfinished_jobs() -> list[str]:
+    batch = boto3.client("batch")
+    queue = os.environ["FARCALL_BATCH_QUEUE"]
+    pages = (batch.list_jobs(jobQueue=queue, jobStatus=status) for status in _ALIVE)
+    return [job["jobId"] for page in pages for job in page["jobSummaryList"]]
+
+
+def test_the_end_of_the_process_waits_for_calls_and_says_so(script, gate: Path) -> None:
+    text = """
+future = pool.submit(wait)
+future.add_done_callback(lambda future: print(future.result(), flush=True))
+begun(future)
+del pool
+"""
+    with script(text) as process:
+        assert process.stdout.readline() == "begun\n"
+        assert "waiting for 1 unfinished call before the process ends" in process.stderr.readline()
+        gate.touch()
+        said, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said, errors) == (0, "waited\n", "")
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_the_end_of_the_process_ends_the_jobs(script) -> None:
+    with script("future = pool.submit(wait)\nbegun(future)\n") as process:
+        assert process.stdout.readline() == "begun\n"
+        assert "waiting for 1 unfinished call" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert "ended 1 unfinished call" in errors
+    assert "Traceback" not in errors
+    until(lambda: not unfinished_jobs())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "with pool:\n    future = pool.submit(wait)\n    begun(future)\n    future.result()\n",
+            id="while it waits for a result",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "with pool:\n    future = pool.submit(wait)\n    begun(future)\n", id="while it leaves"
+        ),
+        pytest.param(
+            "with pool:\n    begun()\n    list(pool.map(lambda _: wait(), range(3)))\n",
+            id="in a map",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "begun()\nfarcall.BatchExecutor(**options).task(wait).run()\n",
+            id="in run",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_ctrl_c_ends_the_jobs_and_says_so(script, text: str) -> None:
+    with script(text) as process:
+        assert process.stdout.readline() == "begun\n"
+        if "future" not in text:
+            until(unfinished_jobs)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == -signal.SIGINT
+    assert "(left by Ctrl-C)" in errors
+    assert "\nended " in errors
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    until(lambda: not unfinished_jobs())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
+def test_the_child_of_a_fork_is_refused_the_pool(script, gate: Path) -> None:
+    text = """
+future = pool.submit(wait)
+begun(future)
+child = os.fork()
+if not child:
+    for use in (future.result, future.exception, future.cancel, lambda: pool.submit(wait)):
+        try:
+            use()
+        except RuntimeError as error:
+            print(error, flush=True)
+    pool.__exit__(None, None, None)
+    print([thread.name for thread in threading.enumerate()], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+open(gate, "w").close()
+print(future.result(), flush=True)
+"""
+    with script(text) as process:
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    _, *refused, threads, last = said.splitlines()
+    assert ["is the parent process's" in line for line in refused] == [True] * 4
+    assert threads == "['MainThread']"
+    assert last == "waited"
+
+
+def test_missing_credentials_are_told_by_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    with BatchPoolExecutor(
+        region="eu-central-1", s3_bucket_name="bucket", batch_queue="q"
+    ) as pool:
+        future = pool.submit(divmod, 7, 2)
+        with pytest.raises(ServiceError, match="no AWS credentials were found; run"):
+            future.result(PATIENCE_S)
+        with pytest.raises(ServiceError, match="no AWS credentials were found; run"):
+            list(pool.map(divmod, [1], [2]))

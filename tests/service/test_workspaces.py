@@ -1,0 +1,438 @@
+"""Workspaces in the bucket, fetched by a real shell with each of the tools that an image may have.
+
+The embedded AWS's S3 checks each signature, as AWS does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import boto3
+import pytest
+
+from farcall import BatchExecutor, IntegrityError, SettingsError
+from farcall.aws.paced_client import Ticket
+from farcall.backends.base import JobSpec
+from farcall.engine import workspaces
+from farcall.engine.session import open_session
+from farcall.local.names import BUCKET, JOB_ROLE
+from farcall.model import start_script
+from farcall.model.commands import ENV_RUN, Nodes
+from farcall.model.jobs import JobStatus
+from farcall.model.settings import DEFAULT_CACHE_DIR, Settings
+from farcall.model.start_script import Fetched, unwrap, wrap
+from farcall.payload.archive import Archive, Source, pack
+from farcall.storage.workspaces import key_of
+from tests.support.patience import PATIENCE_S, until_async
+from tests.support.signing import REGION, session
+
+TOOLS = ("od", "tr", "sed", "cut", "date", "mktemp", "sha256sum", "mkdir", "rm")
+SHELLS = [name for name in ("dash", "bash", "busybox", "sh") if shutil.which(name)]
+FETCHERS = ["python3", "curl", "wget", *(["busybox wget"] if shutil.which("busybox") else [])]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "work"
+    (made / "lib").mkdir(parents=True)
+    (made / "run").write_text("#!/bin/sh\ncat lib/value; echo $#:$1; exit ${CODE:-0}\n")
+    (made / "run").chmod(0o755)
+    (made / "lib" / "value").write_text(f"only here: {uuid.uuid4()}\n")
+    (made / "lib" / "link").symlink_to("value")
+    return made
+
+
+@pytest.fixture
+def archive(folder) -> Iterator[Archive]:
+    made = pack([Source(folder)], DEFAULT_CACHE_DIR)
+    yield made
+    made.close()
+
+
+class Container:
+    """A folder, programs, and an environment, in which a command is run as in a container.
+
+    Attributes:
+        place: The working directory.
+        workspace: What is fetched.
+        environment: Variables beside the path.
+        programs: Where programs are found, and nowhere else.
+    """
+
+    def __init__(self, aws, place, archive, *tools):
+        self.place = place / "container"
+        self.place.mkdir()
+        self.programs = place / "bin"
+        self.programs.mkdir()
+        self.environment = {
+            name: aws.environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        }
+        for tool in tools:
+            self.give(tool)
+        key = key_of("some (prefix)!", archive.sha256)
+        self.workspace = Fetched(REGION, aws.endpoint_url, BUCKET, key, archive.sha256)
+        self._aws = aws
+
+    def give(self, tool, path=None):
+        first, _, name = tool.rpartition(" ")
+        real = sys.executable if tool == "python3" else shutil.which(first or tool)
+        (self.programs / name).symlink_to(path or real)
+
+    def store(self, data, key=None):
+        s3 = boto3.client("s3", endpoint_url=self._aws.endpoint_url, region_name=REGION)
+        s3.put_object(Bucket=BUCKET, Key=key or self.workspace.key, Body=data)
+        s3.close()
+
+    def run(self, *command, shell="sh", **environment):
+        """Run a command in the workspace; return code, output and what it says of errors."""
+        self.give(shell if shell != "busybox" else "busybox sh")
+        wrapped = wrap(command or ("./run", "an argument"), self.workspace)
+        name = "sh" if shell == "busybox" else shell
+        done = subprocess.run(
+            wrapped,
+            executable=self.programs / name,
+            env={"PATH": str(self.programs), **self.environment, **environment},
+            cwd=self.place,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def container(aws, tmp_path, archive):
+    """A container that has what is needed; its bucket has the archive."""
+    made = Container(aws, tmp_path, archive, *TOOLS, "tar", "gzip", "cat")
+    made.give("sleep", shutil.which("true"))  # between two tries
+    made.store(b"".join(archive.pieces()))
+    return made
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def unpacked(container, folder):
+    for path in sorted(folder.rglob("*")):
+        there = container.place / path.relative_to(folder)
+        assert there.lstat().st_mode == path.lstat().st_mode
+        if path.is_symlink():
+            assert there.readlink() == path.readlink()
+        elif path.is_file():
+            assert there.read_bytes() == path.read_bytes()
+
+
+# --- the start script ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("tool", FETCHERS)
+def test_any_shell_with_any_tool_fetches_unpacks_and_runs(shell, tool, container, folder):
+    container.give(tool)
+    code, out, err = container.run(shell=shell, CODE="3")
+    assert (code, err) == (3, "")
+    assert out == f"{(folder / 'lib' / 'value').read_text()}1:an argument\n"
+    unpacked(container, folder)
+
+
+def test_python_alone_fetches_and_unpacks(container, folder):
+    container.give("python3")
+    for tool in ("tar", "gzip"):
+        (container.programs / tool).unlink()
+    assert container.run()[::2] == (0, "")
+    unpacked(container, folder)
+
+
+def test_nothing_of_it_is_left_in_the_folder_or_in_the_environment(container, folder):
+    container.give("curl")
+    container.give("env")
+    code, out, err = container.run("env")
+    assert (code, err) == (0, "")
+    names = {line.partition("=")[0] for line in out.splitlines()}
+    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", *container.environment}
+    assert listed(container.place) == listed(folder)
+
+
+class Endpoint:
+    """What ECS gives a container to ask for its role's keys."""
+
+    def __init__(self, keys):
+        self.asked = []
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(answer):  # noqa: N805
+                self.asked.append((answer.path, answer.headers.get("Authorization")))
+                answer.send_response(200)
+                answer.end_headers()
+                answer.wfile.write(json.dumps(keys, indent=1).encode())
+
+            def log_message(answer, *_):  # noqa: N805
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.url = f"http://localhost:{self._server.server_port}/v2/credentials/of-a-task"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize("tool", FETCHERS)
+def test_the_credentials_are_those_of_the_job_role(tool, is_file, container, aws, tmp_path):
+    container.give(tool)
+    container.environment = {}
+    # A proxy is for what lies outside, and the endpoint is of the machine. (busybox's wget goes
+    # by a proxy to all hosts, and S3 is one of the machine here, too.)
+    token = {"AWS_CONTAINER_AUTHORIZATION_TOKEN": "a token"}
+    if is_file:
+        (tmp_path / "token").write_text("a token")
+        token = {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token")}
+    proxied = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}
+    with Endpoint(session(aws.environment, JOB_ROLE)) as endpoint:
+        code, _, err = container.run(
+            AWS_CONTAINER_CREDENTIALS_FULL_URI=endpoint.url,
+            **token,
+            **({} if tool == "busybox wget" else proxied),
+        )
+    assert (code, err) == (0, "")
+    assert endpoint.asked == [("/v2/credentials/of-a-task", "a token")]
+
+
+def test_wrong_credentials_fetch_nothing(container):
+    container.give("curl")
+    container.environment["AWS_SECRET_ACCESS_KEY"] = "wrong"
+    code, out, err = container.run()
+    assert (code, out) == (start_script.NOT_FETCHED, "")
+    assert "may the job role read it?" in err
+
+
+def test_without_a_role_nothing_is_fetched_and_the_log_says_so(container):
+    container.give("curl")
+    container.environment = {}
+    code, out, err = container.run()
+    assert (code, out) == (start_script.NO_CREDENTIALS, "")
+    assert err == "farcall: workspace: the job has no role, hence no credentials\n"
+
+
+@pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
+def test_an_archive_that_is_not_there_is_told_after_some_tries(tool, container, archive):
+    container.give(tool)
+    container.workspace = container.workspace._replace(key=key_of("gone", archive.sha256))
+    slept = container.place / "slept"
+    (container.programs / "sleep").unlink()
+    (container.programs / "sleep").write_text(f"#!{shutil.which('sh')}\necho $1 >> {slept}\n")
+    (container.programs / "sleep").chmod(0o755)
+    code, out, err = container.run()
+    assert (code, out) == (start_script.NOT_FETCHED, "")
+    assert slept.read_text().split() == ["1", "2", "4", "8"]
+    told = f"s3://{BUCKET}/gone/v1/workspaces/{archive.sha256}.tar.gz cannot be fetched"
+    assert told in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
+def test_an_answer_that_breaks_off_is_asked_for_again(tool, container, proxy):
+    container.give(tool)
+    container.workspace = container.workspace._replace(endpoint=proxy.url)
+    left = ["truncated", "reset", (503, "SlowDown")]
+    proxy.rule = lambda request: left.pop() if "/workspaces/" in request.path and left else ""
+    code, out, _ = container.run()
+    assert (code, out.endswith("1:an argument\n"), left) == (0, True, [])
+
+
+@pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
+def test_of_an_archive_that_somebody_changed_nothing_is_run(tool, container, folder, archive):
+    container.give(tool)
+    (folder / "run").write_text("#!/bin/sh\necho tampered > proof\n")
+    other = pack([Source(folder)], DEFAULT_CACHE_DIR)
+    container.store(b"".join(other.pieces()))
+    other.close()
+    code, out, err = container.run()
+    assert (code, out) == (start_script.TAMPERED, "")
+    assert f"{archive.sha256}.tar.gz is not what was uploaded, and nothing was run" in err
+    assert listed(container.place) == []
+
+
+@pytest.mark.parametrize("tool", TOOLS[:7])
+def test_a_tool_that_the_image_lacks_is_named(tool, container):
+    container.give("curl")
+    (container.programs / tool).unlink()
+    code, out, err = container.run()
+    assert (code, out) == (start_script.TOOLS_MISSING, "")
+    assert err == f"farcall: workspace: the image has no {tool}\n"
+
+
+def test_an_image_that_can_fetch_or_unpack_nothing_says_what_it_lacks(container):
+    code, _, err = container.run()
+    assert (code, err) == (
+        start_script.TOOLS_MISSING,
+        "farcall: workspace: the image has none of python3, curl and wget\n",
+    )
+    (container.programs / "tar").unlink()
+    (container.programs / "sh").unlink()
+    container.give("curl")
+    code, _, err = container.run()
+    assert (code, err) == (
+        start_script.TOOLS_MISSING,
+        "farcall: workspace: the image has neither python3 nor tar\n",
+    )
+
+
+def test_a_workspace_goes_to_the_folder_that_is_named_and_the_command_starts_there(container):
+    container.give("curl")
+    there = container.place / "a" / "b c"
+    container.workspace = container.workspace._replace(folder=str(there))
+    code, out, err = container.run()
+    assert (code, err, out.endswith("1:an argument\n")) == (0, "", True)
+    assert (there / "lib" / "value").is_file()
+    assert listed(container.place) == ["a"]
+
+
+def test_a_folder_that_cannot_be_written_is_told(container):
+    container.give("curl")
+    (container.place / "file").touch()
+    container.workspace = container.workspace._replace(folder=str(container.place / "file" / "x"))
+    code, out, err = container.run()
+    assert (code, out) == (start_script.NOT_UNPACKED, "")
+    assert err.endswith(f"farcall: workspace: no way into {container.place}/file/x\n")
+    (container.programs / "sh").unlink()
+    container.workspace = container.workspace._replace(folder=".")
+    (container.place / "lib").touch()  # where the archive has a folder
+    code, out, err = container.run("cat", "run", shell="sh")
+    assert code in (0, start_script.NOT_UNPACKED)  # some tar puts the folder in its place
+    assert (code == 0) == (container.place / "lib").is_dir()
+
+
+def test_an_image_without_a_folder_for_temporary_files_will_do(container, tmp_path):
+    container.give("curl")
+    code, _, err = container.run(TMPDIR=str(tmp_path / "nowhere"))
+    assert code == 0
+    assert "mktemp" in err
+    assert listed(container.place) == ["lib", "run"]
+
+
+# --- with jobs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def opened(options, proxy):
+    """A session behind a proxy that counts."""
+    settings = Settings(endpoint_url=proxy.url, **options)
+    made = await open_session(settings)
+    yield made, settings
+    await made.close()
+
+
+async def run(session, settings, archive, *command):
+    """Store a workspace, and run a command in it; return how the job ended."""
+    fetched = await workspaces.store(session, workspaces.planned(settings, archive), archive)
+    group = Nodes(1, "farcall-local-process:1", wrap(command, fetched))
+    name = f"workspace-{uuid.uuid4().hex}"
+    job = JobSpec(name, 1, {ENV_RUN: session.run}, settings, (group,))
+    await session.backend.prepare(job)
+    job_id = await session.backend.submit(job, Ticket())
+
+    async def ended():
+        detail = (await session.backend.describe([job_id]))[job_id]
+        return detail if detail.status.is_final else None
+
+    return await until_async(ended)
+
+
+def uploads(proxy):
+    return [each for each in proxy.seen if each.method == "PUT" and "/workspaces/" in each.path]
+
+
+async def test_two_jobs_run_what_is_only_in_the_workspace_which_is_stored_once(
+    opened, archive, folder, proxy, tmp_path
+):
+    proof = tmp_path / "proof"
+    (folder / "run").write_text(f'#!/bin/sh\ncat lib/value "$1" > "{proof}$2"\n')
+    for number in ("1", "2"):
+        changed = pack([Source(folder)], DEFAULT_CACHE_DIR)
+        detail = await run(*opened, changed, "./run", "lib/link", number)
+        changed.close()
+        assert detail.status is JobStatus.SUCCEEDED, detail
+        fetched, command = unwrap(detail.command)
+        assert (fetched.sha256, command) == (changed.sha256, ["./run", "lib/link", number])
+        value = (folder / "lib" / "value").read_text()
+        assert (tmp_path / f"proof{number}").read_text() == value * 2
+    assert len(uploads(proxy)) == 1
+    assert stat.S_IMODE((folder / "run").stat().st_mode) == 0o755
+
+
+# --- with the executor --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def executor(options, proxy):
+    return BatchExecutor(**options, endpoint_url=proxy.url)
+
+
+async def test_nodes_of_a_job_run_a_folder_that_is_stored_once(executor, folder, proxy, tmp_path):
+    (folder / ".dockerignore").write_text("secret\n")
+    (folder / "secret").touch()
+    said = (
+        f"test ! -e secret || exit 1; i={tmp_path}/$AWS_BATCH_JOB_NODE_INDEX; cp lib/value $i; "
+        f"until [ -s {tmp_path}/1 ]; do sleep 0.02; done"  # the main node ends the others
+    )
+    value = (folder / "lib" / "value").read_text()
+    image = f"any:{uuid.uuid4().hex}"  # no other test has made its definition
+    for _ in range(2):
+        groups = [Nodes(2, image, ["sh", "-c", said], vcpu=1, memory=0.5)]
+        result = await (await executor.command(groups=groups, workspace=folder)).wait()
+        assert result.exit_codes[0] == 0
+        for index in ("0", "1"):
+            assert (tmp_path / index).read_text() == value
+            (tmp_path / index).unlink()
+    assert len(uploads(proxy)) == 1
+    assert sum(each.operation == "batch registerjobdefinition" for each in proxy.seen) == 1
+
+
+async def test_a_job_fails_in_words_of_its_own_where_its_workspace_was_changed(
+    executor, folder, archive, aws
+):
+    s3 = boto3.client("s3", endpoint_url=aws.endpoint_url, region_name=REGION)
+    key = workspaces.planned(executor.settings, archive).key
+    s3.put_object(Bucket=BUCKET, Key=key, Body=b"x" * archive.size)
+    s3.close()
+    job = await executor.command("any:1", ["./run", "x"], workspace=str(folder))
+    with pytest.raises(IntegrityError, match="not the one that was uploaded") as caught:
+        await job.wait()
+    assert caught.value.exit_code == start_script.TAMPERED
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ({"workspace": "nowhere"}, "workspace is 'nowhere', which cannot be read"),
+        ({"workspace": "~nobody-of-that-name"}, "which cannot be read"),
+        ({"workspace_dir": "work"}, "'work'; an absolute path is allowed"),
+        ({"batch_job_role_name": ""}, "batch_job_role_name is empty"),
+        ({"command": []}, "an image's own cannot be run in a workspace"),
+    ],
+)
+async def test_what_cannot_be_taken_along_is_told_before_anything_is_sent(
+    call, words, executor, folder, proxy
+):
+    wanted = {"image": "any:1", "command": ["./run"], "workspace": folder, **call}
+    with pytest.raises(SettingsError, match=words):
+        await executor.command(**wanted)
+    assert [each.operation for each in proxy.seen if each.method == "PUT"] == []
+    assert not [each for each in proxy.seen if each.operation == "batch submitjob"]

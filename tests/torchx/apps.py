@@ -1,0 +1,40 @@
+"""Apps of shell commands, which the embedded AWS runs as processes."""
+
+from __future__ import annotations
+
+from torchx.specs import AppDef, AppState, Resource, Role
+
+from tests.support.patience import until
+
+QUEUE = "farcall-local"
+CFG = {"queue": QUEUE}
+ENDED = (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
+
+
+def role(script, name="main", replicas=1, **more):
+    """Return a role that runs a script of the shell."""
+    resource = Resource(cpu=1, gpu=0, memMB=256)
+    given = {"entrypoint": "sh", "args": ["-c", script], "resource": resource, **more}
+    return Role(name=name, image="alpine:3", num_replicas=replicas, **given)
+
+
+def app(*roles, name="app", **more):
+    return AppDef(name=name, roles=list(roles), **more)
+
+
+def waiting(path, said="waits"):
+    """Return a script that says something, waits for a file, and says something else."""
+    return f"echo {said}; until [ -e {path} ]; do sleep 0.05; done; echo went on"
+
+
+def ended(runner, handle):
+    """Wait for an app's end; return its status."""
+    return until(lambda: (found := runner.status(handle)).state in ENDED and found)
+
+
+def running(runner, handle):
+    return until(lambda: (found := runner.status(handle)).state is AppState.RUNNING and found)
+
+
+def lines(runner, handle, role_name="main", k=0, **how):
+    return list(runner.log_lines(handle, role_name, k, **how))

@@ -1,0 +1,32 @@
+"""docs/torchx.md: its example runs, and its table has every option."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from farcall.torchx.scheduler import FarcallScheduler
+from tests.torchx.apps import QUEUE
+
+PAGE = (Path(__file__).parents[2] / "docs" / "torchx.md").read_text()
+
+
+def block(language):
+    """Return the first example in a language."""
+    return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
+
+
+def test_the_example_runs_as_the_page_says(torchx):
+    Path("hello.py").write_text(block("python"))
+    [line] = re.findall(r"^torchx (run .*hello\.py.*)$", PAGE, re.MULTILINE)
+    done = torchx(*shlex.split(line.replace("my-queue", QUEUE)))
+    assert done.returncode == 0, done.stderr
+    assert "greeter/0 node 0 of 2 meets the others at localhost" in done.stderr
+
+
+def test_the_table_has_every_option_and_no_other():
+    table = PAGE.partition("| option | what it does")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.splitlines()[2:]]
+    named = [name for row in rows for name in re.findall(r"`(\w+)[=`]", row)]
+    assert sorted(named) == sorted(name for name, _ in FarcallScheduler("").run_opts())

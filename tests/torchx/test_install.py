@@ -1,0 +1,90 @@
+"""What TorchX's users install: the wheel, whose namespace package others have portions of, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+BUILD = (
+    "import sys, hatchling.build as build; "
+    "print(build.build_wheel(sys.argv[1]), build.build_sdist(sys.argv[1]))"
+)
+RUN = (sys.executable, "-m", "uv", "run", "--isolated", "--no-project")
+PLUGIN = "torchx_plugins/schedulers/aws_batch.py"
+
+OTHERS = """\
+from torchx.plugins import register
+
+@register.scheduler(name="other")
+def other(session_name, **params):
+    raise AssertionError
+"""
+
+FOUND = """\
+from torchx.plugins import registry
+from torchx.schedulers import get_scheduler_factories
+factories = get_scheduler_factories()
+print(*factories, type(factories["aws_batch"]("me")).__name__)
+assert not registry().load_errors(), registry().load_errors()
+"""
+
+# Here, because tests get another home: what was downloaded once shall not be downloaded again.
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Wheel and sdist, built by hatchling in an environment of its own."""
+    folder = tmp_path_factory.mktemp("built")
+    done = subprocess.run(
+        [*RUN, "--with", "hatchling>=1.27", "python", "-c", BUILD, str(folder)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [folder / name for name in done.stdout.split()[-2:]]
+
+
+def test_wheel_and_sdist_hold_the_module_and_no_package_around_it(built):
+    wheel, sdist = built
+    with zipfile.ZipFile(wheel) as opened:
+        held = [name for name in opened.namelist() if name.startswith("torchx")]
+    assert held == [PLUGIN]
+    with tarfile.open(sdist) as opened:
+        names = [name.partition("/")[2] for name in opened.getnames()]
+    assert [n for n in names if "/torchx_plugins/" in n and n.endswith(".py")] == [
+        f"executor/{PLUGIN}"
+    ]
+
+
+def test_installed_it_is_found_beside_torchx_s_own_and_other_plugins(built, tmp_path):
+    wheel, _ = built
+    other = tmp_path / "torchx_plugins" / "schedulers"
+    other.mkdir(parents=True)
+    (other / "other.py").write_text(OTHERS)
+    done = subprocess.run(
+        [*RUN, "--with", f"{wheel}[torchx]", "python", "-c", FOUND],
+        cwd=tmp_path,
+        env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.split()
+    assert {"aws_batch", "other", "local_docker", "local_cwd", "slurm", "kubernetes"} < {*found}
+    assert found[-1] == "FarcallScheduler"

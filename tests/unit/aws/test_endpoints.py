@@ -1,0 +1,55 @@
+"""Who names an endpoint, and what to do where nobody is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.aws import endpoints
+
+HERE = "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    "name", ["FARCALL_ENDPOINT_URL", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]
+)
+def test_the_variable_that_names_an_endpoint_is_told(name, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", "http://127.0.0.1:8081")
+    monkeypatch.setenv(name, f"{HERE}/")
+    assert endpoints.named(f"{HERE}/v1/listjobs") == f"{HERE} (from {name})"
+
+
+def test_the_file_that_names_an_endpoint_is_told(tmp_path, monkeypatch):
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[executors.awsbatch]\nendpoint_url = '{HERE}'\n")
+    monkeypatch.setenv("FARCALL_CONFIG", str(path))
+    assert endpoints.named(HERE) == f"{HERE} (endpoint_url of {path})"
+    assert endpoints.named("http://127.0.0.1:9") == (
+        "http://127.0.0.1:9 (from an argument endpoint_url, or from the AWS configuration)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://localhost:1", "farcall local"),
+        ("http://[::1]:1", "farcall local"),
+        ("https://batch.eu-west-1.amazonaws.com", "the option region"),
+        ("https://s3.cn-north-1.amazonaws.com.cn/bucket", "the option region"),
+        ("https://batch.eu-west-1.api.aws", "the option region"),
+        ("https://batch.eusc-de-east-1.amazonaws.eu", "the option region"),
+        ("http://minio.example:9000", "set another URL"),
+        ("http://127.0.0.1:a", "set another URL"),
+        ("", "the options region and endpoint_url"),
+    ],
+)
+def test_what_to_do_depends_on_where_it_is(url, words):
+    assert words in endpoints.remedy(url)
+
+
+def test_the_url_in_a_sentence_is_found():
+    assert endpoints.in_text(f"Error performing GET {HERE}/b/k in 3 s") == HERE
+    assert endpoints.in_text("nothing of the kind") == ""
+
+
+def test_a_password_in_a_url_is_not_told():
+    assert endpoints.in_text("nothing at http://me:secret@minio:9000/b") == "http://minio:9000"

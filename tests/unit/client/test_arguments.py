@@ -1,0 +1,61 @@
+"""Texts of calls that don't fit their function."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from farcall.client.arguments import bind
+
+
+def simulate(x, *, steps=10) -> int: ...
+
+
+WHOLE = r"; the function is simulate\(x, \*, steps=10\)$"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        ((3,), {"stpes": 1}, r"takes no argument 'stpes' \(did you mean 'steps'\?\)"),
+        (
+            (3,),
+            {"chunk_size": 1},
+            r"takes no argument 'chunk_size' \(did you mean 'chunksize'\?\)",
+        ),
+        (
+            (3,),
+            {"vcpu": 1},
+            r"'vcpu' \(an option of the job is given by with_options\(vcpu=\.\.\.\)\)",
+        ),
+        ((3,), {"qqqqqq": 1}, "takes no argument 'qqqqqq'"),
+        (
+            (),
+            {},
+            r"missing a required argument: 'x' \(map gives a call one item .*\)",
+        ),
+        ((1, 2), {}, "too many positional arguments"),
+        ((1,), {"x": 2}, "multiple values for argument 'x'"),
+    ],
+)
+def test_it_names_the_function_its_signature_and_what_is_near(args, kwargs, text):
+    with pytest.raises(TypeError, match=f"simulate: .*{text}{WHOLE}"):
+        bind("simulate", inspect.signature(simulate), args, kwargs, ["chunksize"])
+
+
+def test_of_a_single_call_nothing_is_said_of_maps():
+    with pytest.raises(TypeError, match=f"simulate: missing a required argument: 'x'{WHOLE}"):
+        bind("simulate", inspect.signature(simulate), (), {})
+
+
+def test_what_fits_passes():
+    bind("simulate", inspect.signature(simulate), (3,), {"steps": 1})
+
+
+def test_a_long_signature_is_cut():
+    def long(x=list(range(1000))): ...  # noqa: B006
+
+    with pytest.raises(TypeError) as at:
+        bind("long", inspect.signature(long), (1, 2), {})
+    assert len(str(at.value)) < 300

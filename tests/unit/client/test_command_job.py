@@ -1,0 +1,148 @@
+"""Command jobs in the hands of their user, on the fake cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from farcall import (
+    BatchExecutor,
+    CommandError,
+    FarcallError,
+    JobCancelledError,
+    JobStatus,
+    Nodes,
+    SettingsError,
+)
+from farcall.client.command_job import group_nodes, name_of
+from farcall.engine.session import session_for
+from farcall.testing import HostLost, fake_cloud
+
+
+@pytest.fixture
+def cloud():
+    with fake_cloud() as opened:
+        yield opened
+
+
+@pytest.fixture
+def executor(cloud):
+    return BatchExecutor(vcpu=1, memory=0.5, retry_attempts=1)
+
+
+# --- what is said of a job --------------------------------------------------------------------
+
+
+def test_an_image_alone_is_one_group():
+    assert group_nodes(None, {"image": "a", "command": (), "env": None}, 3) == (Nodes(3, "a"),)
+
+
+def test_what_is_said_of_the_image_is_the_group_s():
+    said = {"image": "a", "command": ["b"], "shm_size": 0.5, "privileged": True, "nodes": 2}
+    expected = Nodes(2, "a", ["b"], shm_size=0.5, privileged=True)
+    assert group_nodes(None, said, 7) == (expected,)
+
+
+def test_groups_are_taken_as_they_are():
+    groups = [Nodes(1, "a"), Nodes(2, "b")]
+    assert group_nodes(groups, {"image": None, "privileged": False}, 7) == tuple(groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "alone", "said"),
+    [
+        (None, {"image": None}, "neither an image nor groups"),
+        ([], {"image": ""}, "neither an image nor groups"),
+        ([Nodes(1, "a")], {"image": "a", "user": "b"}, "image, user beside groups"),
+        ([Nodes(1, "a")], {"shm_size": 0}, "shm_size beside groups"),
+        ([{"image": "a"}], {}, "groups has a dict in it"),
+    ],
+)
+def test_what_makes_no_groups_is_refused(groups, alone, said):
+    with pytest.raises(SettingsError, match=said):
+        group_nodes(groups, alone, 1)
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("alpine", "alpine"),
+        ("alpine:3", "alpine"),
+        ("host:5000/team/trainer:1.2@sha256:0a1b", "trainer"),
+        ("trainer@sha256:0a1b", "trainer"),
+    ],
+)
+def test_a_job_without_a_name_is_called_as_its_image(image, name):
+    assert name_of([Nodes(1, image)]) == name
+
+
+# --- what it tells ----------------------------------------------------------------------------
+
+
+async def test_a_job_tells_its_end_as_often_as_it_is_asked(executor):
+    job = await executor.command("alpine:3", ["true"], name="hello")
+    assert repr(job) == f"<CommandJob {job.id}>"
+    first = await job.wait()
+    assert (first.job_id, first.exit_codes, first.attempts) == (job.id, (0,), 1)
+    assert first.started_at <= first.stopped_at
+    assert await job.wait() == first
+    assert repr(job) == f"<CommandJob {job.id} done>"
+    assert await job.status() is JobStatus.SUCCEEDED
+    assert [node.job_id for node in await job.nodes()] == [job.id]
+
+
+async def test_an_error_has_the_end_of_the_main_node_s_log(cloud, executor):
+    cloud.next_job(HostLost())
+    script = "for n in $(seq 300); do echo $n; done; exit 3"
+    job = await executor.command("alpine:3", ["sh", "-c", script], nodes=2, retry_attempts=2)
+    with pytest.raises(CommandError, match="Attempt 1 had ended with HostLostError") as caught:
+        await job.wait()
+    error = caught.value
+    assert (error.job_id, error.exit_code, error.attempts) == (job.id, 3, 2)
+    assert error.stdout.splitlines() == [str(n) for n in range(101, 301)]
+    assert isinstance(error, FarcallError)
+
+
+async def test_lines_of_one_node_or_of_all(executor):
+    job = await executor.command("alpine:3", ["sh", "-c", "echo hi; exec sleep 600"], nodes=2)
+    found = set()
+    lines = job.logs(follow=True)
+    async for line in lines:
+        found.add((line.node, line.text))
+        if len(found) == 2:
+            break
+    await lines.aclose()
+    assert found == {(0, "hi"), (1, "hi")}
+    assert [line.node async for line in job.logs(1)] == [1]
+    await job.cancel()
+
+
+async def test_a_deleted_job_has_ended(executor):
+    job = await executor.command("alpine:3", ["sleep", "600"])
+    await job.delete()
+    with pytest.raises(JobCancelledError, match="deleted by its owner"):
+        await job.wait()
+    await job.delete()  # which has no more to do
+
+
+def test_one_event_loop_waits_and_another_may_once_it_has_ended(executor):
+    async def begin():
+        return await executor.command("alpine:3", ["sleep", "600"])
+
+    async def leave():
+        await (await session_for(executor.settings)).close()
+
+    async def end():
+        with pytest.raises(JobCancelledError):
+            await job.wait()
+
+    with contextlib.closing(asyncio.new_event_loop()) as first:
+        job = first.run_until_complete(begin())
+        with pytest.raises(FarcallError, match=r"attach_command\('.*'\) gives a handle"):
+            asyncio.run(job.wait())
+        first.run_until_complete(job.cancel())
+        first.run_until_complete(end())
+        asyncio.run(end())
+        first.run_until_complete(leave())

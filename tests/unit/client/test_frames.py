@@ -1,0 +1,81 @@
+"""Which frames the traceback of an error has left."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+
+import pytest
+
+from farcall.client.awaitable import Unawaited
+from farcall.client.frames import frames_hidden
+from farcall.model.errors import FarcallError
+from farcall.payload.results import Result
+
+
+def between(error):
+    with frames_hidden():
+        Result(error=error).unwrap()
+
+
+async def inside():
+    Result(error=ValueError("of the job")).unwrap()
+
+
+def meant():
+    with frames_hidden():
+        raise FarcallError("said on purpose")
+
+
+def unmeant():
+    with frames_hidden():
+        raise KeyError("a fault")
+
+
+def functions(error):
+    frames = [each.name for each in traceback.extract_tb(error.__traceback__)]
+    if sys.version_info < (3, 11):  # shows the block's own
+        frames = [each for each in frames if each not in ("between", "meant", "__await__", "send")]
+    return frames
+
+
+@pytest.mark.parametrize("fail", [lambda: between(ValueError("of the job")), meant])
+def test_the_callers_frames_alone_are_left(fail):
+    with pytest.raises((ValueError, FarcallError), match="of the job|on purpose") as at:
+        fail()
+    assert set(functions(at.value)) <= {
+        "test_the_callers_frames_alone_are_left",
+        "<lambda>",
+    }
+
+
+def test_an_error_that_is_raised_again_has_no_frames_of_the_first_time():
+    error = ValueError("of the job")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="of the job") as at:
+            between(error)
+        assert len(functions(at.value)) == 1
+
+
+@pytest.mark.parametrize("way", [lambda made: made, asyncio.ensure_future])
+async def test_of_an_await_too(way):
+    with pytest.raises(ValueError, match="of the job") as at:
+        await way(Unawaited("f", "call of f", "write await f()", inside))
+    assert functions(at.value) == ["test_of_an_await_too"]
+
+
+def test_a_fault_keeps_its_frames():
+    with pytest.raises(KeyError) as at:
+        unmeant()
+    assert functions(at.value)[-1] == "unmeant"
+
+
+def test_so_does_every_error_in_pythons_development_mode(monkeypatch):
+    class Flags:
+        dev_mode = True
+
+    monkeypatch.setattr(sys, "flags", Flags)
+    with pytest.raises(FarcallError) as at:
+        meant()
+    assert [each.name for each in traceback.extract_tb(at.value.__traceback__)][-1] == "meant"

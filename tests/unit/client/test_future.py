@@ -1,0 +1,131 @@
+"""A future whose job can be ended while it runs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sys
+import threading
+import traceback
+
+import pytest
+
+from farcall import BatchFuture, TaskNotPicklableError
+from farcall.payload import pickling
+from tests.support.patience import PATIENCE_S
+
+
+class Owner:
+    """Takes in what a future asks for."""
+
+    def __init__(self):
+        self.ended = []
+
+    def check_process(self):
+        pass
+
+    def check_thread(self):
+        pass
+
+    def end(self, future):
+        self.ended.append(future)
+
+
+@pytest.fixture
+def owner():
+    return Owner()
+
+
+@pytest.fixture
+def future(owner):
+    return BatchFuture(owner)
+
+
+def test_it_is_pending_until_its_job_is_accepted(future):
+    assert not future.running()
+    assert future.job_id is None
+    future.note_accepted("j1")
+    assert future.running()
+    assert future.job_id == "j1"
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_a_cancelled_one_is_seen_as_such_by_all_who_wait_and_ends_its_job(
+    future, owner, is_accepted
+):
+    called = []
+    future.add_done_callback(called.append)
+    if is_accepted:
+        future.note_accepted("j1")
+    assert future.cancel()
+    assert future.cancel()
+    assert future.cancelled()
+    assert not future.running()
+    assert called == [future]
+    assert owner.ended == [future]
+    assert concurrent.futures.wait([future]).done == {future}
+    assert list(concurrent.futures.as_completed([future])) == [future]
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result()
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        future.set_result(1)
+    future.note_accepted("j1")
+    assert future.cancelled()
+
+
+def test_one_that_has_ended_is_not_cancelled(future, owner):
+    future.set_result(1)
+    assert not future.cancel()
+    assert owner.ended == []
+    assert future.result() == 1
+
+
+def test_cancelling_what_is_pending_leaves_what_runs(future, owner):
+    future.note_accepted("j1")
+    assert not future.cancel_pending()
+    assert future.running()
+    other = BatchFuture(owner)
+    assert other.cancel_pending()
+    assert owner.ended == [other]
+
+
+def test_without_an_owner_it_is_a_plain_future():
+    future = BatchFuture()
+    future.set_running_or_notify_cancel()
+    assert not future.cancel()
+    future.set_result(1)
+    assert future.result() == 1
+
+
+def test_an_error_has_no_more_frames_each_time_that_it_is_raised(future):
+    future.set_exception(KeyError("x"))
+    seen = []
+    for _ in range(5):
+        with pytest.raises(KeyError) as caught:
+            future.result()
+        seen.append(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert len(set(seen)) == 1
+
+
+def test_it_does_not_travel(future):
+    with pytest.raises(TaskNotPicklableError, match=r"pass what its result\(\) gives"):
+        pickling.pack_call([((future,), {})])
+
+
+def test_a_callback_of_a_cancellation_may_wait_for_who_asks_for_the_state(future):
+    seen = []
+
+    def ask(_):
+        other = threading.Thread(target=lambda: seen.append(future.cancelled()), daemon=True)
+        other.start()
+        other.join(PATIENCE_S / 5)
+
+    future.add_done_callback(ask)
+    assert future.cancel_pending()
+    assert seen == [True]
+
+
+def test_the_job_is_ended_whatever_a_callback_raises(future, owner):
+    future.add_done_callback(lambda _: sys.exit(1))
+    with pytest.raises(SystemExit):
+        future.cancel()
+    assert owner.ended == [future]

@@ -1,0 +1,338 @@
+"""One event loop in one thread for everybody who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing, suppress
+
+import pytest
+
+from farcall import FarcallError
+from farcall.client.loop_thread import LoopThread
+from tests.support.patience import PATIENCE_S
+
+
+async def here():
+    return asyncio.get_running_loop(), threading.current_thread()
+
+
+async def count(number):
+    for each in range(number):
+        yield each
+
+
+async def hold(began):
+    began.set()
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def loop():
+    with closing(LoopThread()) as opened:
+        yield opened
+
+
+def test_calls_of_all_threads_and_users_run_on_one_loop_in_one_daemon_thread(loop):
+    with closing(LoopThread()) as other:
+        found = [loop.run(here()), other.run(here())]
+        thread = threading.Thread(target=lambda: found.append(loop.run(here())))
+        thread.start()
+        thread.join()
+    assert len(set(found)) == 1
+    assert found[0][1].daemon
+    assert found[0][1] is not threading.current_thread()
+
+
+def test_a_loop_that_its_last_user_lets_go_of_is_taken_by_nobody_else():
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            with closing(LoopThread()) as last, closing(LoopThread()) as other:
+                last.run(here())
+                last.tell(last.close)  # on the loop's own thread
+                other.run(here())
+    finally:
+        sys.setswitchinterval(switching)
+
+
+def test_what_a_coroutine_raises_is_raised(loop):
+    async def fail():
+        raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        loop.run(fail())
+
+
+def test_a_coroutine_sees_the_context_of_its_caller(loop):
+    said = contextvars.ContextVar("said", default="nothing")
+    said.set("hello")
+
+    async def read():
+        return said.get()
+
+    assert loop.run(read()) == "hello"
+
+
+def test_a_call_on_the_loops_own_thread_is_refused(loop):
+    async def call():
+        loop.run(here())
+
+    with pytest.raises(RuntimeError, match="own event loop"):
+        loop.run(call())
+
+
+def test_the_loop_ends_with_its_last_user_and_a_later_call_has_another(loop):
+    other = LoopThread()
+    first, thread = loop.run(here())
+    assert other.run(here())[0] is first
+    loop.close()
+    assert other.run(here())[0] is first
+    other.close()
+    assert first.is_closed()
+    assert not thread.is_alive()
+    assert loop.run(here())[0] is not first
+
+
+def test_closing_again_does_nothing(loop):
+    loop.close()
+    loop.run(here())
+    loop.close()
+    loop.close()
+
+
+def test_who_waits_when_the_loop_is_closed_is_told(loop):
+    began, errors = threading.Event(), []
+
+    def wait():
+        try:
+            loop.run(hold(began))
+        except FarcallError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert began.wait(PATIENCE_S)
+    loop.close()
+    thread.join(PATIENCE_S)
+    assert errors == ["it was closed while this call waited"]
+
+
+def test_closing_one_hold_ends_what_is_waited_for_by_it_alone(loop):
+    async def make():
+        yield 1
+        await asyncio.Event().wait()
+
+    other = LoopThread()
+    left, kept = loop.stream(make()), other.stream(make())
+    assert (next(left), next(kept)) == (1, 1)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(left))
+    thread.start()
+    loop.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert other.run(here())
+    kept.close()
+    other.close()
+
+
+def test_closing_lets_what_runs_clean_up(loop):
+    began, cleaned = threading.Event(), []
+
+    async def work():
+        try:
+            await hold(began)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    threading.Thread(target=_quietly, args=(loop.run, work()), daemon=True).start()
+    assert began.wait(PATIENCE_S)
+    loop.close()
+    assert cleaned == [True]
+
+
+def test_closing_waits_for_the_end_also_where_another_thread_has_let_go_just_now(loop):
+    began, cleaned, has_let_go = threading.Event(), [], threading.Event()
+
+    async def work():
+        try:
+            await hold(began)
+        finally:
+            await asyncio.sleep(0.1)
+            cleaned.append(True)
+
+    def let_go():
+        loop.close()
+        has_let_go.set()
+
+    threading.Thread(target=_quietly, args=(loop.run, work()), daemon=True).start()
+    assert began.wait(PATIENCE_S)
+    loop.tell(let_go)
+    assert has_let_go.wait(PATIENCE_S)
+    loop.close()
+    assert cleaned == [True]
+
+
+def _quietly(function, *args):
+    with suppress(FarcallError):
+        function(*args)
+
+
+def test_a_stream_yields_what_an_async_iterator_does(loop):
+    assert list(loop.stream(count(5000))) == list(range(5000))
+
+
+def test_a_stream_yields_what_there_is_without_waiting_for_more(loop):
+    async def one_and_no_more():
+        yield "first"
+        await asyncio.Event().wait()
+
+    stream = loop.stream(one_and_no_more())
+    assert next(stream) == "first"
+    stream.close()
+
+
+def test_a_stream_raises_after_what_came_before(loop):
+    async def fail():
+        yield 1
+        raise KeyError("x")
+
+    stream = loop.stream(fail())
+    assert next(stream) == 1
+    with pytest.raises(KeyError):
+        next(stream)
+
+
+def test_a_stream_reads_no_more_than_a_thousand_ahead(loop):
+    made = []
+
+    async def make():
+        for each in range(100_000):
+            made.append(each)
+            yield each
+
+    stream = loop.stream(make())
+    assert next(stream) == 0
+    for _ in range(50):
+        loop.run(here())
+    assert len(made) <= 2002
+    stream.close()
+
+
+def test_a_stream_that_is_left_closes_its_iterator(loop):
+    closed = threading.Event()
+
+    async def make():
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    stream = loop.stream(make())
+    assert next(stream) == 1
+    stream.close()
+    assert closed.wait(PATIENCE_S)
+
+
+def test_a_stream_ends_when_the_loop_is_closed(loop):
+    async def make():
+        yield 1
+        await asyncio.Event().wait()
+
+    stream, found, began = loop.stream(make()), [], threading.Event()
+
+    def read():
+        for each in stream:
+            found.append(each)
+            began.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert began.wait(PATIENCE_S)
+    loop.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert found == [1]
+
+
+# --- processes --------------------------------------------------------------------------------
+
+_BEGIN = """
+import asyncio, os, signal, sys, threading
+from farcall.client.loop_thread import LoopThread
+signal.signal(signal.SIGINT, signal.default_int_handler)
+loop = LoopThread()
+async def hold():
+    print("waits", flush=True)
+    await asyncio.Event().wait()
+async def answer():
+    return 42
+"""
+
+
+def script(text):
+    return subprocess.Popen(
+        [sys.executable, "-c", _BEGIN + text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ctrl_c_in_the_main_thread_leaves_and_the_process_ends():
+    with script("loop.run(hold())") as process:
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_a_process_ends_although_a_thread_waits():
+    with script("threading.Thread(target=loop.run, args=(hold(),), daemon=True).start()\n"
+                "loop.run(answer())") as process:  # fmt: skip
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_a_process_ends_although_what_runs_on_the_loop_does_not():
+    stubborn = """
+async def stay():
+    print("waits", flush=True)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+threading.Thread(target=loop.run, args=(stay(),), daemon=True).start()
+loop.run(answer())
+"""
+    with script(stubborn) as process:
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
+def test_the_child_of_a_fork_has_a_loop_of_its_own():
+    forks = """
+print(loop.run(answer()), flush=True)
+child = os.fork()
+if not child:
+    print(loop.run(answer()), flush=True)
+    loop.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print(loop.run(answer()), flush=True)
+"""
+    with script(forks) as process:
+        said, errors = process.communicate(timeout=PATIENCE_S)
+    assert (said, errors) == ("42\n42\n42\n", "")

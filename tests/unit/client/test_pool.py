@@ -1,0 +1,288 @@
+"""A pool by what users do: submit, wait, cancel, and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from farcall import (
+    BatchExecutor,
+    BatchFuture,
+    BatchPoolExecutor,
+    SettingsError,
+    TaskNotPicklableError,
+)
+from farcall.client import loop_thread
+from farcall.client.loop_thread import close_shared
+from farcall.testing import fake_cloud
+from tests.support.patience import PATIENCE_S, until
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+def scale(x, factor=2):
+    return x * factor
+
+
+def wait_for(file):
+    while not Path(file).exists():
+        time.sleep(0.01)
+    return "waited"
+
+
+@pytest.fixture
+def cloud():
+    with fake_cloud() as opened:
+        yield opened
+        close_shared()
+
+
+@pytest.fixture
+def make_pool(cloud):
+    def make(*args, **options):
+        return BatchPoolExecutor(*args, **{"linger_s": 0.02, **options})
+
+    return make
+
+
+@pytest.fixture
+def pool(make_pool):
+    with make_pool() as opened:
+        yield opened
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """What calls wait for; it is there at the end in any case."""
+    file = tmp_path / "gate"
+    yield file
+    file.touch()
+
+
+def test_a_call_gives_its_value_and_its_job(pool, cloud):
+    future = pool.submit(scale, 3, factor=5)
+    assert isinstance(future, BatchFuture)
+    assert isinstance(future, concurrent.futures.Future)
+    assert future.result(PATIENCE_S) == 15
+    assert future.job_id == cloud.jobs[0].job_id
+
+
+def test_calls_of_one_moment_are_one_array(pool, cloud):
+    futures = [pool.submit(scale, x) for x in range(20)]
+    assert [future.result(PATIENCE_S) for future in futures] == [2 * x for x in range(20)]
+    assert len({future.job_id.partition(":")[0] for future in futures}) == 1
+
+
+def test_a_task_is_a_function_whose_options_are_the_pools(pool, cloud):
+    task = BatchExecutor(linger_s=0, vcpu=8).task(scale)
+    assert pool.submit(task, 3).result(PATIENCE_S) == 6
+
+
+def test_the_function_is_given_by_position_alone(pool):
+    def take(**named):
+        return named
+
+    given = {"self": 1, "fn": 2, "function": 3}
+    assert pool.submit(take, **given).result(PATIENCE_S) == given
+    with pytest.raises(TypeError):
+        pool.submit(function=scale)
+
+
+def test_an_error_is_in_the_future(pool):
+    def fail():
+        raise KeyError("x")
+
+    future = pool.submit(fail)
+    assert isinstance(future.exception(PATIENCE_S), KeyError)
+    with pytest.raises(KeyError, match="x"):
+        future.result()
+
+
+def test_a_wrong_call_fails_at_once(pool, cloud):
+    with pytest.raises(TypeError):
+        pool.submit(scale)
+    assert cloud.jobs == []
+
+
+def test_cancelling_a_call_that_runs_ends_its_job(pool, cloud, gate):
+    future = pool.submit(wait_for, str(gate))
+    until(future.running)
+    assert future.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result()
+    until(lambda: cloud.jobs[0].status == "FAILED")
+
+
+def test_cancelling_a_call_that_was_not_submitted_submits_none(make_pool, cloud):
+    with make_pool(linger_s=60) as pool:
+        future = pool.submit(scale, 1)
+        assert future.cancel()
+    assert cloud.jobs == []
+
+
+def test_leaving_the_block_waits_and_after_it_nothing_is_taken(make_pool, gate):
+    with make_pool() as pool:
+        future = pool.submit(wait_for, str(gate))
+        threading.Timer(0.1, gate.touch).start()
+    assert future.result(0) == "waited"
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        pool.submit(scale, 1)
+    pool.shutdown()
+
+
+def test_leaving_the_block_by_an_error_waits_and_says_so(make_pool, gate, caplog):
+    with pytest.raises(KeyError), make_pool() as pool:
+        future = pool.submit(wait_for, str(gate))
+        threading.Timer(0.1, gate.touch).start()
+        raise KeyError("x")
+    assert future.result(0) == "waited"
+    assert "left by KeyError; waiting for 1 unfinished call" in caplog.text
+
+
+def test_leaving_the_block_by_ctrl_c_ends_the_jobs_and_says_so(make_pool, cloud, gate, caplog):
+    with pytest.raises(KeyboardInterrupt), make_pool() as pool:
+        future = pool.submit(wait_for, str(gate))
+        until(future.running)
+        raise KeyboardInterrupt
+    assert future.cancelled()
+    assert "ended 1 unfinished call" in caplog.text
+    until(lambda: cloud.jobs[0].status == "FAILED")
+
+
+def test_shutting_down_without_waiting_lets_calls_end(make_pool, gate):
+    pool = make_pool()
+    future = pool.submit(wait_for, str(gate))
+    until(future.running)
+    pool.shutdown(wait=False, cancel_futures=True)
+    pool.shutdown(wait=False)
+    gate.touch()
+    assert future.result(PATIENCE_S) == "waited"
+    pool.shutdown()
+
+
+def test_shutting_down_may_cancel_what_has_not_begun(make_pool, gate):
+    pool = make_pool(1)
+    begun, waiting = pool.submit(wait_for, str(gate)), pool.submit(scale, 1)
+    until(begun.running)
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled()
+    gate.touch()
+    pool.shutdown()
+    assert begun.result(0) == "waited"
+
+
+def test_no_more_calls_than_max_workers_are_on_batch_at_a_time(make_pool, cloud, gate):
+    with make_pool(max_workers=2) as pool:
+        futures = [pool.submit(wait_for, str(gate)) for _ in range(5)]
+        until(lambda: sum(future.running() for future in futures) == 2)
+        assert futures[4].cancel()
+        assert [future.running() for future in futures] == [True, True, False, False, False]
+        gate.touch()
+        assert [future.result(PATIENCE_S) for future in futures[:4]] == ["waited"] * 4
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "4", True])
+def test_max_workers_is_a_number_above_zero(wrong):
+    with pytest.raises(SettingsError, match="max_workers must be greater than 0"):
+        BatchPoolExecutor(wrong)
+
+
+async def test_it_serves_an_event_loop(pool):
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(pool, scale, 3) == 6
+
+
+def test_several_threads_may_submit(pool, cloud):
+    found = []
+
+    def work(x):
+        found.append(pool.submit(scale, x).result(PATIENCE_S))
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert sorted(found) == [2 * x for x in range(8)]
+
+
+def test_on_farcalls_own_loop_nothing_may_wait(make_pool, gate):
+    pool = make_pool()
+    held = pool.submit(wait_for, str(gate))
+    refused = []
+
+    def use(_):
+        values = pool.map(scale, [1])
+        for wait in (held.result, held.exception, values.__next__, pool.shutdown):
+            try:
+                wait()
+            except RuntimeError as error:
+                refused.append("own event loop" in str(error))
+
+    opened = gate.with_name("opened")
+    pool.submit(wait_for, str(opened)).add_done_callback(use)
+    opened.touch()
+    until(lambda: len(refused) == 4)
+    assert all(refused)
+    gate.touch()
+    pool.shutdown()
+
+
+def test_a_result_that_is_there_is_given_to_a_callback(pool, gate):
+    given = []
+    future = pool.submit(wait_for, str(gate))
+    future.add_done_callback(lambda future: given.append(future.result()))
+    gate.touch()
+    assert until(lambda: given) == ["waited"]
+
+
+def test_what_a_callback_raises_ends_nothing(pool, gate, caplog):
+    future = pool.submit(wait_for, str(gate))
+    future.add_done_callback(lambda _: sys.exit(1))
+    gate.touch()
+    assert future.result(PATIENCE_S) == "waited"
+    assert pool.submit(scale, 4).result(PATIENCE_S) == 8
+    assert "a callback of <BatchFuture" in caplog.text
+
+
+def test_a_pool_that_nobody_refers_to_ends_when_its_calls_have(make_pool, gate):
+    pool = make_pool()
+    calls, future = pool._calls, pool.submit(wait_for, str(gate))
+    del pool
+    until(lambda: calls.is_shut)
+    gate.touch()
+    assert future.result(PATIENCE_S) == "waited"
+    until(lambda: not calls._loop.is_held)
+
+
+def test_it_tells_how_much_is_unfinished(make_pool, gate):
+    with make_pool() as pool:
+        assert repr(pool) == "<BatchPoolExecutor: 0 unfinished calls>"
+        pool.submit(wait_for, str(gate))
+        assert repr(pool) == "<BatchPoolExecutor: 1 unfinished call>"
+        gate.touch()
+    assert repr(pool) == "<BatchPoolExecutor: 0 unfinished calls, shut down>"
+
+
+def test_a_pool_does_not_travel(pool):
+    with pytest.raises(TaskNotPicklableError, match="a BatchPoolExecutor cannot travel"):
+        pool.submit(scale, pool).result(PATIENCE_S)
+
+
+def test_a_call_that_could_not_begin_is_waited_for_by_nobody(make_pool, cloud, monkeypatch):
+    def fail():
+        raise OSError("too many open files")
+
+    pool = make_pool()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_thread, "_shared_loop", fail)
+        with pytest.raises(OSError, match="too many open files"):
+            pool.submit(scale, 1)
+    assert repr(pool) == "<BatchPoolExecutor: 0 unfinished calls>"
+    pool.shutdown()

@@ -1,0 +1,237 @@
+"""A pool's map: values in order, as they are asked for, and what ends the rest."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+from farcall import BatchPoolExecutor, JobStatus, SettingsError
+from farcall.client.loop_thread import close_shared
+from farcall.testing import fake_cloud
+from tests.support.patience import PATIENCE_S, until
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+class Thing:
+    pass
+
+
+class FalsyError(Exception):
+    def __len__(self):
+        return 0
+
+
+def add(x, y=0):
+    return x + y
+
+
+def fail_at_three(x):
+    if x == 3:
+        raise FalsyError("three")
+    return x
+
+
+def wait_for(file):
+    while not Path(file).exists():
+        time.sleep(0.01)
+    return "waited"
+
+
+def time_out():
+    raise concurrent.futures.TimeoutError("the call's own")
+
+
+def is_gone(seen):
+    gc.collect()
+    return seen() is None
+
+
+@pytest.fixture
+def cloud():
+    with fake_cloud() as opened:
+        yield opened
+        close_shared()
+
+
+@pytest.fixture
+def make_pool(cloud):
+    def make(*args, **options):
+        return BatchPoolExecutor(*args, **{"linger_s": 0.02, "retry_attempts": 1, **options})
+
+    return make
+
+
+@pytest.fixture(params=[None, 3], ids=["all at once", "three at a time"])
+def pool(request, make_pool):
+    with make_pool(max_workers=request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """What calls wait for."""
+    return tmp_path / "gate"
+
+
+@pytest.mark.parametrize(("chunksize", "buffersize"), [(1, None), (4, None), (4, 2)])
+def test_values_are_in_the_order_of_the_arguments(pool, chunksize, buffersize):
+    values = pool.map(add, range(10), [5] * 9, chunksize=chunksize, buffersize=buffersize)
+    assert list(values) == list(range(5, 14))
+
+
+def test_a_map_is_one_array(make_pool, cloud):
+    with make_pool() as pool:
+        assert list(pool.map(add, range(7), chunksize=2)) == list(range(7))
+    (job,) = cloud.jobs
+    assert job.array_size == 4
+
+
+@pytest.mark.parametrize("iterables", [(), ([],), ([], [])])
+def test_nothing_to_map_gives_nothing(pool, cloud, iterables):
+    assert list(pool.map(lambda x, y: x + y, *iterables)) == []
+    assert cloud.jobs == []
+
+
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_after_the_error_of_a_call_the_next_value_follows(pool, chunksize):
+    values = pool.map(fail_at_three, range(5), chunksize=chunksize)
+    assert [next(values), next(values), next(values)] == [0, 1, 2]
+    with pytest.raises(FalsyError, match="three"):
+        next(values)
+    assert list(values) == [4]
+
+
+def test_everything_is_read_and_runs_although_nobody_iterates(pool, gate):
+    read = iter([gate, gate.with_name("other")])
+    pool.map(Path.touch, read)
+    assert list(read) == []
+    until(gate.with_name("other").exists)
+
+
+def test_the_end_of_the_time_ends_the_rest(pool, cloud, gate):
+    values = pool.map(wait_for, [str(gate)] * 3, timeout=0.5)
+    with pytest.raises(concurrent.futures.TimeoutError):
+        next(values)
+    assert list(values) == []
+    pool.shutdown()
+    assert not gate.exists()
+
+
+def test_a_time_out_of_the_call_is_an_error_as_any(pool):
+    values = pool.map(lambda f: f(), [time_out, lambda: 1], timeout=PATIENCE_S)
+    with pytest.raises(concurrent.futures.TimeoutError, match="the call's own"):
+        next(values)
+    assert list(values) == [1]
+
+
+@pytest.mark.parametrize("leave", ["close", "drop", "error"])
+def test_leaving_the_values_ends_the_rest(pool, cloud, gate, leave):
+    functions = [lambda: 1, time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
+    values = pool.map(lambda f: f(), functions)
+    assert next(values) == 1
+    if leave == "close":
+        values.close()
+        assert list(values) == []
+    elif leave == "drop":
+        del values
+        gc.collect()
+    else:
+        with pytest.raises(concurrent.futures.TimeoutError):
+            for _ in values:
+                pass
+        values = None
+    pool.shutdown()
+    assert not gate.exists()
+
+
+def test_an_error_in_a_loop_ends_the_rest_before_the_block_is_left(make_pool, gate):
+    functions = [time_out, lambda: wait_for(str(gate))]
+    with pytest.raises(concurrent.futures.TimeoutError), make_pool() as pool:
+        for _ in pool.map(lambda f: f(), functions):
+            pass
+    assert not gate.exists()
+
+
+def test_no_more_is_read_than_the_buffer_holds(make_pool):
+    read = []
+
+    def items():
+        for number in range(100):
+            read.append(number)
+            yield number
+
+    with make_pool() as pool:
+        values = pool.map(add, items(), buffersize=4)
+        assert len(read) == 4
+        assert [next(values) for _ in range(3)] == [0, 1, 2]
+        assert len(read) == 7
+        values.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ({"buffersize": 0}, ValueError, "buffersize must be None or > 0"),
+        ({"buffersize": "2"}, TypeError, "buffersize must be an integer or None"),
+        ({"chunksize": 0}, SettingsError, "chunksize is 0; a whole number of at least 1"),
+    ],
+)
+def test_wrong_numbers_are_refused_at_once(pool, wrong, error, text):
+    with pytest.raises(error, match=text):
+        pool.map(add, [1], **wrong)
+
+
+def test_arguments_that_do_not_fit_are_refused_at_once(pool):
+    with pytest.raises(TypeError):
+        pool.map(add, [1], [2], [3])
+
+
+def test_what_was_yielded_is_not_kept(pool):
+    for value in pool.map(lambda _: Thing(), range(2)):
+        seen = weakref.ref(value)
+        del value
+        until(lambda seen=seen: is_gone(seen))
+
+
+def test_the_pools_block_waits_for_a_map(make_pool, cloud, gate):
+    with make_pool() as pool:
+        values = pool.map(add, range(5))
+    assert list(values) == [0, 1, 2, 3, 4]
+    assert cloud.jobs[0].status is JobStatus.SUCCEEDED
+
+
+def test_cancelling_what_has_not_begun_ends_a_map_that_was_not_submitted(make_pool, cloud):
+    pool = make_pool(linger_s=30, max_workers=1)
+    values = pool.map(add, range(3))
+    pool.shutdown(cancel_futures=True)
+    with pytest.raises(concurrent.futures.CancelledError):
+        next(values)
+    assert cloud.jobs == []
+
+
+def test_who_waits_for_a_map_that_is_cancelled_before_it_begins_is_told(make_pool, cloud):
+    pool, held = make_pool(), threading.Event()
+    pool._calls._loop.tell(held.wait)  # so the loop begins nothing
+    values, errors = pool.map(add, range(3)), []
+
+    def take():
+        try:
+            next(values)
+        except concurrent.futures.CancelledError as error:
+            errors.append(error)
+
+    taker = threading.Thread(target=take, daemon=True)
+    taker.start()
+    until(lambda: values._source._arrived._waiters)
+    pool.shutdown(wait=False, cancel_futures=True)
+    held.set()
+    pool.shutdown()
+    until(lambda: errors, PATIENCE_S / 5)
+    assert cloud.jobs == []

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+
+from farcall.model.errors import JobLostError, UnknownError
+from farcall.model.jobs import Attempt, JobStatus
+from farcall.model.timing import Timing
+from tests.unit.nodes import Platform, collect, job, moment, node, node_logs, texts
+
+TIMING = Timing()
+DONE = JobStatus.SUCCEEDED
+
+
+def platform_of(count, status=DONE):
+    """Return a platform with a job on so many nodes, each with a log that is empty."""
+    platform = Platform(job(count, status), *(node(index, status) for index in range(count)))
+    for index in range(count):
+        platform.write(f"s{index}")
+    return platform
+
+
+async def read(platform, nodes=None, **how):
+    return await collect(node_logs(platform, TIMING).lines("job", nodes, **how))
+
+
+async def test_lines_of_several_nodes_come_by_time_with_one_request():
+    platform = platform_of(3)
+    platform.write("s0", "a", "d", at=1)
+    platform.write("s1", "b", at=2)
+    platform.write("s2", "c", at=0.5)
+    lines = await read(platform)
+    assert [(line.node, line.text) for line in lines] == [(2, "c"), (0, "a"), (0, "d"), (1, "b")]
+    assert lines[0] == (2, 1, moment(0.5), "c")
+    assert [streams for streams, _, _ in platform.reads] == [("s0", "s1", "s2")]
+
+
+async def test_only_the_nodes_asked_for_are_read():
+    platform = platform_of(3)
+    for index in range(3):
+        platform.write(f"s{index}", str(index))
+    assert texts(await read(platform, [2, 1, 2])) == ["2", "1"]
+    assert [streams for streams, _, _ in platform.reads] == [("s2", "s1")]
+
+
+async def test_more_logs_than_one_request_takes_are_read_with_several_and_come_by_time():
+    platform = platform_of(250)
+    platform.page = 3
+    for index in range(250):
+        for second in range(4):
+            platform.write(f"s{index}", f"{index}", at=index + second * 7)
+    lines = await read(platform)
+    assert len(lines) == 1000
+    assert [line.at for line in lines] == sorted(line.at for line in lines)
+    assert {len(streams) for streams, _, _ in platform.reads} == {100, 50}
+
+
+async def test_empty_pages_are_passed_over():
+    platform = platform_of(1)
+    platform.jobs["job"] = node(0, DONE, job_id="job")
+    platform.page, platform.empty = 1, 2
+    platform.write("s0", "a", "b")
+    assert texts(await read(platform)) == ["a", "b"]
+
+
+async def test_a_log_that_is_not_there_keeps_no_other_from_being_read():
+    platform = platform_of(16)
+    for index in range(16):
+        platform.write(f"s{index}", str(index), at=index)
+    del platform.logs["s5"], platform.logs["s11"]
+    assert texts(await read(platform)) == [str(i) for i in range(16) if i not in (5, 11)]
+
+
+async def test_without_any_log_there_is_nothing():
+    platform = platform_of(4)
+    platform.logs.clear()
+    assert await read(platform) == []
+    assert texts(await read(Platform(job(2, JobStatus.RUNNABLE)))) == []
+
+
+async def test_the_range_of_times_is_left_to_the_platform():
+    platform = platform_of(1)
+    platform.jobs["job"] = node(0, DONE, job_id="job")
+    for second in range(5):
+        platform.write("s0", str(second), at=second)
+    lines = await read(platform, since=moment(1), until=moment(3))
+    assert texts(lines) == ["1", "2", "3"]
+    assert platform.reads == [(("s0",), moment(1), moment(3))]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_a_range_of_times_is_read_to_the_millisecond(follow):
+    platform = platform_of(1)
+    platform.jobs["job"] = node(0, DONE, job_id="job", stopped_at=moment(9))
+    platform.write("s0", "a", at=1)
+    within = moment(1).replace(microsecond=999)
+    assert texts(await read(platform, since=within, until=within, follow=follow)) == ["a"]
+
+
+def two_attempts():
+    first = [Attempt("", "", 1, f"f{index}", moment(0), moment(10)) for index in range(2)]
+    second = [Attempt("", "", 0, f"s{index}", moment(20), moment(30)) for index in range(2)]
+    platform = Platform(
+        job(2, DONE, tried=(first[0], second[0]), attempts_allowed=2, stopped_at=moment(30)),
+        *(node(i, DONE, tried=(first[i], second[i]), stopped_at=moment(30)) for i in range(2)),
+    )
+    for index in range(2):
+        platform.write(f"f{index}", f"first {index}", at=5)
+        platform.write(f"s{index}", f"second {index}", at=25)
+    return platform
+
+
+async def test_attempts_come_one_after_the_other():
+    lines = await read(two_attempts())
+    assert [(line.attempt, line.text) for line in lines] == [
+        (1, "first 0"),
+        (1, "first 1"),
+        (2, "second 0"),
+        (2, "second 1"),
+    ]
+
+
+async def test_one_attempt_can_be_read_alone():
+    assert texts(await read(two_attempts(), attempt=1)) == ["first 0", "first 1"]
+    with pytest.raises(UnknownError, match="no attempt 3; it has had 2 attempts"):
+        await read(two_attempts(), attempt=3)
+
+
+@pytest.mark.parametrize("count", range(6))
+async def test_the_last_lines_are_those_of_all_nodes_and_attempts_together(count):
+    lines = texts(await read(two_attempts(), tail=count))
+    assert lines == (["first 0", "first 1", "second 0", "second 1"][-count:] if count else [])
+
+
+async def test_the_last_lines_are_looked_for_from_the_end():
+    platform = platform_of(1)
+    platform.jobs["job"] = node(0, DONE, job_id="job", stopped_at=moment(100_000))
+    for second in range(0, 100_000, 1000):
+        platform.write("s0", str(second), at=second)
+    assert texts(await read(platform, tail=3)) == ["97000", "98000", "99000"]
+    assert len(platform.reads) <= 6
+    assert min(since for _, since, _ in platform.reads) > moment(50_000)
+    assert texts(await read(platform, tail=2, until=moment(10_500))) == ["9000", "10000"]
+    assert texts(await read(platform, tail=9, since=moment(98_000))) == ["98000", "99000"]
+
+
+async def test_a_node_that_is_not_there_is_refused_before_anything_is_read():
+    platform = platform_of(2)
+    with pytest.raises(UnknownError, match="nodes 0 to 1"):
+        await read(platform, [2])
+    with pytest.raises(ValueError, match="tail is -1"):
+        await read(platform, tail=-1)
+    assert platform.reads == []
+
+
+async def test_a_job_that_is_not_known_is_lost():
+    with pytest.raises(JobLostError, match="not known here"):
+        await collect(node_logs(Platform(), TIMING).lines("job"))
+
+
+async def test_a_nodes_own_id_is_as_good_as_its_number():
+    platform = platform_of(3)
+    platform.write("s1", "one")
+    assert texts(await collect(node_logs(platform, TIMING).lines("job#1"))) == ["one"]

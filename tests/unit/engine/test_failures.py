@@ -1,0 +1,92 @@
+"""What errors say of jobs beside the verdict."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from farcall.backends.base import LogLine
+from farcall.backends.batch.describe import BatchJob
+from farcall.engine import failures
+from farcall.model.endings import About
+from farcall.model.errors import CommandError, ServiceError
+from farcall.model.jobs import Attempt, JobStatus
+from farcall.model.timing import Timing
+
+NOW = datetime.now(timezone.utc)
+TRIED = [
+    Attempt("Host EC2 (instance i-1) terminated."),
+    Attempt("Essential container in task exited", "", 3, "log/2"),
+]
+ENDED = BatchJob(
+    "job-1",
+    "hello",
+    JobStatus.FAILED,
+    status_reason=TRIED[1].status_reason,
+    exit_code=3,
+    tried=tuple(TRIED),
+    stopped_at=NOW,
+    log_stream="log/2",
+    is_command=True,
+)
+
+
+class Backend:
+    """Where there is one log, or none that may be read."""
+
+    def __init__(self, clock, lines):
+        self._clock = clock
+        self._lines = lines
+        self.asked = []
+
+    def links(self, detail):
+        return {"log": f"https://console/{detail.log_stream}"}
+
+    def log(self, detail, stream):
+        self.asked.append((stream, self._clock.now()))
+        return self
+
+    async def last(self, number):
+        if self._lines is None:
+            raise ServiceError("not authorized")
+        return [LogLine(NOW, text) for text in self._lines][-number:]
+
+
+async def test_an_error_of_a_command_says_how_each_attempt_ended(clock):
+    found = await failures.of_command(Backend(clock, ["one", "two"]), Timing(), ENDED)
+    assert isinstance(found, CommandError)
+    assert (found.exit_code, found.attempts, found.stdout) == (3, 2, "one\ntwo\n")
+    assert found.reason == "Essential container in task exited"
+    assert found.log_url == "https://console/log/2"
+    assert "Attempt 1 had ended with HostLostError" in str(found)
+    assert "Attempt 2" not in str(found)
+
+
+async def test_a_log_that_may_not_be_read_hides_nothing(clock):
+    found = await failures.of_command(Backend(clock, None), Timing(), ENDED)
+    assert (type(found), found.stdout) == (CommandError, "")
+
+
+@pytest.mark.parametrize(("ago_s", "waits_s"), [(3600, 0.0), (-3600, 2.0)])
+async def test_the_last_lines_are_waited_for_until_the_log_shows_them(clock, ago_s, waits_s):
+    """By another clock than Batch's, which may be wrong: no longer than that takes."""
+    backend = Backend(clock, [])
+    detail = BatchJob(
+        "job-1",
+        "hello",
+        JobStatus.FAILED,
+        log_stream="a",
+        stopped_at=NOW - timedelta(seconds=ago_s),
+    )
+    begun = clock.now()
+    await failures.of_command(backend, Timing(log_settle_s=2.0), detail)
+    ((stream, at),) = backend.asked
+    assert stream == "a"
+    assert at - begun == pytest.approx(waits_s, abs=0.01)
+
+
+def test_of_a_job_that_goes_on_no_words_are_told(clock):
+    detail = BatchJob("job-1", "hello", JobStatus.RUNNING, status_reason="said")
+    found = failures.about(Backend(clock, []), About("job-1", "hello"), detail, 1)
+    assert (found.reason, found.told) == ("", "")

@@ -1,0 +1,113 @@
+"""Requests in flight, by a scripted Batch: who looks, for how long, and what is ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.engine.in_flight import InFlight
+from farcall.model.errors import ServiceError
+from farcall.model.timing import Timing
+from tests.unit.fakes import Client, ScriptedBatch, not_sent, refusal
+
+NAME, QUEUE = "hello-1", "queue"
+LOST = ServiceError("no answer")
+
+
+class World:
+    """What there is, and whoever looks for it.
+
+    Attributes:
+        there: The jobs that Batch lists.
+    """
+
+    def __init__(self, timing):
+        self.there = []
+        self.client = Client(list_jobs=self._list, terminate_job=lambda **_: {})
+        self.in_flight = InFlight(ScriptedBatch(self.client, timing=timing), timing)
+
+    def _list(self, **_):
+        found = [{"jobId": i, "jobName": NAME, "status": "RUNNING"} for i in self.there]
+        return {"jobSummaryList": found}
+
+    def ended(self):
+        return [call["jobId"] for call in self.client.asked("terminate_job")]
+
+
+@pytest.fixture
+async def world(clock, timing):
+    made = World(timing)
+    yield made
+    await made.in_flight.close()
+
+
+async def test_a_look_ends_with_the_first_that_is_found(world):
+    looking = asyncio.ensure_future(world.in_flight.look(NAME, QUEUE, LOST))
+    await asyncio.sleep(1)
+    world.there.append("j")
+    assert await looking == ["j"]
+
+
+async def test_a_look_in_vain_takes_as_long_as_the_timing_says(world, clock):
+    begun = clock.now()
+    assert await world.in_flight.look(NAME, QUEUE, LOST) == []
+    assert clock.now() - begun == pytest.approx(sum(Timing().submit_looks_s), abs=1)
+    assert await world.in_flight.await_listed(NAME, QUEUE) == []
+    assert clock.now() - begun >= Timing().listed_within_s
+
+
+async def test_a_longer_look_ends_when_nobody_waits_any_more(world, clock):
+    begun = clock.now()
+    assert await world.in_flight.await_listed(NAME, QUEUE, lambda: clock.now() > begun + 60) == []
+    assert clock.now() - begun < 70
+
+
+async def test_of_a_name_one_is_kept_and_as_many_ended_as_there_may_be(world, clock):
+    world.there += ["kept", "second"]
+    world.in_flight.follow(NAME, QUEUE, "twice", most=2, kept="kept", waits_s=[0, 10, 10, 10])
+    await asyncio.sleep(5)
+    assert world.ended() == ["second"]
+    world.there.append("third")
+    await asyncio.sleep(10)
+    assert world.ended() == ["second", "third"]
+    looks = len(world.client.asked("list_jobs"))
+    await asyncio.sleep(100)
+    assert len(world.client.asked("list_jobs")) == looks
+
+
+async def test_a_look_that_fails_is_followed_by_the_next(world):
+    replies = iter([refusal("AccessDeniedException", 403), None])
+    listing = world.client.list_jobs
+
+    async def look(**wanted):
+        reply = next(replies, None)
+        if reply is not None:
+            raise reply
+        return await listing(**wanted)
+
+    world.client.list_jobs = look
+    world.there.append("late")
+    world.in_flight.follow(NAME, QUEUE, "late", waits_s=[1, 1])
+    await asyncio.sleep(10)
+    assert world.ended() == ["late"]
+
+
+async def test_who_closes_is_told_what_was_looked_for(world):
+    world.in_flight.follow(NAME, QUEUE, "late")
+    assert await world.in_flight.close() == [NAME]
+    assert await world.in_flight.close() == []
+
+
+async def test_a_network_that_is_away_does_not_end_a_look(world, clock):
+    back = clock.now() + 100
+    listing = world.client.list_jobs
+
+    async def look(**wanted):
+        if clock.now() < back:
+            raise not_sent()
+        return await listing(**wanted)
+
+    world.client.list_jobs = look
+    world.there.append("j")
+    assert await world.in_flight.look(NAME, QUEUE, LOST) == ["j"]

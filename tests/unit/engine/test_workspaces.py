@@ -1,0 +1,71 @@
+"""What a command is told of its workspace, before anybody is asked for anything and after."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+
+from farcall.engine import workspaces
+from farcall.engine.session import Session
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+from farcall.payload.archive import Archive
+from tests.unit.fakes import ScriptedBatch, access_in_memory
+
+HASH = "5" * 64
+
+
+@pytest.fixture
+def archive():
+    with tempfile.TemporaryFile() as file:
+        file.write(b"archive")
+        file.flush()
+        yield Archive(file, HASH, 7, 1, 7)
+
+
+@pytest.fixture
+async def session(timing):
+    made = Session(access_in_memory(timing), ScriptedBatch(None))
+    yield made
+    await made.close()
+
+
+def test_a_plan_names_the_object_by_the_options_alone(archive):
+    settings = Settings(s3_bucket_name="mine", prefix="a", region="eu-west-1")
+    found = workspaces.planned(settings, archive, "/work")
+    assert found._asdict() == {
+        "region": "eu-west-1",
+        "endpoint": "https://s3.eu-west-1.amazonaws.com",
+        "bucket": "mine",
+        "key": f"a/v1/workspaces/{HASH}.tar.gz",
+        "sha256": HASH,
+        "folder": "/work",
+    }
+    elsewhere = settings.replace(endpoint_url="http://127.0.0.1:1")
+    assert workspaces.planned(elsewhere, archive).endpoint == "http://127.0.0.1:1"
+
+
+def test_a_job_without_a_role_could_fetch_nothing(archive):
+    with pytest.raises(SettingsError, match="batch_job_role_name is empty; set it"):
+        workspaces.planned(Settings(batch_job_role_name=""), archive)
+
+
+def test_without_a_bucket_there_is_no_way_for_a_workspace(archive):
+    with pytest.raises(SettingsError, match="s3_bucket_name is empty; set it"):
+        workspaces.planned(Settings(s3_bucket_name=""), archive)
+
+
+def test_a_folder_of_a_container_is_named_from_its_root(archive):
+    with pytest.raises(SettingsError, match="is 'work'; an absolute path is allowed"):
+        workspaces.planned(Settings(), archive, "work")
+
+
+async def test_what_is_stored_is_where_the_session_has_found_the_bucket(session, archive):
+    settings = Settings(s3_bucket_name="bucket", region="eu-west-1")
+    planned = workspaces.planned(settings, archive)
+    found = await workspaces.store(session, planned, archive)
+    assert await session.stores.of("bucket").get(found.key) == b"archive"
+    assert found.region == session.aws.bucket_region("bucket") != planned.region
+    assert found.endpoint == f"https://s3.{found.region}.amazonaws.com"
+    assert found._replace(region=planned.region, endpoint=planned.endpoint) == planned

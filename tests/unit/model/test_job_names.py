@@ -1,0 +1,30 @@
+"""Names of jobs, as Batch takes them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from farcall.model import job_names
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("hello", "hello-"),
+        ("a name: with, blanks", "a-name-with-blanks-"),
+        ("<lambda>", "lambda-"),
+        ("--_", "command-"),
+        ("", "command-"),
+        ("x" * 500, "x" * 90 + "-"),
+    ],
+)
+def test_a_name_is_legal_and_can_be_recognised(name, begins):
+    found = job_names.unique(name, "command")
+    assert found.startswith(begins)
+    assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", found)
+
+
+def test_no_two_names_are_equal():
+    assert len({job_names.unique("hello") for _ in range(100)}) == 100

@@ -1,0 +1,74 @@
+"""Sizes and times as people write them, and what is refused because it may mean two things."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from farcall.model.quantities import size_bytes, span_s
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GB", 4_000_000_000),
+        ("4GiB", 4 * 2**30),
+        ("512MiB", 512 * 2**20),
+        ("512 mib", 512 * 2**20),
+        (" 1.5gib ", 1.5 * 2**30),
+        (".5TB", 5e11),
+        ("10kB", 10_000),
+        ("10KB", 10_000),
+        ("10KiB", 10_240),
+        ("100B", 100),
+    ],
+)
+def test_a_size_is_read_to_the_byte(text, size):
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("4G", "the unit G is not exact: write 4GiB (2^30 bytes each) or 4GB (10^9 bytes each)"),
+        ("4g", "the unit g is not exact: write 4GiB"),
+        ("1.5Mi", "the unit Mi is not exact: write 1.5MiB (2^20 bytes each) or 1.5MB (10^6"),
+        ("4Gb", "the unit Gb is not exact"),
+        ("4Gib", "the unit Gib is not exact"),
+        ("4", "a size has a unit"),
+        ("", "a size has a unit"),
+        ("-4GiB", "a size has a unit"),
+        ("4 Gigabytes", "a size has a unit"),
+        ("1GiB512MiB", "a size has a unit"),
+        ("4EB", "a size has a unit"),
+    ],
+)
+def test_what_is_no_exact_size_is_refused(text, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("1h", 3600),
+        ("1h30m", 5400),
+        ("1h 30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172_800),
+        ("1w2d3h4m5.5s", 604_800 + 2 * 86_400 + 3 * 3600 + 4 * 60 + 5.5),
+        (" 10 m ", 600),
+    ],
+)
+def test_a_span_is_read_in_seconds(text, seconds):
+    assert span_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "90", "h", "30m1h", "1h1h", "1:30", "-1h", "1y", "1H", "abc", "1h30", "5ms"]
+)
+def test_what_is_no_span_is_refused(text):
+    with pytest.raises(ValueError, match=r"a time has units, such as 90s, 30m, 1h30m"):
+        span_s(text)

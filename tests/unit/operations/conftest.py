@@ -1,0 +1,47 @@
+"""Jobs of a fake cloud, and a session on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall import BatchExecutor
+from farcall.engine.session import session_for
+from farcall.model.jobs import JobStatus
+from farcall.operations.catalog import Catalog
+from farcall.testing import fake_cloud
+from tests.support.patience import until_async
+
+ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED)
+
+
+@pytest.fixture
+def cloud():
+    with fake_cloud() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def executor(cloud):
+    """Small jobs that are tried once; who submits several together has them in one array."""
+    async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.1) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def session(executor):
+    return await session_for(executor.settings)
+
+
+@pytest.fixture
+def found(session):
+    """Waits until a job is in one of some states, by default until it has ended."""
+
+    async def wait(job_id, *statuses):
+        async def look():
+            entry = (await Catalog(session.backend).describe([job_id])).get(job_id)
+            is_so = entry is not None and entry.detail.status in (statuses or ENDED)
+            return entry if is_so else None
+
+        return await until_async(look)
+
+    return wait

@@ -1,0 +1,50 @@
+"""How it is said why a job is as it is."""
+
+from __future__ import annotations
+
+import json
+
+from farcall.backends.batch.describe import BatchJob
+from farcall.engine.delivered import Usage
+from farcall.model.endings import Verdict
+from farcall.model.errors import HostLostError, JobCancelledError
+from farcall.model.jobs import JobStatus
+from farcall.operations.explanation import (
+    Explanation,
+    FailedChild,
+    of_verdict,
+    of_waiting,
+    record,
+)
+
+
+def test_a_verdict_is_a_failure_with_the_name_of_its_error():
+    told = of_verdict(Verdict(HostLostError, "the host is gone", "nothing"))
+    assert told == Explanation("failed", "the host is gone", "nothing", "HostLostError")
+
+
+def test_a_cancel_is_no_failure():
+    told = of_verdict(Verdict(JobCancelledError, "it was cancelled", "submit it again"))
+    assert (told.kind, told.error) == ("cancelled", "JobCancelledError")
+
+
+def test_a_job_runs_or_waits():
+    kinds = {
+        status: of_waiting(BatchJob("6f1c", "x", status)).kind
+        for status in JobStatus
+        if not status.is_final
+    }
+    assert kinds.pop(JobStatus.RUNNING) == "running"
+    assert set(kinds.values()) == {"waiting"}
+
+
+def test_a_record_is_json_with_all_that_is_known():
+    used = Usage(wall_s=1.5, cpu_s=1.0, peak_memory_bytes=2**20, memory_limit_bytes=2**30)
+    child = FailedChild("6f1c:1", "ValueError", "no")
+    told = record(
+        Explanation("failed", "it failed", "mend it", usage=used, children=(child,), log=("a",))
+    )
+    assert told["usage"]["wall_s"] == 1.5
+    assert told["children"] == ({"job_id": "6f1c:1", "error": "ValueError", "sentence": "no"},)
+    assert json.loads(json.dumps(told))["log"] == ["a"]
+    assert set(told) == set(Explanation.__dataclass_fields__)

@@ -1,0 +1,172 @@
+"""Which job somebody means, and how little is asked for that."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from farcall.model.errors import UnknownError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.operations.finding import MOST_PAGES, Finder, short
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+PAGE = 100
+RUNNING, DONE = JobStatus.RUNNING, JobStatus.SUCCEEDED
+
+
+def job(number, name, *, begins="", user="mary", status=DONE, workflow=""):
+    """Return a job; the higher its number, the newer it is."""
+    job_id = begins + f"{number:08x}-0000-4000-8000-000000000000"[len(begins) :]
+    run = f"{user}-20261122-101500-0a1b2c"
+    return JobDetail(
+        job_id,
+        f"{name}-{number:016x}",
+        status,
+        environment={
+            "FARCALL_BUNDLE": f"s3://bucket/farcall/v1/{run}/bundles/x",
+            "FARCALL_WORKFLOW": workflow,
+        },
+        created_at=NOON + timedelta(seconds=number),
+    )
+
+
+class Jobs:
+    """The lists and descriptions of a backend that has some jobs, and what was asked of it."""
+
+    def __init__(self, *jobs):
+        self.jobs = sorted(jobs, key=lambda job: job.created_at, reverse=True)
+        self.lists = self.descriptions = 0
+
+    async def list_jobs(self, queue, since=None, *, named="", foreign=False):
+        assert (queue, since, foreign) == ("queue", None, False)
+        found = [job for job in self.jobs if job.name.startswith(named)]
+        for start in range(0, len(found) or 1, PAGE):
+            self.lists += 1
+            yield found[start : start + PAGE]
+
+    async def describe(self, job_ids):
+        wanted = set(job_ids)
+        self.descriptions += bool(wanted)
+        return {job.job_id: job for job in self.jobs if job.job_id in wanted}
+
+    def find(self, reference, **how):
+        return Finder(self, ["queue"], "mary").find(reference, **how)
+
+
+async def test_a_whole_id_asks_nobody():
+    jobs = Jobs()
+    whole = job(1, "fit").job_id
+    for reference in (whole, f"{whole}:17", f"{whole}#2"):
+        assert await jobs.find(reference) == (reference, None)
+    assert (jobs.lists, jobs.descriptions) == (0, 0)
+
+
+async def test_the_beginning_of_an_id_finds_anybody_s_job():
+    hers, his = job(1, "fit", begins="64bc33a4"), job(2, "fit", begins="64bc99", user="peter")
+    jobs = Jobs(hers, his, *(job(n, "other", begins="aaaa") for n in range(3, 9)))
+    for reference, found in (
+        ("64bc33a4", hers.job_id),
+        ("64bc3", hers.job_id),
+        (hers.job_id[:-1], hers.job_id),
+        ("64bc9", his.job_id),
+        ("64bc33a4:5", f"{hers.job_id}:5"),
+        ("64bc33a4#1", f"{hers.job_id}#1"),
+    ):
+        assert await jobs.find(reference) == (found, None)
+
+
+async def test_several_ids_that_begin_so_are_refused_and_listed():
+    jobs = Jobs(job(1, "fit", begins="64bc33a4"), job(2, "load", begins="64bc99"))
+    with pytest.raises(UnknownError) as refused:
+        await jobs.find("64bc")
+    text = str(refused.value)
+    assert text.startswith("'64bc' may mean any of 2 jobs; name one by its ID:\n  64bc99")
+    assert re.search(r"\n  64bc33a4\S{28}  SUCCEEDED  fit, submitted 2026-11-20 12:00 UTC$", text)
+
+
+async def test_a_name_means_the_user_s_newest_job_of_it():
+    older, newer = job(1, "fit"), job(2, "fit")
+    jobs = Jobs(older, newer, job(3, "fit", user="peter"), job(4, "fit-all"), job(5, "load"))
+    job_id, entry = await jobs.find("fit")
+    assert (job_id, entry.detail.name) == (newer.job_id, newer.name)
+    assert (jobs.lists, jobs.descriptions) == (1, 1)
+    assert (await jobs.find("fit:3"))[0] == f"{newer.job_id}:3"
+    assert (await jobs.find("lo"))[0] == jobs.jobs[0].job_id
+    assert (await jobs.find(older.name))[0] == older.job_id
+
+
+async def test_the_beginning_of_several_names_is_refused():
+    jobs = Jobs(job(1, "fit-one"), job(2, "fit-one"), job(3, "fit-two"))
+    with pytest.raises(UnknownError) as refused:
+        await jobs.find("fit")
+    _, *lines = str(refused.value).splitlines()
+    assert [line.split()[0] for line in lines] == [j.job_id for j in (jobs.jobs[1], jobs.jobs[0])]
+
+
+async def test_a_name_that_begins_an_id_too_is_refused():
+    jobs = Jobs(job(1, "face"), job(2, "other", begins="face"))
+    with pytest.raises(UnknownError, match="'face' may mean any of 2 jobs"):
+        await jobs.find("face")
+    one = Jobs(job(1, "face", begins="face"))
+    assert (await one.find("face"))[0] == one.jobs[0].job_id
+
+
+async def test_of_jobs_to_be_ended_a_name_means_none_of_several():
+    ended, going = job(1, "fit"), job(2, "fit", status=RUNNING)
+    newest = job(3, "fit")
+    assert (await Jobs(ended, going, newest).find("fit", to_end=True))[0] == going.job_id
+    assert (await Jobs(ended, newest).find("fit", to_end=True))[0] == newest.job_id
+    alike = [job(n, "fit", status=RUNNING) for n in range(4, 16)]
+    with pytest.raises(UnknownError, match="any of 13 jobs") as refused:
+        await Jobs(going, *alike).find("fit", to_end=True)
+    assert str(refused.value).endswith("\n  ...")
+    with pytest.raises(UnknownError, match="any of 2 jobs"):
+        await Jobs(going, job(3, "fitter", status=RUNNING)).find("fi", to_end=True)
+
+
+@pytest.mark.parametrize("reference", ["", "nothing", "64b", "64bc", "fit:x", "a b", "*", ":1"])
+async def test_what_means_no_job_is_told_with_where_was_looked(reference):
+    jobs = Jobs(job(1, "fit", user="peter"))
+    with pytest.raises(UnknownError, match="is neither the beginning of a job's ID") as refused:
+        await jobs.find(reference)
+    assert "of a job of mary in queue queue" in str(refused.value)
+
+
+async def test_the_newest_is_the_user_s_and_of_the_workflow():
+    jobs = Jobs(
+        job(1, "a", workflow="nightly"), job(2, "b"), job(3, "c", user="peter", workflow="nightly")
+    )
+    finder = Finder(jobs, ["queue"], "mary")
+    assert (await finder.newest()).function == "b"
+    assert (await finder.newest("nightly")).function == "a"
+    with pytest.raises(UnknownError, match="there is no job of mary in workflow weekly in queue"):
+        await finder.newest("weekly")
+
+
+async def test_among_very_many_jobs_few_requests_are_made():
+    jobs = Jobs(*(job(n, "other", user="peter") for n in range((MOST_PAGES + 5) * PAGE)))
+    for look in (
+        lambda finder: finder.find("abcd"),
+        lambda finder: finder.find("other"),
+        lambda finder: finder.newest(),
+    ):
+        jobs.lists = 0
+        with pytest.raises(UnknownError):
+            await look(Finder(jobs, ["queue"], "mary"))
+        assert jobs.lists <= MOST_PAGES + 1
+    finder = Finder(jobs, ["queue"], "mary")
+    jobs.lists = 0
+    for word in ("00000005", "00000006", "00000007"):
+        with pytest.raises(UnknownError):
+            await finder.find(word)
+    assert jobs.lists == MOST_PAGES + 3  # the newest are listed once for all of them
+
+
+def test_an_id_is_shown_by_its_beginning():
+    whole = "64bc33a4-0000-4000-8000-000000000000"
+    assert short(whole) == "64bc33a4"
+    assert short(f"{whole}:17") == "64bc33a4:17"
+    assert short(f"{whole}#2") == "64bc33a4#2"
+    assert short("another-form") == "another-form"

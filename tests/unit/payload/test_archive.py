@@ -1,0 +1,329 @@
+"""Archives of real folders: the same bytes for the same content, and nothing else in them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import socket
+import subprocess
+import tarfile
+import tempfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from farcall.model.errors import SettingsError
+from farcall.model.settings import DEFAULT_CACHE_DIR
+from farcall.payload import archive as module
+from farcall.payload.archive import Source, pack
+from farcall.payload.spill import NoRoomError
+
+
+def packed(*sources):
+    """Pack folders; return the archive's bytes, having seen that it says of them what is true."""
+    archive = pack([s if isinstance(s, Source) else Source(s) for s in sources], DEFAULT_CACHE_DIR)
+    data = b"".join(archive.pieces())
+    archive.close()
+    assert (archive.size, archive.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    return data
+
+
+def members(data):
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {member.name: member for member in tar}
+
+
+def content(data, name):
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return tar.extractfile(name).read()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "work"
+    (made / "sub" / "empty").mkdir(parents=True)
+    (made / "run.sh").write_text("echo\n")
+    (made / "run.sh").chmod(0o755)
+    (made / "sub" / "data").write_bytes(bytes(range(256)))
+    (made / "sub" / "data").chmod(0o640)
+    (made / "link").symlink_to("sub/data")
+    return made
+
+
+def test_the_same_content_has_the_same_bytes_wherever_and_whenever_it_was_made(folder, tmp_path):
+    other = tmp_path / "other" / "place"
+    (other / "sub").mkdir(parents=True)
+    (other / "link").symlink_to("sub/data")
+    (other / "sub" / "data").write_bytes(bytes(range(256)))
+    (other / "sub" / "data").chmod(0o640)
+    (other / "sub" / "empty").mkdir()
+    (other / "run.sh").write_text("echo\n")
+    (other / "run.sh").chmod(0o755)
+    os.utime(other / "run.sh", (1, 1))
+    assert packed(folder) == packed(other)
+
+
+CHANGES = {
+    "content": lambda folder: (folder / "run.sh").write_text("echo \n"),
+    "mode": lambda folder: (folder / "run.sh").chmod(0o700),
+    "a new file": lambda folder: (folder / "new").touch(),
+    "a name": lambda folder: (folder / "run.sh").rename(folder / "other.sh"),
+    "a link": lambda folder: (folder / "link").rename(folder / "sub" / "link"),
+    "an empty folder": lambda folder: (folder / "sub" / "empty").rmdir(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_whatever_changes_changes_the_hash(folder, change):
+    before = packed(folder)
+    change(folder)
+    assert packed(folder) != before
+
+
+def test_modes_links_and_empty_folders_are_kept_and_owners_and_times_are_not(folder):
+    found = members(packed(folder))
+    assert list(found) == ["link", "run.sh", "sub", "sub/data", "sub/empty"]
+    assert (found["run.sh"].mode, found["sub/data"].mode) == (0o755, 0o640)
+    assert (found["link"].issym(), found["link"].linkname) == (True, "sub/data")
+    assert found["sub/empty"].isdir()
+    owners = {(each.uid, each.gid, each.uname, each.gname) for each in found.values()}
+    assert owners == {(0, 0, "", "")}
+    assert len({each.mtime for each in found.values()}) == 1
+
+
+def test_bits_beside_permissions_stay_here_and_a_folder_can_be_unpacked_into(folder):
+    (folder / "run.sh").chmod(0o4755)
+    (folder / "sub" / "empty").chmod(0o1055)
+    found = members(packed(folder))
+    assert (found["run.sh"].mode, found["sub/empty"].mode) == (0o755, 0o755)
+
+
+def test_odd_names_travel(folder):
+    names = ["naïve", "two\nlines", "-rf", "a b", "x" * 250, "ends."]
+    for name in names:
+        (folder / name).write_text(name)
+    deep = folder.joinpath(*["d" * 60] * 5)
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    raw = os.fsencode(folder) + b"/not\xffutf8"
+    Path(os.fsdecode(raw)).touch()
+    data = packed(folder)
+    found = members(data)
+    assert [name for name in names if content(data, name) != name.encode()] == []
+    assert "/".join(["d" * 60] * 5) + "/file" in found
+    assert os.fsdecode(b"not\xffutf8") in found
+    assert packed(folder) == data
+
+
+def test_what_dockerignore_names_stays_out(folder):
+    (folder / ".dockerignore").write_text("# of the job's no concern\nsub\n!sub/data\n*.sh\n")
+    assert list(members(packed(folder))) == [".dockerignore", "link", "sub/data"]
+
+
+def test_a_folder_that_stays_out_is_not_even_looked_into(folder, monkeypatch):
+    (folder / ".dockerignore").write_text("sub\n")
+    looked = []
+    before = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: looked.append(path) or before(path))
+    packed(folder)
+    assert looked == [folder]
+
+
+def test_a_pattern_that_is_none_is_told_with_its_file(folder):
+    (folder / ".dockerignore").write_text("a\n[\n")
+    with pytest.raises(SettingsError, match=r"\.dockerignore, line 2: '\[' is no pattern"):
+        packed(folder)
+
+
+def test_links_are_not_followed_and_those_that_lead_out_are_told(folder, tmp_path, caplog):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+    (folder / "out").symlink_to(secret)
+    (folder / "sub" / "up").symlink_to("../../secret/key")
+    (folder / "circle").symlink_to("circle")
+    (folder / "sub" / "inside").symlink_to("../run.sh")
+    data = packed(folder)
+    found = members(data)
+    assert (found["out"].linkname, found["sub/up"].linkname) == (
+        str(secret),
+        "../../secret/key",
+    )
+    assert b"secret\n" not in data
+    assert [name for name in found if "key" in name] == []
+    assert "2 of the workspace's links lead out of it" in caplog.text
+    assert "'out'" in caplog.text
+
+
+def test_what_is_neither_file_nor_folder_stays_out_and_is_told(folder, caplog):
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(folder / "socket"))
+        assert {"pipe", "socket"}.isdisjoint(members(packed(folder)))
+    assert "2 of workspace" in caplog.text
+
+
+def test_several_projects_lie_where_they_are_mapped_and_later_ones_on_top(folder, tmp_path):
+    more = tmp_path / "more"
+    (more / "sub").mkdir(parents=True)
+    (more / "sub" / "data").write_text("on top")
+    one = tmp_path / "one.txt"
+    one.write_text("one")
+    data = packed(folder, more, Source(one), Source(one, "a/b"), Source(more, "lib/./x"))
+    assert content(data, "sub/data") == b"on top"
+    assert content(data, "lib/x/sub/data") == b"on top"
+    assert (content(data, "one.txt"), content(data, "a/b")) == (b"one", b"one")
+    assert "run.sh" in members(data)
+
+
+@pytest.mark.parametrize("target", ["/etc", "..", "../x", "a/../../b"])
+def test_a_project_is_mapped_to_no_place_outside(folder, target):
+    with pytest.raises(SettingsError, match="a relative path below"):
+        packed(Source(folder, target))
+
+
+def test_nothing_lies_below_a_link_or_a_file(folder, tmp_path):
+    """It would be written through the link, wherever that leads in the container."""
+    (folder / "etc").symlink_to("/etc")
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "passwd").touch()
+    with pytest.raises(SettingsError, match=r"would lie in 'etc', which is .* and no folder"):
+        packed(folder, Source(more, "etc"))
+
+
+def test_a_workspace_that_is_not_there_or_none_is_told(tmp_path):
+    with pytest.raises(SettingsError, match=r"workspace is '.*nowhere', which cannot be read"):
+        packed(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="neither a folder nor a file"):
+        packed(tmp_path / "pipe")
+
+
+@pytest.fixture
+def anybody():
+    """A folder that is everybody's, and a user who is not root, who reads everything."""
+    "".encode("utf-8-sig")  # an interpreter of root's alone could not import the codec later
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                os.seteuid(65534)
+            yield lambda make: _as(user, make, Path(made))
+        finally:
+            os.seteuid(user)
+
+
+def _as(user, make, folder):
+    now = os.geteuid()
+    os.seteuid(user)
+    try:
+        make(folder)
+    finally:
+        os.seteuid(now)
+    return folder
+
+
+def test_an_unreadable_file_or_folder_is_named(anybody):
+    def file(folder):
+        (folder / "sub").mkdir()
+        (folder / "sub" / "data").touch(0)
+
+    with pytest.raises(SettingsError, match=r"sub/data of the workspace cannot be read \(Perm"):
+        packed(anybody(file))
+    with pytest.raises(SettingsError, match=r"/sub of the workspace cannot be read \(Perm"):
+        packed(anybody(lambda folder: (folder / "sub").chmod(0)))
+    anybody(lambda folder: (folder / ".dockerignore").write_text("sub\n"))
+    assert list(members(packed(anybody(lambda _: None)))) == [".dockerignore"]
+    with pytest.raises(SettingsError, match=r"\.dockerignore of the workspace cannot be read"):
+        packed(anybody(lambda folder: (folder / ".dockerignore").chmod(0)))
+
+
+def test_a_file_that_goes_away_or_shrinks_meanwhile_is_named(folder, monkeypatch):
+    before = module._check_size
+
+    def then(change):
+        monkeypatch.setattr(module, "_check_size", lambda found: (change(), before(found))[1])
+
+    then(lambda: (folder / "sub" / "data").write_text("short"))
+    with pytest.raises(SettingsError, match="sub/data of the workspace cannot be read"):
+        packed(folder)
+    then(lambda: (folder / "sub" / "data").unlink())
+    with pytest.raises(SettingsError, match=r"sub/data of the workspace .*\(No such file"):
+        packed(folder)
+
+
+def test_a_file_that_becomes_a_pipe_or_a_link_meanwhile_is_not_read(folder, monkeypatch):
+    before, data = module._check_size, folder / "sub" / "data"
+    for make in (os.mkfifo, lambda path: path.symlink_to("/etc/passwd")):
+
+        def swap(found, make=make):
+            data.unlink()
+            make(data)
+            return before(found)
+
+        monkeypatch.setattr(module, "_check_size", swap)
+        with pytest.raises(SettingsError, match="sub/data of the workspace cannot be read"):
+            packed(folder)
+        monkeypatch.setattr(module, "_check_size", before)
+        data.unlink()
+        data.write_bytes(bytes(256))
+
+
+def sparse(path, size):
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+def test_much_data_is_warned_of_and_too_much_is_refused_unread(folder, caplog, monkeypatch):
+    sparse(folder / "large.bin", 101_000_000)
+    packed(folder)
+    assert "101 MB in 3 files, the largest one 'large.bin' with 101 MB" in caplog.text
+    assert ".dockerignore" in caplog.text
+    sparse(folder / "large.bin", 5_000_000_001)
+    monkeypatch.setattr(module, "open_file", None)  # nothing is written
+    with pytest.raises(SettingsError, match=r"5,000 MB in 3 files.* 5 GB are allowed"):
+        packed(folder)
+
+
+def test_an_archive_is_written_and_read_in_little_memory(folder):
+    (folder / "large.bin").write_bytes(os.urandom(30_000_000))
+    logging.getLogger("farcall").setLevel(logging.ERROR)
+    tracemalloc.start()
+    try:
+        archive = pack([Source(folder)], DEFAULT_CACHE_DIR)
+        digest = hashlib.sha256()
+        for piece in archive.pieces():
+            digest.update(piece)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        logging.getLogger("farcall").setLevel(logging.NOTSET)
+    assert digest.hexdigest() == archive.sha256
+    archive.close()
+    assert most < 6_000_000
+
+
+def test_the_file_is_told_where_there_is_no_room_for_it(folder, tmp_path):
+    (tmp_path / "cache").write_text("no folder")
+    with pytest.raises(NoRoomError, match="where the workspace's archive had to lie"):
+        pack([Source(folder)], str(tmp_path / "cache"))
+    if Path("/dev/full").exists():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                module, "open_file", lambda _: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb")
+            )
+            with pytest.raises(NoRoomError, match="No space left"):
+                pack([Source(folder)], DEFAULT_CACHE_DIR)
+
+
+def test_tar_unpacks_what_python_has_packed(folder, tmp_path):
+    (folder / ("n" * 200)).write_text("long")
+    there = tmp_path / "there"
+    there.mkdir()
+    subprocess.run(["tar", "-xzpf-", "-C", there], input=packed(folder), check=True)
+    assert packed(there) == packed(folder)

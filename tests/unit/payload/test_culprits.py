@@ -1,0 +1,87 @@
+"""Which part of an argument cannot be pickled, and what to pass in its place."""
+
+from __future__ import annotations
+
+import io
+import queue
+import socket
+import sqlite3
+import threading
+
+import boto3
+import pytest
+
+from farcall import BatchExecutor
+from farcall.model.errors import TaskNotPicklableError
+from farcall.payload.culprits import explain
+from farcall.payload.pickling import pack_call
+
+
+class Model:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+class Stubborn:
+    def __reduce__(self):
+        raise ValueError("not me")
+
+
+def told(*args, **kwargs):
+    with pytest.raises(TaskNotPicklableError) as at:
+        pack_call([((), {}), (args, kwargs)])
+    assert at.value.__cause__ is not None
+    return str(at.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "advice"),
+    [
+        (lambda: io.BufferedReader(io.BytesIO()), "BufferedReader", "pass what it holds"),
+        (socket.socket, "socket", "connect inside the function"),
+        (threading.Lock, "lock", "make it inside the function"),
+        (threading.Event, "Event", "make it inside the function"),
+        (queue.Queue, "Queue", "make it inside the function"),
+        (lambda: (x for x in [1]), "generator", "pass a list of what it gives"),
+        (lambda: sqlite3.connect(":memory:"), "Connection", "pass rows of it"),
+        (lambda: boto3.client("s3", "us-east-1"), "S3", "make the client inside the function"),
+        (Stubborn, "Stubborn", "pass what it is made from"),
+    ],
+)
+def test_it_says_what_to_pass(make, kind, advice):
+    value = make()
+    try:
+        assert f"argument x ({kind}) cannot be pickled (" in told(3, x=value)
+        assert f"): {advice}" in told(3, x=value)
+    finally:
+        getattr(value, "close", lambda: None)()
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": [1, {2: threading.Lock()}]}, "argument 1['a'][1][2] (lock)"),
+        (Model(size=3, guard=(threading.Lock(),)), "argument 1.guard[0] (lock)"),
+        ({Model: threading.Lock()}, "argument 1[type] (lock)"),
+    ],
+)
+def test_it_names_the_part(value, place):
+    assert told(value).startswith(f"{place} cannot be pickled")
+
+
+def test_what_is_farcalls_says_it_by_itself():
+    executor = BatchExecutor()
+    assert told([executor]).startswith("argument 1[0]: a BatchExecutor cannot travel")
+    call = executor.task(print)(3)
+    assert told(call).startswith("argument 1: call of print is not awaited, and has no value yet")
+    assert told(executor.attach("id")).startswith("argument 1: a Job cannot travel: pass what")
+
+
+def test_a_value_that_holds_itself_ends():
+    knot = Model(lock=Stubborn())
+    knot.own = [knot]
+    assert told(knot).startswith("argument 1.lock (Stubborn)")
+
+
+def test_nothing_is_said_of_what_can_be_pickled():
+    assert explain([((1,), {})]) == ""

@@ -1,0 +1,175 @@
+"""What came of a call on several nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.model import errors
+from farcall.payload import results
+from farcall.payload.gang_results import NodeEnd, join
+from farcall.payload.results import Result
+from farcall_runtime.contract import CallStatus, OutcomeStatus
+
+USAGE = {"wall_s": 1.0, "cpu_s": 0.5, "peak_memory_bytes": 1, "memory_limit_bytes": None}
+
+
+def meta(node, ended_at=1.0, status=OutcomeStatus.DONE, **more):
+    return {"status": status, "node": node, "ended_at": ended_at, "results": [], **more}
+
+
+def returned(node, *values):
+    return NodeEnd(node, [Result(value, stdout=b"out %d" % node) for value in values], meta(node))
+
+
+def raised(node, error, ended_at=1.0):
+    chain = [{"type": type(error).__name__, "message": str(error)}]
+    records = [{"status": CallStatus.RAISED, "chain": chain}]
+    return NodeEnd(node, [Result(error=error)], meta(node, ended_at, results=records))
+
+
+def stopped(node, error, ended_at=9.0, **more):
+    return NodeEnd(node, [Result(error=error)], meta(node, ended_at, **more))
+
+
+def together(main, *others, nodes=None, incomplete=None, main_decides=False):
+    number = nodes or 1 + len(others)
+    return join(main, others, number, incomplete, main_decides=main_decides)
+
+
+def notes(error):
+    """What is noted of an error; Python 3.10 has it in the causes."""
+    told = list(getattr(error, "__notes__", ()))
+    while (error := error.__cause__) is not None:
+        told.append(str(error))
+    return told
+
+
+def test_the_value_is_the_list_of_the_nodes_values():
+    (found,) = together(returned(0, "a"), returned(1, "b"), returned(2, "c"))
+    assert found.unwrap() == ["a", "b", "c"]
+    assert found.stdout == b"out 0"
+
+
+def test_each_call_of_a_chunk_has_a_list_of_its_own():
+    found = together(returned(0, 1, 2), returned(1, 3, 4))
+    assert [each.value for each in found] == [[1, 3], [2, 4]]
+
+
+def test_the_first_failure_decides_and_the_others_are_in_its_notes():
+    first, second, third = ValueError("first"), KeyError("second"), OSError("third")
+    (found,) = together(raised(0, second, 2.0), raised(1, third, 3.0), raised(2, first, 1.0))
+    assert found.error is first
+    assert notes(first) == [
+        "node 0 failed: the function raised KeyError: 'second'",
+        "node 1 failed: the function raised OSError: third",
+    ]
+
+
+def test_a_node_that_was_stopped_decides_nothing():
+    cause = ValueError("cause")
+    told = errors.TaskError("node 1 failed: ...")
+    status = OutcomeStatus.PEER_FAILED
+    (found,) = together(stopped(0, told, status=status, peer={}), raised(1, cause, 20.0))
+    assert found.error is cause
+    assert notes(cause) == []
+
+
+def test_where_the_one_that_failed_cannot_be_read_the_main_one_s_word_counts():
+    told = errors.TaskError("node 1 failed: ...")
+    status = OutcomeStatus.PEER_FAILED
+    (found,) = together(stopped(0, told, status=status, peer={}), nodes=3)
+    assert found.error is told
+
+
+def test_what_somebody_else_wrote_decides():
+    forged = errors.IntegrityError("not what the job wrote")
+    (found,) = together(raised(0, ValueError("x")), NodeEnd(1, [Result(error=forged)]))
+    assert found.error is forged
+    assert notes(forged) == ["node 0 failed: the function raised ValueError: x"]
+
+
+def test_the_end_of_the_whole_job_decides_over_failures_of_nodes():
+    cancelled = errors.JobCancelledError("the job was cancelled")
+    failed = raised(1, ValueError("before that"))
+    (found,) = together(NodeEnd(0, [Result(error=cancelled)]), failed, main_decides=True)
+    assert found.error is cancelled
+    assert notes(cancelled) == ["node 1 failed: the function raised ValueError: before that"]
+
+
+def test_a_node_that_is_lost_leaves_no_value():
+    late = errors.JobTimeoutError("until time_limit ...")
+    (found,) = together(returned(0, 1), returned(1, 2), nodes=3, incomplete=late)
+    assert found.error is late
+    assert found.value is None
+
+
+def test_a_node_that_was_stopped_leaves_no_value_either():
+    lost = errors.HostLostError("node 1 failed: the container was told to stop")
+    ended = stopped(1, errors.HostLostError("x"), status=OutcomeStatus.TERMINATED)
+    (found,) = together(returned(0, 1), ended, incomplete=lost)
+    assert found.error is lost
+
+
+def test_calls_that_all_nodes_made_keep_their_values():
+    fault = ValueError("in the second call")
+    failed = NodeEnd(1, [Result(3), Result(error=fault)], meta(1))
+    found = together(returned(0, 1, 2), failed)
+    assert [found[0].value, found[1].error] == [[1, 3], fault]
+
+
+def test_of_very_many_failures_some_are_told():
+    first = ValueError("first")
+    more = [raised(n, ValueError(str(n)), 2.0) for n in range(1, 31)]
+    together(raised(0, first), *more)
+    assert len(notes(first)) == 21
+    assert notes(first)[-1] == "10 more nodes failed"
+
+
+class SealedError(ValueError):
+    """Takes no attribute, and so no note."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
+def test_an_error_class_that_takes_no_note_is_raised_all_the_same():
+    error = SealedError("x")
+    with pytest.raises(RuntimeError):
+        error.__notes__  # noqa: B018
+    (found,) = together(raised(0, error), raised(1, ValueError("y"), 2.0))
+    assert found.error is error
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "sentence"),
+    [
+        (meta(2, status="refused", code=63, detail="somebody"), errors.IntegrityError, "somebody"),
+        (
+            meta(2, status="terminated", child_status=None, usage=USAGE),
+            errors.HostLostError,
+            "told to stop",
+        ),
+        (
+            meta(2, status="out_of_memory", child_status=-9, usage=USAGE),
+            errors.OutOfMemoryError,
+            "killed for its memory",
+        ),
+        (
+            meta(2, results=[{"status": "raised", "chain": [{"type": "E", "message": "m"}]}]),
+            errors.TaskError,
+            "the function raised E: m",
+        ),
+    ],
+)
+def test_how_a_node_failed_is_told_with_its_index(said, kind, sentence):
+    why = results.of_process({"status": "peer_failed", "peer": said, "node": 0})
+    assert why.kind is kind
+    assert why.sentence.startswith("node 2 failed: ")
+    assert sentence in why.sentence
+
+
+def test_nodes_that_were_waited_for_in_vain_are_named():
+    said = meta(0, status=OutcomeStatus.TIMED_OUT, missing=[1, 3], child_status=0, usage=USAGE)
+    why = results.of_process(said)
+    assert why.kind is errors.JobTimeoutError
+    assert why.sentence == "until time_limit the main node waited for nodes without outcome (1, 3)"

@@ -1,0 +1,70 @@
+"""The rules of .dockerignore, by the examples of docker's documentation and at their edges."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.model.errors import SettingsError
+from farcall.payload.ignore import Ignore
+
+
+def left_out(lines, *paths):
+    ignore = Ignore(lines)
+    return [path for path in paths if ignore.leaves_out(path)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "out", "stays"),
+    [
+        ("temp", ["temp", "temp/a", "temp/a/b"], ["tempo", "a/temp", "x"]),
+        ("*/temp*", ["a/temporary.txt", "a/temp", "a/temp/b"], ["temp", "a/b/temp"]),
+        ("*/*/temp*", ["a/b/temporary.txt"], ["a/temp", "a/b/c/temp"]),
+        ("temp?", ["tempa", "tempb/x"], ["temp", "tempab"]),
+        ("**/*.go", ["a.go", "a/b/c.go"], ["a.goo", "go"]),
+        ("**/__pycache__", ["__pycache__/a.pyc", "a/b/__pycache__/x"], ["a/__pycache__x"]),
+        ("docs/**", ["docs/a", "docs/a/b"], ["docs", "doc"]),
+        ("a/**/b", ["a/b", "a/x/b", "a/x/y/b/c"], ["a/x", "b"]),
+        ("*.md", ["README.md"], ["docs/README.md"]),
+        ("/foo/bar", ["foo/bar", "foo/bar/x"], ["bar", "x/foo/bar"]),
+        ("./foo/../bar/", ["bar", "bar/x"], ["foo"]),
+        ("[a-c]x", ["ax", "cx"], ["dx", "-x"]),
+        ("a[^a-c]x", ["adx", "a-x"], ["aax", "a/x"]),
+        (r"[\]\-]", ["]", "-"], ["a"]),
+        ("[[&&~]", ["[", "&", "~"], ["a"]),
+        (r"\*", ["*"], ["a"]),
+        ("a.b+c$", ["a.b+c$"], ["aXb+c$", "a.bbc$"]),
+        ("**", ["a", "a/b", ".x"], []),
+        ("line\tbreak", ["line\tbreak"], ["linebreak"]),
+    ],
+)
+def test_a_pattern_leaves_out_what_docker_would(pattern, out, stays):
+    assert left_out([pattern], *out, *stays) == out
+
+
+def test_comments_empty_lines_and_the_folder_itself_say_nothing():
+    assert left_out(["# a", "", "   ", ".", "/"], "a", "# a", "b/c") == []
+    assert left_out([" # not a comment"], "# not a comment") == ["# not a comment"]
+
+
+def test_the_last_line_that_matches_decides():
+    lines = ["*.md", "!README*.md", "README-secret.md"]
+    assert left_out(lines, "a.md", "README.md", "README-secret.md") == ["a.md", "README-secret.md"]
+    lines = ["*.md", "README-secret.md", "!README*.md"]
+    assert left_out(lines, "a.md", "README.md", "README-secret.md") == ["a.md"]
+
+
+def test_what_lies_in_a_folder_that_is_left_out_can_be_taken_back():
+    ignore = Ignore(["data", "!data/small/*.csv"])
+    assert ignore.leaves_out("data/large.bin")
+    assert not ignore.leaves_out("data/small/a.csv")
+    assert not ignore.leaves_out_all_of("data")
+    assert not ignore.leaves_out_all_of("data/small")
+    assert ignore.leaves_out_all_of("data/other")
+    assert Ignore(["data"]).leaves_out_all_of("data")
+    assert not Ignore(["data", "!**/keep"]).leaves_out_all_of("data/deep/down")
+
+
+@pytest.mark.parametrize("line", ["a[", "[]", "a\\", "!", "[b-a]"])
+def test_a_line_that_is_no_pattern_is_refused_by_its_number(line):
+    with pytest.raises(SettingsError, match=r"^\S+, line 2: .* is no pattern"):
+        Ignore(["fine", line])

@@ -1,0 +1,31 @@
+"""Apps of TorchX, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchx.specs import AppDef, Resource, Role
+
+from farcall.torchx.mapping import Planned, job_of
+from farcall.torchx.options import BatchOptions
+
+
+def role(name: str = "trainer", **fields: Any) -> Role:
+    """Return a role, small where nothing else is said."""
+    usual = {
+        "image": "alpine:3",
+        "entrypoint": "sh",
+        "args": ["-c", "echo hi"],
+        "resource": Resource(cpu=1, gpu=0, memMB=128),
+    }
+    return Role(name, **{**usual, **fields})
+
+
+def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
+    """Return an app, of one role where none is given."""
+    return AppDef(name, list(roles) or [role()], **fields)
+
+
+def planned(of: AppDef, **options: Any) -> Planned:
+    """Return an app as a job, of the queue ``q``."""
+    return job_of(of, BatchOptions(**{"queue": "q", **options}), name="hello-1")

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+from torchx.specs import BindMount, DeviceMount, Resource, RetryPolicy, VolumeMount, macros
+from torchx.specs.overlays import PUT, set_overlay
+
+import farcall
+from farcall import Device, EfsMount, SettingsError
+from farcall.torchx.mapping import amend, job_of, name_of, queue_name
+from farcall.torchx.options import BatchOptions
+from tests.unit.torchx.apps import app, planned, role
+
+ITYPE = "node.kubernetes.io/instance-type"
+
+
+def refused(of, **options):
+    with pytest.raises(SettingsError) as caught:
+        planned(of, **options)
+    return str(caught.value)
+
+
+def sized(cpu=1, gpu=0, mib=128, **more):
+    return Resource(cpu=cpu, gpu=gpu, memMB=mib, **more)
+
+
+# --- roles ------------------------------------------------------------------------------------
+
+
+def test_each_role_is_a_group_of_nodes():
+    made = planned(app(role(num_replicas=2), role("ps", entrypoint="ps", args=["--all"])))
+    first, second = made.groups
+    assert (first.count, first.name, first.command) == (2, "role trainer", ["sh", "-c", "echo hi"])
+    assert (second.count, second.name, second.command) == (1, "role ps", ["ps", "--all"])
+
+
+def test_a_role_without_entrypoint_runs_the_image_s_own():
+    assert (
+        planned(app(farcall_role := role(entrypoint="<MISSING>", args=[]))).groups[0].command == []
+    )
+    assert farcall_role.entrypoint == "<MISSING>"
+
+
+def test_the_app_stays_as_it_is():
+    given = app(role(args=["${app_id}"], resource=sized(devices={"vpc.amazonaws.com/efa": 2})))
+    before = copy.deepcopy(given)
+    planned(given)
+    assert given == before
+
+
+def test_jobs_know_their_role_and_image():
+    env = planned(app(role(), role("ps", image="other", env={"A": "1"}))).groups[1].env
+    assert env == {
+        "A": "1",
+        "TORCHX_ROLE_IDX": "1",
+        "TORCHX_ROLE_NAME": "ps",
+        "TORCHX_IMAGE": "other",
+    }
+
+
+def test_six_roles_are_refused_by_their_names():
+    text = refused(app(*(role(f"r{n}") for n in range(6))))
+    assert "6 roles (r0, r1, r2, r3, r4, r5): Batch allows 5" in text
+
+
+def test_1001_nodes_are_refused_and_1000_are_not():
+    assert "1001 in all (role trainer: 1001)" in refused(app(role(num_replicas=1001)))
+    assert planned(app(role(num_replicas=1000))).groups[0].count == 1000
+
+
+# --- resources --------------------------------------------------------------------------------
+
+
+def test_resources_are_those_of_the_role():
+    [group] = planned(app(role(resource=sized(4, 2, 1000)))).groups
+    assert (group.vcpu, group.num_gpus) == (4, 2)
+    assert math.ceil(group.memory * 1024) == 1000
+
+
+def test_a_role_without_cpus_has_one():
+    assert planned(app(role(resource=sized(cpu=0)))).groups[0].vcpu == 1
+
+
+@pytest.mark.parametrize(
+    ("resource", "said"),
+    [
+        (sized(mib=0), "role trainer: resource.memMB is 0"),
+        (sized(mib=-1), "role trainer: resource.memMB is -1"),
+        (sized(cpu=0.5), "role trainer: resource.cpu is 0.5: on EC2 a whole number"),
+        (sized(gpu=0.5), "role trainer: resource.gpu is 0.5"),
+        (sized(cpu="2"), "role trainer: resource.cpu is '2': a number"),
+        (sized(mib=math.nan), "role trainer: resource.memMB is nan"),
+    ],
+)
+def test_resources_that_batch_has_not_are_refused_by_role_and_field(resource, said):
+    assert said in refused(app(role(resource=resource)))
+
+
+def test_a_role_without_resource_is_refused():
+    from torchx.specs import NULL_RESOURCE
+
+    assert "role trainer: there is no resource" in refused(app(role(resource=NULL_RESOURCE)))
+
+
+def test_shared_memory_is_all_of_the_memory_or_what_the_option_says():
+    assert planned(app()).groups[0].shm_size == 128 / 1024
+    assert planned(app(), shm_size=64).groups[0].shm_size == 64 / 1024
+    assert planned(app(), shm_size=0).groups[0].shm_size is None
+    assert "at most the 128 MiB of memory of role trainer" in refused(app(), shm_size=129)
+
+
+def test_an_instance_type_is_that_of_all_nodes():
+    typed = sized(capabilities={ITYPE: "p5.48xlarge"})
+    assert planned(app(role(resource=typed), role("ps"))).settings.instance_type == "p5.48xlarge"
+
+
+def test_different_instance_types_are_refused_by_their_roles():
+    roles = [
+        role(name, resource=sized(capabilities={ITYPE: type_}))
+        for name, type_ in [("a", "p5.48xlarge"), ("b", "m5.large")]
+    ]
+    text = refused(app(*roles))
+    assert "role a: p5.48xlarge, role b: m5.large" in text
+
+
+# --- mounts and devices -----------------------------------------------------------------------
+
+
+def test_mounts_are_folders_file_systems_and_devices():
+    mounts = [
+        BindMount("/src", "/dst", read_only=True),
+        VolumeMount("fs-12345678", "/efs"),
+        VolumeMount("fs-12345678:/folder", "/folder", read_only=True),
+        VolumeMount("fs-12345678::fsap-12345678", "/point"),
+        DeviceMount("/dev/fuse", "/dev/fuse2", "rw"),
+    ]
+    [group] = planned(app(role(mounts=mounts))).groups
+    assert group.mounts == [
+        farcall.BindMount("/src", "/dst", read_only=True),
+        EfsMount("fs-12345678", "/efs"),
+        EfsMount("fs-12345678", "/folder", read_only=True, root="/folder"),
+        EfsMount("fs-12345678", "/point", access_point="fsap-12345678"),
+    ]
+    assert group.devices == [Device("/dev/fuse", "/dev/fuse2", "rw")]
+
+
+def test_a_volume_that_is_written_otherwise_is_refused():
+    mounts = [VolumeMount("fs-1:/a:fsap-1:more", "/efs")]
+    assert "role trainer: mounts is 'fs-1:/a:fsap-1:more'" in refused(app(role(mounts=mounts)))
+
+
+def test_adapters_and_neuron_devices_are_devices_of_the_instance():
+    devices = {"vpc.amazonaws.com/efa": 2, "aws.amazon.com/neurondevice": 1}
+    [group] = planned(app(role(resource=sized(devices=devices)))).groups
+    paths = [device.source for device in group.devices]
+    assert paths == ["/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1", "/dev/neuron0"]
+
+
+def test_an_unknown_device_is_warned_of():
+    [warning] = planned(app(role(resource=sized(devices={"tpu": 1})))).warnings
+    assert "role trainer: resource.devices has 'tpu'" in warning
+
+
+# --- macros -----------------------------------------------------------------------------------
+
+
+def test_macros_have_their_values():
+    args = [macros.app_id, macros.replica_id, macros.rank0_env, f"a{macros.img_root}"]
+    command = planned(app(role(args=args))).groups[0].command
+    assert command[1:] == ["hello-1", "0", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", "a"]
+
+
+def test_the_number_of_a_replica_is_found_by_a_shell_and_counts_in_its_role():
+    args = ["-c", macros.replica_id]
+    roles = [role(args=args, num_replicas=2), role("b", args=args, num_replicas=3), role("c")]
+    first, second, _ = planned(app(*roles)).groups
+    assert first.command[-1] == "$AWS_BATCH_JOB_NODE_INDEX"
+    assert second.command[-1] == "$((AWS_BATCH_JOB_NODE_INDEX-2))"
+
+
+def test_without_a_shell_that_is_warned_of():
+    [warning] = planned(
+        app(role(entrypoint="python", args=[macros.replica_id], num_replicas=2))
+    ).warnings
+    assert "run it by sh -c" in warning
+    assert not planned(
+        app(role(entrypoint="/bin/bash", args=[macros.replica_id], num_replicas=2))
+    ).warnings
+
+
+def test_in_a_variable_the_number_is_there_only_for_the_one_replica():
+    env = {"RANK": macros.replica_id}
+    assert planned(app(role(env=env), role("b", num_replicas=2))).groups[0].env["RANK"] == "0"
+    text = refused(app(role(env=env, num_replicas=2)))
+    assert "role trainer: env['RANK'] is '${replica_id}'" in text
+
+
+# --- retries ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 2), (9, 10), (20, 10)])
+def test_attempts_are_one_more_than_retries_up_to_ten(retries, attempts):
+    made = planned(app(role(max_retries=retries)))
+    assert made.settings.retry_attempts == attempts
+    assert bool(made.warnings) is (retries > 9)
+
+
+def test_of_several_roles_the_most_retries_count_and_the_others_are_warned():
+    made = planned(app(role(max_retries=3), role("ps", max_retries=1)))
+    assert made.settings.retry_attempts == 4
+    [warning] = made.warnings
+    assert warning.startswith("role ps: max_retries is 1, and 3 hold for all roles")
+
+
+def test_negative_retries_are_refused():
+    assert "role trainer: max_retries is -1" in refused(app(role(max_retries=-1)))
+
+
+def test_what_batch_has_not_is_warned_of_where_it_changes_something():
+    policy = RetryPolicy.REPLICA
+    assert not planned(app(role(retry_policy=policy))).warnings
+    [warning] = planned(app(role(retry_policy=policy, max_retries=1))).warnings
+    assert "retry_policy is REPLICA" in warning
+    [warning] = planned(app(role(min_replicas=1, num_replicas=2))).warnings
+    assert "min_replicas is 1, and Batch starts all 2 nodes or none" in warning
+    assert not planned(app(role(min_replicas=2, num_replicas=2))).warnings
+
+
+# --- names and tags ---------------------------------------------------------------------------
+
+
+def test_tags_say_version_app_and_user_and_what_the_app_says():
+    tags = planned(app(metadata={"team": "blue"}), user="jane.doe").settings.tags
+    assert tags["torchx.pytorch.org/app-name"] == "hello"
+    assert tags["torchx.pytorch.org/user"] == "jane.doe"
+    assert tags["torchx.pytorch.org/version"]
+    assert tags["team"] == "blue"
+
+
+def test_farcall_s_tags_are_there_too_and_the_app_s_come_first(monkeypatch):
+    monkeypatch.setenv("FARCALL_TAGS", '{"team": "red", "cost": "7"}')
+    tags = planned(app(metadata={"team": "blue"})).settings.tags
+    assert (tags["team"], tags["cost"]) == ("blue", "7")
+
+
+def test_tags_are_cleaned_to_what_batch_takes():
+    metadata = {"a#b": "c;d\n", "k" * 200: "v" * 300, "né 1": 5, "document": {"no": "tag"}}
+    tags = planned(app(metadata=metadata)).settings.tags
+    assert tags["a_b"] == "c_d_"
+    assert tags["k" * 128] == "v" * 256
+    assert tags["né 1"] == "5"
+    assert "document" not in tags
+
+
+def test_tags_that_cannot_be_cleaned_are_refused():
+    assert "'aws:x'" in refused(app(metadata={"aws:x": "1"}))
+    assert "49 tags: 45 are allowed" in refused(app(metadata={f"t{n}": "1" for n in range(46)}))
+
+
+def test_a_name_is_cleaned_and_another_one_each_time():
+    options = BatchOptions("q")
+    first, second = (name_of(app(name="my app!"), options) for _ in range(2))
+    assert first.startswith("my-app-")
+    assert first != second
+    assert len(name_of(app(name="x" * 300), options)) <= 128
+    assert name_of(app(name="_é_"), options).startswith("app-")
+    assert name_of(app(name="a"), BatchOptions("q", share_id="blue")).startswith("a-blue-")
+
+
+def test_the_name_of_a_queue_is_in_its_arn():
+    assert queue_name("arn:aws:batch:us-east-1:1:job-queue/gpus") == "gpus"
+    assert queue_name("gpus") == "gpus"
+
+
+# --- options ----------------------------------------------------------------------------------
+
+
+def test_options_are_those_of_every_role():
+    [group, other] = planned(
+        app(role(), role("ps")),
+        ulimits=["nofile:1:2"],
+        privileged=True,
+        secrets={"TOKEN": "arn:aws:secretsmanager:us-east-1:1:secret:t"},
+    ).groups
+    assert group.privileged
+    assert group.ulimits == other.ulimits
+    assert group.ulimits[0].hard == 2
+    assert other.secrets == {"TOKEN": "arn:aws:secretsmanager:us-east-1:1:secret:t"}
+
+
+# --- Fargate ----------------------------------------------------------------------------------
+
+
+def on_fargate(**options):
+    return {"platform": "fargate", "execution_role_arn": "puller", **options}
+
+
+def test_a_fraction_of_a_cpu_is_for_fargate():
+    [group] = planned(app(role(resource=sized(cpu=0.5, mib=1024))), **on_fargate()).groups
+    assert (group.vcpu, group.shm_size) == (0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"mounts": [BindMount("/src", "/dst")]}, "mounts is '/src'"),
+        ({"mounts": [DeviceMount("/dev/fuse", "/dev/fuse")]}, "mounts is '/dev/fuse'"),
+        ({"resource": sized(gpu=1)}, "resource.gpu is 1"),
+        ({"resource": sized(devices={"vpc.amazonaws.com/efa": 1})}, "resource.devices is"),
+        ({"resource": sized(capabilities={ITYPE: "m5.large"})}, "is 'm5.large'"),
+        ({"num_replicas": 2}, "num_replicas is 2"),
+    ],
+)
+def test_what_only_instances_have_is_refused_on_fargate_by_role_and_field(fields, said):
+    text = refused(app(role(**fields)), **on_fargate())
+    assert text.startswith("role trainer: ")
+    assert said in text
+    assert "platform=ec2" in text
+
+
+@pytest.mark.parametrize("option", ["privileged", "shm_size"])
+def test_options_of_instances_are_refused_on_fargate(option):
+    value = {"privileged": True, "shm_size": 64}[option]
+    assert f"run option {option} is" in refused(app(), **on_fargate(**{option: value}))
+
+
+def test_fargate_needs_an_execution_role():
+    assert "run option execution_role_arn is None" in refused(app(), platform="fargate")
+
+
+# --- overlays ---------------------------------------------------------------------------------
+
+
+def test_an_overlay_is_merged_into_the_container_of_its_role():
+    one = role(metadata={"aws_batch": {"linuxParameters": {"initProcessEnabled": True}, "a": {}}})
+    other = role("ps")
+    set_overlay(other, "aws_batch", "ContainerProperties", {PUT("ulimits"): []})
+    containers = [{"linuxParameters": {"sharedMemorySize": 1}}, {"ulimits": [{"name": "nofile"}]}]
+    amend(containers, planned(app(one, other)).overlays)
+    assert containers == [
+        {"linuxParameters": {"sharedMemorySize": 1, "initProcessEnabled": True}, "a": {}},
+        {"ulimits": []},
+    ]
+
+
+def test_an_overlay_may_lie_in_a_file(tmp_path):
+    path = tmp_path / "overlay.yaml"
+    path.write_text("ContainerProperties:\n  user: nobody\n")
+    made = planned(app(role(metadata={"aws_batch": str(path)})))
+    assert made.overlays == ({"user": "nobody"},)
+
+
+@pytest.mark.parametrize(
+    "overlay",
+    [
+        {"command": ["sh"]},
+        {"image": "other"},
+        {"__torchx_overlays__": True, "V1Pod": {"a": "b"}},
+        "/no/such/file",
+        5,
+    ],
+)
+def test_an_overlay_that_cannot_be_used_is_refused_by_its_role(overlay):
+    text = refused(app(role(metadata={"aws_batch": overlay})))
+    assert text.startswith('role trainer: metadata["aws_batch"] cannot be used')
+
+
+def test_an_overlay_that_does_not_fit_is_refused():
+    with pytest.raises(SettingsError, match="cannot be merged"):
+        amend([{"ulimits": []}], [{"ulimits": "all"}])
+
+
+def test_a_job_has_the_name_that_it_is_given():
+    assert job_of(app(), BatchOptions("q"), name="other-1").name == "other-1"

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from farcall import SettingsError
+from farcall.torchx.options import BatchOptions, in_words
+
+
+def refused(**options):
+    with pytest.raises(SettingsError) as caught:
+        BatchOptions(**{"queue": "q", **options}).settings()
+    return str(caught.value)
+
+
+def test_roles_and_log_group_that_nobody_chose_count_as_none():
+    settings = BatchOptions("q").settings()
+    assert settings.batch_queue == "q"
+    assert settings.batch_job_role_name == settings.batch_execution_role_name == ""
+    assert settings.batch_job_log_group_name == ""
+
+
+def test_what_farcall_is_told_serves_where_an_option_is_not_given(monkeypatch):
+    monkeypatch.setenv("FARCALL_REGION", "eu-west-1")
+    monkeypatch.setenv("FARCALL_BATCH_JOB_ROLE_NAME", "worker")
+    monkeypatch.setenv("FARCALL_BATCH_JOB_LOG_GROUP_NAME", "logs")
+    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", "mine")
+    monkeypatch.setenv("FARCALL_TAGS", '{"team": "blue"}')
+    settings = BatchOptions("q").settings()
+    assert (settings.region, settings.batch_job_role_name) == ("eu-west-1", "worker")
+    assert (settings.batch_job_log_group_name, settings.s3_bucket_name) == ("logs", "mine")
+    assert settings.tags == {"team": "blue"}
+
+
+def test_run_options_come_before_it(monkeypatch):
+    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "theirs")
+    monkeypatch.setenv("FARCALL_REGION", "eu-west-1")
+    monkeypatch.setenv("FARCALL_BATCH_JOB_ROLE_NAME", "worker")
+    settings = BatchOptions("q", region="us-west-2", job_role_arn="other").settings()
+    assert settings.batch_queue == "q"
+    assert (settings.region, settings.batch_job_role_name) == ("us-west-2", "other")
+
+
+def test_what_is_of_functions_there_is_not_of_apps(monkeypatch):
+    monkeypatch.setenv("FARCALL_RETRY_ATTEMPTS", "7")
+    monkeypatch.setenv("FARCALL_RETRY_ON", "infrastructure")
+    monkeypatch.setenv("FARCALL_NODES", "4")
+    monkeypatch.setenv("FARCALL_INSTANCE_TYPE", "p5.48xlarge")
+    monkeypatch.setenv("FARCALL_SHARE_IDENTIFIER", "blue")
+    monkeypatch.setenv("FARCALL_PRIORITY", "9")
+    monkeypatch.setenv("FARCALL_JOB_DEFINITION_EXTRA", '{"platformCapabilities": ["FARGATE"]}')
+    settings = BatchOptions("q").settings(attempts=2, name="hello")
+    assert (settings.retry_attempts, settings.retry_on) == (2, "failure")
+    assert (settings.nodes, settings.instance_type) == (1, "")
+    assert (settings.share_identifier, settings.priority) == ("", None)
+    assert settings.job_definition_extra == {}
+    assert settings.workflow == "hello"
+
+
+def test_the_priority_is_one_within_a_share():
+    assert BatchOptions("q", priority=5).settings().priority is None
+    assert BatchOptions("q", share_id="blue").settings().priority == 0
+    assert BatchOptions("q", share_id="blue", priority=5).settings().priority == 5
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("queue", "my queue", "a queue's name"),
+        ("region", "Europe", "a region's name"),
+        ("job_role_arn", "my role", "a role's name"),
+        ("execution_role_arn", "my role", "a role's name"),
+        ("log_group", "my logs", "up to 512"),
+        ("bucket", "My_Bucket!", "3 to 63"),
+        ("timeout_s", 5, "greater than or equal to 60"),
+        ("retry_on", "never", "'failure' or 'infrastructure'"),
+        ("platform", "eks", "ec2 and fargate are allowed"),
+        ("job_definition_extra", "[1]", "no file"),
+        ("job_definition_extra", "{a: [", "neither JSON nor YAML"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_option_s_name_in_torchx(option, value, said):
+    text = refused(**{option: value})
+    assert text.startswith(f"run option {option} is ")
+    assert said in text
+    assert "FARCALL_" not in text
+
+
+@pytest.mark.parametrize(("share", "priority"), [("blue!", 0), ("blue", 10_000)])
+def test_a_share_and_its_priority_are_checked(share, priority):
+    named = "priority" if priority else "share_id"
+    assert refused(share_id=share, priority=priority).startswith(f"run option {named} is ")
+
+
+def test_what_is_wrong_in_farcall_s_own_settings_is_said_in_their_words(monkeypatch):
+    monkeypatch.setenv("FARCALL_REGION", "Europe")
+    assert "FARCALL_REGION" in refused()
+
+
+def test_limits_are_written_as_for_docker():
+    [limit, other] = BatchOptions("q", ulimits=["nofile:1:2", "memlock:-1:-1"]).limits()
+    assert (limit.name, limit.soft, limit.hard) == ("nofile", 1, 2)
+    assert (other.name, other.soft, other.hard) == ("memlock", -1, -1)
+
+
+@pytest.mark.parametrize("text", ["nofile", "nofile:1", "nofile:a:b", ":1:2", "nofile:1:2:3"])
+def test_a_limit_that_is_not_so_is_refused(text):
+    with pytest.raises(SettingsError, match="name:soft:hard"):
+        BatchOptions("q", ulimits=[text]).limits()
+
+
+def test_more_of_the_definition_is_json_or_the_path_of_a_file(tmp_path):
+    extra = {"containerProperties": {"user": "1000"}}
+    assert (
+        BatchOptions("q", job_definition_extra=json.dumps(extra)).settings().job_definition_extra
+        == extra
+    )
+    path = tmp_path / "extra.yaml"
+    path.write_text("containerProperties:\n  user: '1000'\n")
+    assert (
+        BatchOptions("q", job_definition_extra=str(path)).settings().job_definition_extra == extra
+    )
+
+
+def test_more_of_the_definition_may_hold_secrets_and_is_not_shown():
+    assert "hunter2" not in refused(job_definition_extra='{"a": "hunter2" [')
+
+
+def test_fargate_is_a_capability_of_the_definition():
+    extra = BatchOptions("q", platform="fargate").settings().job_definition_extra
+    assert extra == {"platformCapabilities": ["FARGATE"]}
+
+
+def test_what_is_found_out_later_is_said_of_run_options_too():
+    with pytest.raises(SettingsError, match="^queue is 'q', set queue$"), in_words():
+        raise SettingsError("batch_queue is 'q', set batch_queue", option="batch_queue")
+
+
+def test_only_names_of_torchx_are_left_in_a_sentence():
+    text = "secrets ask for a role; set batch_execution_role_name, or batch_job_role_name"
+    with pytest.raises(SettingsError) as caught, in_words():
+        raise SettingsError(text, option="secrets")
+    assert str(caught.value) == "secrets ask for a role; set execution_role_arn, or job_role_arn"
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("timeout_s", "soon", "a whole number is allowed"),
+        ("privileged", "maybe", "true and false are allowed"),
+        ("secrets", "TOKEN", "NAME:VALUE is allowed"),
+    ],
+)
+def test_a_text_of_another_type_is_refused_by_the_option_s_name(option, text, said):
+    with pytest.raises(SettingsError) as caught:
+        BatchOptions.as_runopts().cfg_from_str(f"queue=q,{option}={text}")
+    assert str(caught.value).startswith(f"run option {option} is '{text}': {said}")
+
+
+def test_texts_are_read_as_torchx_reads_them():
+    read = BatchOptions.as_runopts().cfg_from_str(
+        "queue=q,timeoutS=90,privileged=yes,secrets=A:arn:aws:x;B:c,ulimits=nofile:1:2;core:0:0"
+    )
+    assert read == {
+        "queue": "q",
+        "timeout_s": 90,
+        "privileged": True,
+        "secrets": {"A": "arn:aws:x", "B": "c"},
+        "ulimits": ["nofile:1:2", "core:0:0"],
+    }
+
+
+def test_each_option_has_a_help_text():
+    helps = BatchOptions.get_docstrings()
+    assert [name for name, _ in BatchOptions.as_runopts() if name not in helps] == []
+    assert [name for name, option in BatchOptions.as_runopts() if option.is_required] == ["queue"]
