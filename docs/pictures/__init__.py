@@ -1,1 +1,1 @@
-"""The pictures in README, made by the real commands and the real page: ``make pictures``."""
+"""The pictures on the pages, made by the real commands and the real page: ``make pictures``."""

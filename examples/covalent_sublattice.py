@@ -1,0 +1,43 @@
+"""Covalent: a workflow whose second half is as wide as the first half says.
+
+A sublattice is a workflow inside a workflow: its graph is built when its arguments are known, and
+each of its electrons is a Batch job. This starts Covalent's server and stops it again; leave both
+lines out where yours runs already (docs/covalent.md). Covalent needs Python 3.10 to 3.12.
+
+    farcall local -- python examples/covalent_sublattice.py
+"""
+
+import subprocess
+
+import covalent as ct
+
+executor = ct.executor.AWSBatchExecutor(vcpu=1, memory=1)
+
+
+@ct.electron(executor=executor)
+def count_parts(text):
+    return len(text.split())
+
+
+@ct.electron(executor=executor)
+def square(x):
+    return x * x
+
+
+@ct.electron(executor=executor)
+@ct.lattice(executor=executor)
+def squares(count):
+    return [square(x) for x in range(count)]
+
+
+@ct.lattice(executor=executor)
+def workflow(text):
+    return squares(count_parts(text))
+
+
+subprocess.run(["covalent", "start", "--no-cluster"], check=True)
+try:
+    dispatch_id = ct.dispatch(workflow)("as many squares as words")
+    print(ct.get_result(dispatch_id, wait=True).result)
+finally:
+    subprocess.run(["covalent", "stop"], check=True)
