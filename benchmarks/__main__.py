@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from benchmarks import (
+    calls,
     containers,
     containers_report,
     covalent_door,
@@ -21,7 +22,9 @@ from benchmarks import (
     growth_report,
     large,
     measure,
+    million,
     output,
+    pool,
     report,
     sharing,
     waiting,
@@ -32,15 +35,21 @@ from benchmarks.stage import stage
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _TITLES = {
     "tasks": growth_report.TITLE,
+    "million": million.TITLE,
+    "pool": pool.TITLE,
     "waiting": waiting.TITLE,
     "large": large.TITLE,
     "output": output.TITLE,
+    "calls": calls.TITLE,
     "embedded": embedded.TITLE,
     "sharing": sharing.TITLE,
     "containers": containers_report.TITLE,
     "covalent": covalent_report.TITLE,
 }
 """The parts, in the order of the page."""
+
+_CALLS = 1000
+"""The most calls of the part that is named so: 10 to 100 a second."""
 
 _LONG = {"embedded"}
 """Those that are measured only where they are named."""
@@ -89,9 +98,12 @@ def main(
     plot = page.with_name("growth.svg")
     parts: dict[str, Callable[[], report.Part]] = {
         "tasks": lambda: _tasks(say, plot, tasks, repeats, sweeps, starts, given, peer=peer),
+        "million": lambda: _million(say, sweeps, given),
+        "pool": lambda: _pool(say, 3 * repeats, given),
         "waiting": lambda: _waiting(say, tasks, given),
         "large": lambda: _large(say, size, given),
         "output": lambda: output.part(say, size << 20, options=given),
+        "calls": lambda: calls.part(say, min(tasks, _CALLS), options=given),
         "embedded": lambda: embedded.part(say, real or tasks, options=given),
         "sharing": lambda: sharing.part(say, options=given),
         "containers": lambda: containers_report.part(
@@ -139,6 +151,16 @@ def _tasks(
         )
     growth_plot.draw(grown, plot)
     return growth_report.part(grown, started, latencies, options=given)
+
+
+def _million(say: Callable[[str], object], turns: int, given: str) -> report.Part:
+    with stage() as place:
+        return million.part(say, place, million.CALLS, turns, options=given)
+
+
+def _pool(say: Callable[[str], object], turns: int, given: str) -> report.Part:
+    with stage() as place:
+        return pool.part(say, place, turns, options=given)
 
 
 def _waiting(say: Callable[[str], object], tasks: int, given: str) -> report.Part:

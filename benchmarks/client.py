@@ -15,7 +15,7 @@ import pickle
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import cloudpickle
@@ -27,6 +27,7 @@ from benchmarks.meter import Meter
 from farcall import BatchExecutor
 
 _FLOOR_CONCURRENCY = 16  # as many as farcall fetches at once
+CHUNK = 100
 _SETTLE_S = 0.05  # see farcall.aws.clients: obstore aborts a process that ends too fast
 
 Work = Callable[[BatchExecutor], Awaitable[Any]]
@@ -49,6 +50,25 @@ def sweep(count: int) -> Work:
     async def work(executor: BatchExecutor) -> None:
         values = await executor.task(double).map(range(count))
         if values != [2 * number for number in range(count)]:
+            raise AssertionError("wrong values")
+
+    return work
+
+
+def chunked(count: int) -> Work:
+    """Map the trivial task over a range of numbers, a hundred in each task."""
+    return _chunked(range(count))
+
+
+def generated(count: int) -> Work:
+    """Map it over as many that a generator gives, whose number nobody knows before."""
+    return _chunked(number for number in range(count))
+
+
+def _chunked(numbers: Iterable[int]) -> Work:
+    async def work(executor: BatchExecutor) -> None:
+        values = await executor.task(double).map(numbers, chunksize=CHUNK)
+        if any(value != 2 * number for number, value in enumerate(values)):
             raise AssertionError("wrong values")
 
     return work
@@ -82,6 +102,15 @@ def arrivals(count: int) -> Work:
     return work
 
 
+_WORKS = {
+    "sweep": sweep,
+    "chunked": chunked,
+    "generated": generated,
+    "singles": singles,
+    "arrivals": arrivals,
+}
+
+
 async def measure(work: Work, options: dict[str, Any]) -> dict[str, Any]:
     """Do some work with an open executor."""
     async with BatchExecutor() as executor:
@@ -93,7 +122,13 @@ async def measure(work: Work, options: dict[str, Any]) -> dict[str, Any]:
 
 
 async def floor(tasks: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Send bare requests, as many and of the kinds farcall sent, and make the same pickles."""
+    """Send bare requests, as many and of the kinds farcall sent, and make the same pickles.
+
+    Args:
+        tasks: Number of tasks.
+        options: ``requests`` by operation, an ``outcome``, and the ``calls`` in each task.
+    """
+    calls: int = options.get("calls", 1)
     bucket = os.environ["FARCALL_S3_BUCKET_NAME"]
     store = S3Store(
         bucket,
@@ -113,7 +148,8 @@ async def floor(tasks: int, options: dict[str, Any]) -> dict[str, Any]:
             await (await obstore.get_async(store, key)).bytes_async()
 
     meter = Meter()
-    payload = [cloudpickle.dumps([((number,), {})], protocol=5) for number in range(tasks)]
+    numbers = (range(first, first + calls) for first in range(0, tasks * calls, calls))
+    payload = [cloudpickle.dumps([((n,), {}) for n in each], protocol=5) for each in numbers]
     puts = requests.get("PutObject", 0)
     for number in range(puts):
         bundle = b"".join(payload[number::puts])
@@ -121,7 +157,7 @@ async def floor(tasks: int, options: dict[str, Any]) -> dict[str, Any]:
     await asyncio.gather(*(fetch() for _ in range(_FLOOR_CONCURRENCY)))
     for _ in range(requests.get("ListObjectsV2", 0)):
         await anext(aiter(obstore.list(store, "filled/", chunk_size=1000)))
-    for _ in range(tasks):
+    for _ in range(tasks * calls):
         pickle.loads(answer)
     meter.note_last()
     deletes = requests.get("DeleteObjects", 0)
@@ -131,11 +167,8 @@ async def floor(tasks: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _main(name: str, count: int, options: dict[str, Any]) -> None:
-    if name == "floor":
-        coroutine = floor(count, options)
-    else:
-        work = {"sweep": sweep, "singles": singles, "arrivals": arrivals}[name](count)
-        coroutine = measure(work, options)
+    is_floor = name == "floor"
+    coroutine = floor(count, options) if is_floor else measure(_WORKS[name](count), options)
     path = os.environ.get("BENCHMARK_PROFILE")
     profile = cProfile.Profile()
     with profile if path else contextlib.nullcontext():

@@ -149,8 +149,8 @@ def _play_peer(environment: dict[str, str]) -> None:
     storage.put(f"{stem}.json", [json.dumps(["", "", "", ""]).encode()])
 
 
-def sample_outcome() -> str:
-    """Return text as long as the outcome of a trivial task."""
+def sample_outcome(calls: int = 1) -> str:
+    """Return text as long as the outcome of a trivial task of so many calls."""
     assignment = Assignment(
         contract.Location("bucket", "farcall/v1/somebody-20260101-000000-abcdef", "0" * 16),
         hashlib.sha256().hexdigest(),
@@ -160,9 +160,9 @@ def sample_outcome() -> str:
         "12345678-1234-1234-1234-123456789012:1234",
     )
     empty = b"".join(envelope.pack([[cloudpickle.dumps(abs)]]))
-    calls = b"".join(envelope.pack([[cloudpickle.dumps([((1,), {})])]]))
+    arguments = b"".join(envelope.pack([[cloudpickle.dumps([((1,), {})] * calls)]]))
     key = assignment.where.outcome_key(assignment.number)
-    return "x" * envelope.size(_run(assignment, key, empty, calls))
+    return "x" * envelope.size(_run(assignment, key, empty, arguments))
 
 
 if __name__ == "__main__":

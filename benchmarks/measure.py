@@ -48,14 +48,21 @@ def client(stage: Stage, work: str, tasks: int) -> Run:
     return _run(stage, "-m", "benchmarks.client", work, str(tasks), "{}")
 
 
-def floor(stage: Stage, above: Run, tasks: int) -> Run:
-    """Measure bare obstore requests and pickles, as many as a run of farcall's took."""
+def floor(stage: Stage, above: Run, tasks: int, calls: int = 1) -> Run:
+    """Measure bare obstore requests and pickles, as many as a run of farcall's took.
+
+    Args:
+        stage: Where.
+        above: The run.
+        tasks: Its number of tasks.
+        calls: Calls in each of them.
+    """
     wanted = {
         name.partition(" ")[2]: count
         for name, count in above.requests.items()
         if name.startswith("s3 ")
     }
-    options = {"requests": wanted, "outcome": sample_outcome()}
+    options = {"requests": wanted, "outcome": sample_outcome(calls), "calls": calls}
     return _run(stage, "-m", "benchmarks.client", "floor", str(tasks), json.dumps(options))
 
 
