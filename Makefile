@@ -15,7 +15,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check bench pictures image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check docs bench pictures image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -23,14 +23,15 @@ help:
 	@echo "make demo            the same from plain Python, and a sweep"
 	@echo "make demo-page       the page, with workflows to look at and to cancel, until Ctrl-C"
 	@echo "make test            the tests, but for slow ones; those that need a docker engine where there is one"
-	@echo "make test-all        the slow ones, too: installations, demos, gigabytes, chaos, restarts"
+	@echo "make test-all        the slow ones, too: installations, demos, gigabytes, chaos, faults"
 	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
 	@echo "make check           ruff, mypy, import-linter"
+	@echo "make docs            the documentation as pages, in build/site; fails on dead links"
 	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
 	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
-	@echo "make pictures        those in README, of the page and of a terminal; needs Chromium or Chrome"
+	@echo "make pictures        those of the page and of a terminal, in docs; needs Chromium or Chrome"
 	@echo "make image           build the image of the jobs (needs docker):"
 	@echo "                     IMAGE=name BASE_IMAGE=python:3.12-slim PIP_PACKAGES='numpy scikit-learn'"
 	@echo "make clean           remove what the targets made"
@@ -48,7 +49,7 @@ demo-covalent: $(VENV)/demo-covalent
 test: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
 	@echo "make test-all runs the slow ones, too, which were left out: Covalent's server, browsers, demos,"
-	@echo "installations, gigabytes, chaos"
+	@echo "installations, gigabytes, faults, chaos, TorchX's command"
 
 test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)
@@ -72,6 +73,11 @@ check: $(VENV)/lint
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typed_api.py
 	$(BIN)/lint-imports
+
+# Not with --quiet: --strict would let dead links pass. The variable silences an advertisement.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/site/links.py build/site
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -106,6 +112,10 @@ $(VENV)/test: pyproject.toml .ci/venv
 
 $(VENV)/bench: pyproject.toml .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) all bench
+	@touch $@
+
+$(VENV)/docs: pyproject.toml .ci/venv
+	@sh .ci/venv "$(PYTHON)" $(VENV) local docs
 	@touch $@
 
 $(VENV)/lint: pyproject.toml .ci/venv
