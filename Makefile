@@ -56,10 +56,10 @@ test-all: $(VENV)/test
 
 # The two halves of test-all, which .ci/run runs side by side: most of the containers' time is waiting.
 test-on-engine: $(VENV)/test
-	$(PYTEST) tests/image
+	.ci/pytest "$(BIN)/python" tests/image
 
 test-elsewhere: $(VENV)/test
-	$(PYTEST) $(SIDE_BY_SIDE) --ignore tests/image
+	.ci/pytest "$(BIN)/python" $(SIDE_BY_SIDE) --ignore tests/image
 
 test-containers: $(VENV)/test
 	PYTHON="$(BIN)/python" .ci/with-engine $(PYTEST) tests/image
