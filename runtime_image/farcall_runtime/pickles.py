@@ -36,7 +36,7 @@ def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Piec
     Raises:
         Exception: Whatever the value's own pickling code raises.
     """
-    pickler = _pickler()
+    new = pickler()
     buffers: list[Pieces] = []
 
     def keep_in(buffer: pickle.PickleBuffer) -> bool:
@@ -49,11 +49,11 @@ def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Piec
     new_sink = new_sink or Sink
     sink = new_sink()
     try:
-        pickler(sink, protocol=5, buffer_callback=keep_in).dump(value)
+        new(sink, protocol=5, buffer_callback=keep_in).dump(value)
     except BufferError:  # a buffer with gaps has no raw form
         buffers.clear()
         sink = new_sink()
-        pickler(sink, protocol=5).dump(value)
+        new(sink, protocol=5).dump(value)
     return [sink.taken(), *buffers]
 
 
@@ -64,7 +64,7 @@ def dump_whole(value: object) -> bytes:
         Exception: Whatever the value's own pickling code raises.
     """
     sink = io.BytesIO()
-    _pickler()(sink, protocol=5).dump(value)
+    pickler()(sink, protocol=5).dump(value)
     return sink.getvalue()
 
 
@@ -78,11 +78,11 @@ def dump_to(value: object, file: Any) -> None:
     Raises:
         Exception: Whatever the value's own pickling code raises.
     """
-    _pickler()(file, protocol=5).dump(value)
+    pickler()(file, protocol=5).dump(value)
 
 
 @functools.cache
-def _pickler() -> Any:
+def pickler() -> Any:
     """Return cloudpickle's pickler, made to tell a class's qualified name too.
 
     By its bare name a nested class, or one made in a function, would be taken for another.

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-from farcall_runtime import envelope, failures, nodes, pickles
+from farcall_runtime import envelope, failures, nodes, pickles, processes
 from farcall_runtime.channel import BrokenError, Slate, TaskEnd
 from farcall_runtime.contract import ENV_STREAM_S, JOB_ENVIRONMENT, STREAMS, CallStatus
 from farcall_runtime.envelope import Buffer
@@ -84,6 +84,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     os.register_at_fork(after_in_child=_become_copy)
 
+    processes.install()
     import cloudpickle  # now, while the supervisor still fetches the payload
 
     ordered = supervisor.wait()
@@ -177,6 +178,7 @@ def run(
         _interruptible = True
         _check_cloudpickle(*versions)
         call = pickles.load(envelope.unpack(function))
+        processes.remember(call)
         calls = pickles.load(envelope.unpack(arguments))
         _interruptible = False
     except BaseException as error:  # unpickling runs the user's code

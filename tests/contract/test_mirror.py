@@ -51,6 +51,7 @@ ELSEWHERE = {
     "runtime/child": "service/test_attempt.py",
     "runtime/failures": "service/test_failures.py",
     "runtime/pickles": "unit/payload/test_pickling.py",
+    "runtime/processes": "service/test_processes.py",
     "runtime/refusals": "unit/runtime/test_storage.py",
     "runtime/runner": "service/test_attempt.py",
     "runtime/task": "unit/runtime/test_electron.py",
