@@ -76,7 +76,7 @@ FOLLOWED_S = 150.0
 followed, in seconds. Whoever follows stores it anew more than twice in that time."""
 
 RETRY_ON_FAILURE = "failure"
-"""Value of a bundle's ``retry_on``: Batch retries every failure, the function's own too."""
+"""Value of a bundle's ``retry_on``: Batch retries failures of the function, too."""
 
 
 TERMINATED_TYPE = "farcall_runtime.task.TaskTerminated"
@@ -120,6 +120,8 @@ class ExitCode(enum.IntEnum):
 
     RETURNED = 0
     RAISED = 1
+    OUT_OF_MEMORY = 60
+    """The kernel killed the task's process for its memory; the next attempt would have no more."""
     STORE_UNFIT = 62
     """The bucket's store does not do what S3 does."""
     OUTCOME_OCCUPIED = 63
@@ -134,7 +136,6 @@ class ExitCode(enum.IntEnum):
     OUTCOME_NOT_STORED = 70
     """The function returned or raised, and nobody will know which: the bucket was not reached."""
     CHILD_KILLED = 71
-    OUT_OF_MEMORY = 72
     STORAGE_UNREACHABLE = 73
     SUPERVISOR_FAILED = 74
     """The container's own part failed: it got no process or no file, most likely."""

@@ -175,6 +175,7 @@ class _Crew:
             "vcpu": 1,
             "memory": 1,
             "retry_attempts": plans.ATTEMPTS,
+            "retry_on": "failure",
             "linger_s": 0.05,
             "poll_freq": 2,
             "prefix": _prefix(client),

@@ -45,6 +45,7 @@ def test_the_contract_is_version_1():
         "exit_codes": {
             "RETURNED": 0,
             "RAISED": 1,
+            "OUT_OF_MEMORY": 60,
             "STORE_UNFIT": 62,
             "OUTCOME_OCCUPIED": 63,
             "BAD_ENVIRONMENT": 64,
@@ -55,7 +56,6 @@ def test_the_contract_is_version_1():
             "UNREADABLE": 69,
             "OUTCOME_NOT_STORED": 70,
             "CHILD_KILLED": 71,
-            "OUT_OF_MEMORY": 72,
             "STORAGE_UNREACHABLE": 73,
             "SUPERVISOR_FAILED": 74,
             "TERMINATED": 143,
@@ -220,6 +220,7 @@ def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
     by_pattern = {code for code in ExitCode if str(code.value).startswith("6")}
     assert by_pattern == {code for code in ExitCode if 60 <= code <= 69}
     assert by_pattern == {
+        ExitCode.OUT_OF_MEMORY,
         ExitCode.STORE_UNFIT,
         ExitCode.OUTCOME_OCCUPIED,
         ExitCode.BAD_ENVIRONMENT,

@@ -89,6 +89,7 @@ def test_defaults_are_written_to_covalents_configuration():
         "retry_attempts": 3,
         "poll_freq": 10,
         "region": "",
+        "retry_on": "failure",
     }
     assert documented == {name: section[name] for name in documented}
 

@@ -185,7 +185,7 @@ async def test_another_attempt_makes_all_calls_anew(
             os._exit(1)
         return 10 * x
 
-    async with make_executor(retry_attempts=2) as executor:
+    async with make_executor(retry_attempts=2, retry_on="failure") as executor:
         sweep = executor.task(work).map(range(4), [str(tmp_path)] * 4, chunksize=4)
         assert await sweep == [0, 10, 20, 30]
 

@@ -114,7 +114,7 @@ async def test_a_command_that_ended_well(ended):
 
 async def test_a_failure_comes_with_its_exit_code_its_attempts_and_the_end_of_its_log(ended):
     text = "i=0; while [ $i -lt 12 ]; do echo line $i; i=$((i+1)); done; exit 3"
-    detail, why = await ended(shell(text), retry_attempts=2)
+    detail, why = await ended(shell(text), retry_attempts=2, retry_on="failure")
     assert (why.kind, why.error, why.source) == ("failed", "CommandError", "Batch")
     assert why.sentence == "the command failed (exit code 3)"
     assert why.log == tuple(f"line {n}" for n in range(2, 12))

@@ -142,7 +142,7 @@ async def test_failed_attempts_are_told_of(
     executor: BatchExecutor, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = f"[ $AWS_BATCH_JOB_ATTEMPT = 1 ] || {gate.wait}; exit 3"
-    job = await executor.command(IMAGE, sh(script), retry_attempts=2)
+    job = await executor.command(IMAGE, sh(script), retry_attempts=2, retry_on="failure")
     said = (
         f"job {job.id} ({job.name}): attempt 1 of 2 failed and is followed by another: "
         "CommandError: the command failed (exit code 3)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, HostLostError, ImageError, Job, JobStatus, TaskError
+from farcall import (
+    BatchExecutor,
+    HostLostError,
+    ImageError,
+    Job,
+    JobStatus,
+    OutOfMemoryError,
+    TaskError,
+)
 from tests.support.patience import PATIENCE_S, until_async
 
 HOST_LOST = "Host EC2 (instance i-"
@@ -167,6 +176,24 @@ async def test_what_would_end_the_same_way_is_final(
     assert [code for _, code in await ends(job)] == [69]
 
 
+def kill_the_container() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)  # as the kernel does where there is too little memory
+    time.sleep(PATIENCE_S)
+
+
+@POLICIES
+async def test_what_was_killed_for_its_memory_is_final(
+    retry_on: str, executor: BatchExecutor
+) -> None:
+    again = executor.with_options(retry_attempts=3, retry_on=retry_on)
+    job = await again.submit(kill_the_container)
+
+    with pytest.raises(OutOfMemoryError, match="raise memory") as caught:
+        await job.result()
+    assert caught.value.attempts == 1
+    assert [code for _, code in await ends(job)] == [137]
+
+
 async def test_as_many_attempts_are_made_as_are_asked_for(
     aws: farcall.local.LocalAWS, executor: BatchExecutor
 ) -> None:
@@ -197,7 +224,7 @@ async def test_a_failed_attempt_is_told_of_while_the_next_one_runs(
             time.sleep(0.05)
         return number
 
-    job = await executor.with_options(retry_attempts=3).submit(work)
+    job = await executor.with_options(retry_attempts=3, retry_on="failure").submit(work)
     result = asyncio.ensure_future(job.result())
     (line,) = await until_told(caplog)
 
@@ -225,7 +252,7 @@ async def test_a_child_s_failed_attempt_is_told_of_while_the_array_runs(
             time.sleep(0.05)
         return item, number
 
-    task = executor.with_options(retry_attempts=2).task(work)
+    task = executor.with_options(retry_attempts=2, retry_on="failure").task(work)
     values = asyncio.ensure_future(_all(task.map(range(3))))
     (line,) = await until_told(caplog)
 
@@ -255,7 +282,7 @@ async def test_the_error_of_the_last_attempt_tells_of_those_before(
         print(f"attempt {number}", flush=True)
         time.sleep(PATIENCE_S)
 
-    job = await executor.with_options(retry_attempts=4).submit(work)
+    job = await executor.with_options(retry_attempts=4, retry_on="failure").submit(work)
     await running(job, 3)
     aws.reclaim(job.id)
     await running(job, 4)

@@ -332,7 +332,8 @@ async def test_what_the_last_attempt_stored_counts_where_none_follows_after_all(
             job["container"] = {**job["container"], **job["attempts"][0]["container"]}
 
     say(proxy, end_it)
-    async with make_executor(endpoint_url=proxy.url, retry_attempts=3) as executor:
+    options = {"endpoint_url": proxy.url, "retry_attempts": 3, "retry_on": "failure"}
+    async with make_executor(**options) as executor:
         job = await executor.submit(raise_once, str(go))
         error = await end_of(job)
         assert isinstance(error, ValueError)

@@ -88,7 +88,7 @@ async def test_a_value(ended):
 
 
 async def test_an_exception_with_an_attempt_before_it(ended):
-    _, why = await ended(fails, 3, retry_attempts=2)
+    _, why = await ended(fails, 3, retry_attempts=2, retry_on="failure")
     assert (why.kind, why.error, why.source) == ("failed", "ValueError", "outcome")
     assert why.sentence.startswith("the function raised ValueError: 3 is odd")
     assert "\x1b" not in why.sentence

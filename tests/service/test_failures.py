@@ -343,7 +343,7 @@ async def test_a_function_may_clean_up_when_it_is_terminated(executor: BatchExec
 async def test_every_attempt_of_a_failing_task_runs_and_the_last_error_is_raised(
     executor: BatchExecutor,
 ) -> None:
-    @executor.task(retry_attempts=3)
+    @executor.task(retry_attempts=3, retry_on="failure")
     def work() -> None:
         import os
 
@@ -353,10 +353,10 @@ async def test_every_attempt_of_a_failing_task_runs_and_the_last_error_is_raised
         await work()
 
 
-async def test_a_failing_task_is_final_where_only_infrastructure_is_retried(
+async def test_a_failing_task_is_final_by_default(
     executor: BatchExecutor,
 ) -> None:
-    @executor.task(retry_attempts=3, retry_on="infrastructure")
+    @executor.task(retry_attempts=3)
     def work() -> None:
         import os
 

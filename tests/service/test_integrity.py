@@ -439,7 +439,7 @@ async def test_an_outcome_that_somebody_else_stores_first_is_no_success(
 async def test_a_second_attempt_is_not_taken_in_by_a_forged_outcome(
     attacker: Attacker, make_executor: MakeExecutor, tmp_path: Path
 ) -> None:
-    async with make_executor(retry_attempts=2) as executor:
+    async with make_executor(retry_attempts=2, retry_on="failure") as executor:
         reached, gate = tmp_path / "reached", tmp_path / "gate"
 
         def fail() -> None:

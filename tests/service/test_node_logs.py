@@ -154,7 +154,7 @@ FAIL_ONCE += '[ "$AWS_BATCH_JOB_NODE_INDEX" != 0 ] || [ "$AWS_BATCH_JOB_ATTEMPT"
 
 
 async def test_each_attempt_of_each_node_is_found(jobs):
-    job_id = await jobs.start(FAIL_ONCE, nodes=2, retry_attempts=2)
+    job_id = await jobs.start(FAIL_ONCE, nodes=2, retry_attempts=2, retry_on="failure")
     followed = await jobs.lines(job_id, follow=True)
     expected = [(a, n, f"{a} of {n}") for a in (1, 2) for n in (0, 1)]
     assert sorted((line.attempt, line.node, line.text) for line in followed) == expected

@@ -304,7 +304,7 @@ def fail_at_first(folder: str) -> tuple[int, str]:
 async def test_all_nodes_are_tried_again_and_give_their_last_values(
     make_executor: Callable[..., BatchExecutor], aws: farcall.local.LocalAWS, tmp_path: Path
 ) -> None:
-    async with make_executor(nodes=3, retry_attempts=2) as gang:
+    async with make_executor(nodes=3, retry_attempts=2, retry_on="failure") as gang:
         job = await gang.submit(fail_at_first, str(tmp_path))
         assert await job.result() == [(0, "2"), (1, "2"), (2, "2")]
         bucket = Bucket(aws, job)

@@ -105,7 +105,7 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
     async with executor() as opened:
         assert await opened.task(abs)(-1) == 1
         assert await opened.task(abs).map([-1, -2, -3]) == [1, 2, 3]
-        again = opened.with_options(retry_attempts=2)
+        again = opened.with_options(retry_attempts=2, retry_on="failure")
         assert await again.task(fail_at_first)(str(tmp_path / "there")) == "the second attempt"
         several = opened.with_options(nodes=2)
         assert await several.task(abs)(-1) == [1, 1]
@@ -431,7 +431,7 @@ async def test_without_an_action_of_the_job_role_the_error_says_what_was_denied(
     place = tmp_path / "there"
 
     async def scenario():
-        async with executor(retry_attempts=attempts) as opened:
+        async with executor(retry_attempts=attempts, retry_on="failure") as opened:
             if attempts == 1:
                 await opened.task(abs)(-1)
             else:

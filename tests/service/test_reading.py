@@ -100,7 +100,7 @@ async def test_what_is_written_right_before_the_end_is_not_lost(executor, tmp_pa
 
 
 async def test_each_attempt_is_followed_in_its_turn(executor, tmp_path):
-    patient = executor.with_options(retry_attempts=2)
+    patient = executor.with_options(retry_attempts=2, retry_on="failure")
     job = await patient.submit(stubborn)
     followed = await read(executor, job.id, follow=True, streams=["stdout"])
 

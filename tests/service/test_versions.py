@@ -22,7 +22,8 @@ async def test_another_python_is_refused_before_anything_is_unpickled(
 ) -> None:
     command = [sys.executable, "-c", PRETENDER]
     extra = {"containerProperties": {"command": command}}
-    async with make_executor(job_definition_extra=extra, retry_attempts=3) as executor:
+    options = {"retry_attempts": 3, "retry_on": "failure"}
+    async with make_executor(job_definition_extra=extra, **options) as executor:
         job = await executor.submit(lambda: None)
 
         ours = f"{sys.version_info.major}.{sys.version_info.minor}"

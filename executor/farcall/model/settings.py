@@ -224,8 +224,9 @@ class Settings(BaseModel):
         container_image_uri: Image of the jobs, built from farcall's Dockerfile.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
-        retry_on: ``failure`` retries whatever failed; ``infrastructure`` only lost hosts and
-            failed starts, so that the function's own exceptions are final.
+        retry_on: ``infrastructure`` retries only lost hosts and failed starts, so that the
+            function's own exceptions are final; ``failure`` whatever may end differently. What
+            ran out of memory is not tried again by either.
         stuck_timeout_s: Seconds after which a job that cannot be placed fails; None never. They
             count only while Batch says why it cannot place it, which it does of the job at the
             head of the queue.
@@ -279,7 +280,7 @@ class Settings(BaseModel):
     container_image_uri: _Where = Field("", max_length=255)
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, _Seconds, _HOW] = Field(0.1, ge=0, le=60)
-    retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "failure"
+    retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "infrastructure"
     stuck_timeout_s: Annotated[float | None, _Seconds, _HOW] = Field(
         None, ge=0, allow_inf_nan=False
     )

@@ -37,7 +37,7 @@ OWN = {
     "linger_s": 0.1,
     "nodes": 1,
     "instance_type": "",
-    "retry_on": "failure",
+    "retry_on": "infrastructure",
     "stuck_timeout_s": None,
     "tags": {},
     "priority": None,

@@ -53,13 +53,26 @@ _FARGATE: dict[float, Sequence[int]] = {
     32: (61440, 122880, 249856),
 }
 
-_INFRASTRUCTURE_RULES = [
+_LOST_HOST_RULES = [
     {"onStatusReason": "Host EC2*", "action": "RETRY"},
     {"onStatusReason": "Your Spot Task was interrupted*", "action": "RETRY"},
+]
+
+_INFRASTRUCTURE_RULES = [
+    *_LOST_HOST_RULES,
     {"onReason": "CannotPull*", "action": "RETRY"},
     {"onReason": "DockerTimeoutError*", "action": "RETRY"},
     # Where no rule matches Batch retries, so the list ends with one that always does.
     {"onReason": "*", "action": "EXIT"},
+]
+
+_MEMORY_RULES = [
+    # A container that is lost with its host is killed, too, so these come first.
+    *_LOST_HOST_RULES,
+    # docker may say so of a container whose own process is still there, and ends with any code;
+    # 137 is SIGKILL, which comes most often from the kernel.
+    {"onReason": "OutOfMemoryError*", "action": "EXIT"},
+    {"onExitCode": "137", "action": "EXIT"},
 ]
 
 
@@ -280,8 +293,9 @@ def retry_strategy(settings: Settings, *, is_command: bool = False) -> dict[str,
     if settings.retry_attempts > 1:
         if settings.retry_on != RETRY_ON_FAILURE:
             strategy["evaluateOnExit"] = _INFRASTRUCTURE_RULES
-        elif not is_command:
-            strategy["evaluateOnExit"] = [{"onExitCode": FINAL_EXIT_CODES, "action": "EXIT"}]
+        else:
+            own = [] if is_command else [{"onExitCode": FINAL_EXIT_CODES, "action": "EXIT"}]
+            strategy["evaluateOnExit"] = [*_MEMORY_RULES, *own]
     return strategy
 
 

@@ -16,6 +16,7 @@ from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.model.errors import SettingsError
 from farcall.model.settings import ENVIRONMENT_PREFIX, Place, Settings
+from farcall_runtime.contract import RETRY_ON_FAILURE
 
 _log = logging.getLogger("farcall")
 
@@ -40,6 +41,7 @@ def plugin_defaults() -> dict[str, Any]:
     for name, option in Settings.model_fields.items():
         if name not in _LEFT_TO_AWS and option.default is not None:  # TOML has no word for None
             defaults[name] = option.default
+    defaults["retry_on"] = RETRY_ON_FAILURE  # as the plugin before this one documents it
     try:
         section = get_config(_SECTION)
     except KeyError:

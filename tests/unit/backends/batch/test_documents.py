@@ -115,7 +115,7 @@ def test_what_a_submission_cannot_override_is_in_the_name(change):
         {"num_gpus": 1},
         {"time_limit": 3600},
         {"retry_attempts": 1},
-        {"retry_on": "infrastructure"},
+        {"retry_on": "failure"},
         {"tags": {"a": "b"}},
         {"priority": 3},
         {"batch_queue": "other"},
@@ -271,7 +271,7 @@ def action(strategy, *, status_reason="", reason="", exit_code=None):
 
 
 def test_for_infrastructure_only_lost_hosts_and_starts_are_tried_again():
-    strategy = retry_strategy(Settings(retry_on="infrastructure"))
+    strategy = retry_strategy(Settings())
     assert [
         action(strategy, status_reason="Host EC2 (instance i-1) terminated."),
         action(strategy, status_reason="Your Spot Task was interrupted.", exit_code=143),
@@ -279,11 +279,11 @@ def test_for_infrastructure_only_lost_hosts_and_starts_are_tried_again():
         action(strategy, reason="CannotPullECRContainerError: AccessDeniedException"),
         action(strategy, reason="DockerTimeoutError: Could not transition to created"),
     ] == ["RETRY"] * 5
-    assert [action(strategy, exit_code=code) for code in (1, 71, 137, None)] == ["EXIT"] * 4
+    assert [action(strategy, exit_code=code) for code in (1, 60, 71, 137, None)] == ["EXIT"] * 5
 
 
 def test_for_failure_everything_is_tried_again_but_what_would_end_the_same_way():
-    strategy = retry_strategy(Settings())
+    strategy = retry_strategy(Settings(retry_on="failure"))
     final = [code for code in ExitCode if 60 <= code < 70]
     others = [code for code in ExitCode if code not in (*final, ExitCode.RETURNED)]
     assert {action(strategy, exit_code=int(code)) for code in final} == {"EXIT"}
@@ -291,8 +291,27 @@ def test_for_failure_everything_is_tried_again_but_what_would_end_the_same_way()
     assert action(strategy, status_reason="Host EC2 (instance i-1) terminated.") == "RETRY"
 
 
+@pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
+@pytest.mark.parametrize("is_command", [False, True])
+def test_memory_that_was_too_little_is_not_tried_again(retry_on, is_command):
+    strategy = retry_strategy(Settings(retry_on=retry_on), is_command=is_command)
+    reason = "OutOfMemoryError: Container killed due to memory usage"
+    assert action(strategy, exit_code=137) == "EXIT"
+    assert {action(strategy, reason=reason, exit_code=code) for code in (137, 1, None)} == {"EXIT"}
+    for lost in ("Host EC2 (instance i-1) terminated.", "Your Spot Task was interrupted."):
+        assert action(strategy, status_reason=lost, exit_code=137) == "RETRY"
+
+
+def test_the_container_s_own_word_of_too_little_memory_is_final_of_functions_alone():
+    for retry_on in ("failure", "infrastructure"):
+        strategy = retry_strategy(Settings(retry_on=retry_on))
+        assert action(strategy, exit_code=int(ExitCode.OUT_OF_MEMORY)) == "EXIT"
+    strategy = retry_strategy(Settings(retry_on="failure"), is_command=True)
+    assert action(strategy, exit_code=60) == "RETRY"  # a command's codes are its own
+
+
 def test_for_infrastructure_the_list_ends_explicitly():
-    rules = retry_strategy(Settings(retry_on="infrastructure"))["evaluateOnExit"]
+    rules = retry_strategy(Settings())["evaluateOnExit"]
     assert rules[-1] == {"onReason": "*", "action": "EXIT"}
 
 

@@ -74,8 +74,10 @@ def test_an_instance_type_takes_a_job_of_one_node_with_nodes():
 
 
 def test_exit_codes_of_a_command_are_its_own():
-    strategy = job_request(job(command(), retry_attempts=3), ARN)["retryStrategy"]
-    assert strategy == {"attempts": 3}
+    made = job(command(), retry_attempts=3, retry_on="failure")
+    strategy = job_request(made, ARN)["retryStrategy"]
+    codes = [rule["onExitCode"] for rule in strategy["evaluateOnExit"] if "onExitCode" in rule]
+    assert (strategy["attempts"], codes) == (3, ["137"])  # SIGKILL, which the kernel sends
 
 
 # --- several ----------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ async def test_an_attempt_ends_as_scripted(ending, error, cloud, executor, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("ending", [HostLost(), OutOfMemory(), ImageFailed()])
+@pytest.mark.parametrize("ending", [HostLost(), ImageFailed()])
 async def test_an_attempt_behind_those_that_are_scripted_runs(ending, cloud, executor):
     cloud.next_job(ending, ending)
     assert await executor.task(double).with_options(retry_attempts=3)(4) == 8
@@ -313,14 +313,25 @@ async def test_an_attempt_behind_those_that_are_scripted_runs(ending, cloud, exe
 
 
 async def test_options_say_which_attempts_are_followed_by_another(cloud, executor):
-    task = executor.task(double).with_options(retry_attempts=3, retry_on="infrastructure")
-    cloud.next_job(HostLost(), OutOfMemory())
-    with pytest.raises(farcall.OutOfMemoryError, match="Attempt 1 had ended with HostLostError"):
+    task = executor.task(double).with_options(retry_attempts=3)
+    cloud.next_job(HostLost(), Ending(exit_code=1))
+    with pytest.raises(farcall.JobError, match="Attempt 1 had ended with HostLostError"):
         await task(1)
+    task = task.with_options(retry_on="failure")
+    cloud.next_job(HostLost(), Ending(exit_code=1))
+    assert await task(1) == 2
     cloud.next_job(TimedOut())
     with pytest.raises(farcall.JobTimeoutError):
-        await task.with_options(retry_on="failure")(1)
-    assert [job.attempts for job in cloud.jobs] == [2, 1]
+        await task(1)
+    assert [job.attempts for job in cloud.jobs] == [2, 3, 1]
+
+
+@pytest.mark.parametrize("retry_on", ["failure", "infrastructure"])
+async def test_too_little_memory_is_met_once(retry_on, cloud, executor):
+    cloud.next_job(HostLost(), OutOfMemory())
+    with pytest.raises(farcall.OutOfMemoryError, match="Attempt 1 had ended with HostLostError"):
+        await executor.task(double).with_options(retry_attempts=4, retry_on=retry_on)(1)
+    assert cloud.jobs[0].attempts == 2
 
 
 async def test_each_script_is_for_one_job(cloud, executor):
