@@ -38,6 +38,7 @@ _PREFIX = struct.Struct(">7scHBB")
 # prefix, offset of the root, of the pages, bytes of meta, functions, entries
 _ROOT_HEAD = struct.Struct(">12sQQIII")
 _ROOT_SIZE = struct.Struct(">I")
+_TEXTS = "texts"
 _LARGEST_ROOT_BYTES = 16 * 1024 * 1024
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _ROW = struct.Struct(">QQ32sI")  # offset, length, SHA-256, number of the entry's function
@@ -147,8 +148,9 @@ def seal_index(
     functions: Sequence[tuple[int, bytes]],
     entries: Sequence[tuple[int, int, bytes]],
     python: tuple[int, int] | None = None,
+    texts: Buffer = b"",
 ) -> SealedIndex:
-    """Describe a bundle, which is `bundle_start`, entries, pages, functions and root.
+    """Describe a bundle, which is `bundle_start`, entries, texts, pages, functions and root.
 
     What describes comes last, so that a bundle can be stored while its entries are still being
     pickled and hashed. The root holds the digest of each page and a page that of each of its
@@ -161,7 +163,11 @@ def seal_index(
             arguments.
         python: Major and minor version of the Python that pickled the functions; by default this
             one's.
+        texts: What the client keeps there to be shown, and no container reads.
     """
+    if texts:
+        said = {"size": len(texts), "sha256": hashlib.sha256(texts).hexdigest()}
+        meta = {**meta, _TEXTS: said}
     rows = []
     at = _PREFIX.size
     for function, length, digest in entries:
@@ -169,6 +175,7 @@ def seal_index(
         at += length
     page_rows = [rows[first : first + PAGE_ROWS] for first in range(0, len(rows), PAGE_ROWS)]
     pages = [b"".join(group) for group in page_rows]
+    at += len(texts)
     pages_at = at
     at += _ROW.size * len(rows)
     table = [hashlib.sha256(page).digest() for page in pages]
@@ -260,6 +267,23 @@ class Index:
         """
         self.page(number).check(page)
         return Part(*_ROW.unpack_from(page, _ROW.size * (number % PAGE_ROWS)))
+
+    def texts(self) -> Part | None:
+        """Return where the texts lie that are kept to be shown; None where there are none.
+
+        Raises:
+            IntegrityError: The index does not say so in its own words.
+        """
+        said = self.meta.get(_TEXTS)
+        if said is None:
+            return None
+        try:
+            size, digest = int(said["size"]), bytes.fromhex(said["sha256"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise IntegrityError("the bundle's index does not say where its texts lie") from error
+        if not 0 < size <= self._pages_at:
+            raise IntegrityError("the bundle's texts have not the size its index speaks of")
+        return Part(self._pages_at - size, size, digest)
 
     def function(self, number: int) -> Part:
         """Return where a pickled function lies.

@@ -282,7 +282,7 @@ def test_every_function_that_decodes_is_among_those_tested_here():
     }
     assert public - encoding - {"size", "portions"} | {"Index"} == set(READERS)
     methods = {name for name, value in vars(envelope.Index).items() if inspect.isfunction(value)}
-    assert methods == {"__init__", "page", "entry", "function"}
+    assert methods == {"__init__", "page", "entry", "texts", "function"}
 
 
 def test_a_page_of_the_index_passes_only_in_its_own_place():

@@ -6,6 +6,7 @@ from farcall import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
+from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract
 
@@ -23,8 +24,10 @@ async def submit(store, *tasks, root=ROOT, job_id="6f1c", **options):
         Its job, and the job's environment.
     """
     function = pack_function(double)
-    packed = ((function, arguments) for arguments in pack_calls(tasks))
-    made = Bundle(Settings(**options), root, "double", packed, Workflow("w"), most=10_000)
+    settings = Settings(**options)
+    to_text = CallTexts(double).of if settings.call_texts else None
+    packed = ((function, arguments) for arguments in pack_calls(tasks, to_text=to_text))
+    made = Bundle(settings, root, "double", packed, Workflow("w"), most=10_000)
     await store.put(made.where.bundle_key, made.pieces())
     environment = made.environment(endpoint="", region="us-east-1")
     digest = environment[contract.ENV_DIGEST]

@@ -31,6 +31,7 @@ from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 from farcall.payload import pickling
 from farcall.payload.bundle import Bundle
+from farcall.payload.call_texts import CallTexts
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
 _SECRET = "(a secret, made anew for each job)"  # noqa: S105  # it stands in its place
@@ -96,7 +97,9 @@ async def _plan(
 ) -> dict[str, Any]:
     pickling.check_callable(function)
     call = bound.args, bound.kwargs
-    task = pickling.pack_function(function), pickling.pack_call([call], settings.cache_dir)
+    to_text = CallTexts(function).of if settings.call_texts else None
+    arguments = pickling.pack_call([call], settings.cache_dir, to_text)
+    task = pickling.pack_function(function), arguments
     access, backend = await (_offline(settings) if offline else _online(settings))
     try:
         most = backend.capabilities.largest_array

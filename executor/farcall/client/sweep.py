@@ -28,6 +28,7 @@ from farcall.model.submission import Submission
 from farcall.model.wording import named
 from farcall.payload import pickling
 from farcall.payload.bundle import FIXED
+from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Packed
 from farcall.payload.results import CallResult, Result
 from farcall.payload.spill import where_needed
@@ -261,8 +262,10 @@ class Sweep(Awaitable[list[R]]):
                 function = await session.threads.run(
                     pickling.pack_function, self._function, self._fixed
                 )
+            texts = CallTexts(self._function, self._fixed)
+            to_text = texts.of if self._settings.call_texts else None
             while (groups := await reader.groups()) is not None:
-                packed = pickling.pack_calls(groups, self._settings.cache_dir)
+                packed = pickling.pack_calls(groups, self._settings.cache_dir, to_text)
                 tasks = self._tasks(function, packed, reader, state)
                 while True:
                     if self._inputs.size is None:

@@ -14,6 +14,7 @@ from typing import Any
 from farcall.engine.batcher import Batcher
 from farcall.engine.worker_threads import WorkerThreads
 from farcall.payload import pickling
+from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Call, Packed
 
 _TOGETHER = 256
@@ -25,6 +26,7 @@ class _Wanted:
     function: Callable[..., Any]
     calls: Sequence[Call]
     cache_dir: str
+    with_text: bool
 
 
 class Packer:
@@ -40,7 +42,12 @@ class Packer:
         )
 
     async def pack(
-        self, function: Callable[..., Any], calls: Sequence[Call], cache_dir: str
+        self,
+        function: Callable[..., Any],
+        calls: Sequence[Call],
+        cache_dir: str,
+        *,
+        with_text: bool = False,
     ) -> tuple[Packed, Packed]:
         """Pickle a function and the arguments of the calls that one task makes.
 
@@ -48,17 +55,19 @@ class Packer:
             function: The function.
             calls: The arguments.
             cache_dir: Folder for a pickle that is too large for the memory.
+            with_text: Whether lists are to show the calls.
 
         Raises:
             TaskNotPicklableError: Something cannot be pickled; the message says what.
             NoRoomError: There is no room in that folder.
         """
-        return await self._batcher.ask(_Wanted(function, calls, cache_dir))
+        return await self._batcher.ask(_Wanted(function, calls, cache_dir, with_text))
 
 
 def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
     """Pickle; what cannot be pickled has its error in the place of its pickles."""
     functions: dict[int, Packed] = {}
+    texts: dict[int, CallTexts] = {}
     done: list[tuple[Packed, Packed] | Exception] = []
     with pickling.project_by_value():
         for wanted in some:
@@ -66,7 +75,9 @@ def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
             try:
                 if id(function) not in functions:
                     functions[id(function)] = pickling.pack_function(function)
-                call = pickling.pack_call(wanted.calls, wanted.cache_dir)
+                    texts[id(function)] = CallTexts(function)
+                to_text = texts[id(function)].of if wanted.with_text else None
+                call = pickling.pack_call(wanted.calls, wanted.cache_dir, to_text)
                 done.append((functions[id(function)], call))
             except Exception as error:  # the caller is to have it
                 done.append(error)

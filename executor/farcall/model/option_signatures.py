@@ -33,6 +33,7 @@ GROUPS = {
     "Who you are": ("profile", "region", "credentials"),
     "How jobs are found and paid for": (
         *("workflow", "tags", "priority", "share_identifier", "page_url", "keep_artifacts"),
+        "call_texts",
         "job_definition_extra",
     ),
 }

@@ -175,6 +175,7 @@ class Options(TypedDict, total=False):
     job_definition_extra: dict[str, Any]
     endpoint_url: str
     keep_artifacts: bool
+    call_texts: bool
     workflow: str
     page_url: str
 
@@ -236,6 +237,9 @@ class Settings(BaseModel):
         job_definition_extra: Merged into the RegisterJobDefinition request: any field Batch has.
         endpoint_url: URL of all services in place of AWS's own.
         keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
+        call_texts: Keep a line of each call's arguments in the bucket, which lists show: plain
+            values, shapes of arrays, names of classes, at most 200 characters. What is named like
+            a password, token, secret or key is left out.
         workflow: Name under which the command line and the page show the jobs, up to 128
             characters; empty for the script's, and in Covalent for the lattice's.
         page_url: Address of the page that ``farcall ui`` serves. Covalent's own page shows it
@@ -292,6 +296,7 @@ class Settings(BaseModel):
     )  # may hold secrets
     endpoint_url: _Where = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: Annotated[bool, _HOW] = False
+    call_texts: Annotated[bool, _HOW] = True
     workflow: Annotated[str, _HOW] = Field("", max_length=128)
     page_url: _Where = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
 

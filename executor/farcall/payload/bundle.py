@@ -11,6 +11,7 @@ from farcall.model import job_names
 from farcall.model.errors import TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
+from farcall.payload import call_texts
 from farcall.payload.pickling import Origin, Packed
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import Location
@@ -82,6 +83,7 @@ class Bundle:
         """
         functions: dict[bytes, tuple[int, Packed]] = {}
         entries: list[tuple[int, int, bytes]] = []
+        texts: list[str] = []
         total = 0
         function: Packed | None = None
         while len(entries) < self._most and total < _FULL_BYTES:
@@ -96,10 +98,14 @@ class Bundle:
             number, _ = functions.setdefault(function.sha256, (len(functions), function))
             digest = yield from _hashed(arguments.pieces)
             entries.append((number, arguments.size, digest))
+            texts.append(arguments.text)
             total += arguments.size
         if function is None:
             raise ValueError("a bundle has at least one task")
-        pages, root = self._seal(function.origin, functions.values(), entries)
+        shown = call_texts.seal(texts)
+        pages, root = self._seal(function.origin, functions.values(), entries, shown)
+        if shown:
+            yield shown
         yield pages
         for _, each in functions.values():
             yield from each.pieces
@@ -111,6 +117,7 @@ class Bundle:
         origin: Origin,
         functions: Iterable[tuple[int, Packed]],
         entries: Sequence[tuple[int, int, bytes]],
+        texts: Buffer,
     ) -> envelope.SealedIndex:
         settings = self._settings
         return envelope.seal_index(
@@ -126,6 +133,7 @@ class Bundle:
             [(function.size, function.sha256) for _, function in functions],
             entries,
             origin.minor,
+            texts,
         )
 
     def rename(self) -> Location:

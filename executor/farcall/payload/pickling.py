@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -33,6 +33,9 @@ from farcall_runtime.envelope import Buffer
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
+
+ToText = Callable[[Sequence[Call]], str]
+"""Says in short what a task's calls are; see `farcall.payload.call_texts`."""
 
 
 _TOGETHER = 64
@@ -68,11 +71,13 @@ class Packed:
         pieces: The bytes, in pieces; large ones are views of the user's own arrays.
         size: Number of bytes.
         origin: Who pickled the functions in it.
+        text: Of arguments, what lists show of them; may be empty.
     """
 
     pieces: list[Buffer]
     size: int
     origin: Origin = HERE
+    text: str = ""
 
     @functools.cached_property
     def sha256(self) -> bytes:
@@ -130,7 +135,11 @@ def pack_function(function: Callable[..., Any], fixed: Mapping[str, Any] | None 
         ) from error
 
 
-def pack_calls(groups: Iterable[Sequence[Call]], cache_dir: str | None = None) -> Iterator[Packed]:
+def pack_calls(
+    groups: Iterable[Sequence[Call]],
+    cache_dir: str | None = None,
+    to_text: ToText | None = None,
+) -> Iterator[Packed]:
     """Pickle the arguments of tasks: one call each, or several where they are chunked.
 
     They are pickled a few at a time, as they are asked for: neither do all pickles of a large
@@ -139,17 +148,20 @@ def pack_calls(groups: Iterable[Sequence[Call]], cache_dir: str | None = None) -
     Args:
         groups: The calls of each task.
         cache_dir: Folder for a pickle that is too large for the memory; None for none.
+        to_text: Says in short what they are; None where nobody is to know.
 
     Raises:
         NoRoomError: There is no room in that folder.
         TaskNotPicklableError: An argument cannot be pickled; the message says which.
     """
     groups = iter(groups)
-    while packed := _pack_some(groups, cache_dir):
+    while packed := _pack_some(groups, cache_dir, to_text):
         yield from packed
 
 
-def _pack_some(groups: Iterator[Sequence[Call]], cache_dir: str | None) -> list[Packed]:
+def _pack_some(
+    groups: Iterator[Sequence[Call]], cache_dir: str | None, to_text: ToText | None
+) -> list[Packed]:
     packed: list[Packed] = []
     size = 0
     with project_by_value():
@@ -157,12 +169,14 @@ def _pack_some(groups: Iterator[Sequence[Call]], cache_dir: str | None) -> list[
             calls = next(groups, None)
             if calls is None:
                 break
-            packed.append(pack_call(calls, cache_dir))
+            packed.append(pack_call(calls, cache_dir, to_text))
             size += packed[-1].size
     return packed
 
 
-def pack_call(calls: Sequence[Call], cache_dir: str | None = None) -> Packed:
+def pack_call(
+    calls: Sequence[Call], cache_dir: str | None = None, to_text: ToText | None = None
+) -> Packed:
     """Pickle the arguments of one task; see `pack_calls`.
 
     Raises:
@@ -172,7 +186,7 @@ def pack_call(calls: Sequence[Call], cache_dir: str | None = None) -> Packed:
     new_sink = functools.partial(Spill, cache_dir) if cache_dir else None
     try:
         with project_by_value():
-            return _frame(pickles.dump(list(calls), new_sink))
+            packed = _frame(pickles.dump(list(calls), new_sink))
     except BaseException as error:  # pickling runs the user's code
         if isinstance(error, NoRoomError) or is_ctrl_c(error):
             raise
@@ -180,6 +194,7 @@ def pack_call(calls: Sequence[Call], cache_dir: str | None = None) -> Packed:
             why = culprits.explain(calls)
         why = why or f"the arguments cannot be pickled together ({failures.in_words(error)})"
         raise TaskNotPicklableError(why) from error
+    return packed if to_text is None else replace(packed, text=to_text(calls))
 
 
 def pack_plain(value: object, origin: Origin = HERE) -> Packed:

@@ -21,7 +21,7 @@ from farcall.model.errors import (
     VersionMismatchError,
 )
 from farcall.model.submission import Submission
-from farcall.payload import unpickling
+from farcall.payload import call_texts, unpickling
 from farcall.payload.bundle import FIXED
 from farcall.payload.pickling import Call
 from farcall.storage.store import Store
@@ -72,6 +72,35 @@ async def facts_of(store: Store, submission: Submission) -> dict[str, Any] | Non
     """
     tail = await _tail(store, submission.where)
     return None if tail is None else Index(_root(tail), submission.digest).meta
+
+
+async def texts_of(store: Store, submission: Submission) -> list[str] | None:
+    """Return what lists show of each task's arguments, as it was submitted.
+
+    Returns:
+        A line for each task; None if the bundle is no longer there, or has none.
+
+    Raises:
+        EnvelopeError: It is not what was submitted, or was written by another farcall.
+        ServiceError: S3 refused.
+    """
+    tail = await _tail(store, submission.where)
+    if tail is None:
+        return None
+    index = Index(_root(tail), submission.digest)
+    part = index.texts()
+    if part is None:
+        return None
+    start = part.offset - (index.end - len(tail))
+    data: Buffer = memoryview(tail)[max(0, start) : max(0, start + part.length)]
+    if start < 0:
+        key = submission.where.bundle_key
+        fetched = await store.get_part(key, part.offset, part.length, index.end)
+        if fetched is None:
+            return None
+        data = fetched
+    part.check(data)
+    return call_texts.read(data, index.entries)
 
 
 class BundleReader:

@@ -45,6 +45,7 @@ OWN = {
     "job_definition_extra": {},
     "endpoint_url": "",
     "keep_artifacts": False,
+    "call_texts": True,
     "workflow": "",
     "page_url": "http://127.0.0.1:8750",
 }

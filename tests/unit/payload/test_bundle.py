@@ -12,7 +12,9 @@ import pytest
 from farcall import Settings
 from farcall.model.errors import TaskTooLargeError
 from farcall.model.workflows import Workflow
+from farcall.payload import call_texts
 from farcall.payload.bundle import Bundle
+from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Packed, pack_calls, pack_function
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
@@ -219,3 +221,40 @@ def test_secrets_are_in_no_repr():
     made = bundle(double)
     assert made.key.hex() not in repr(made)
     assert repr(made.key) not in repr(made)
+
+
+def test_texts_of_the_calls_lie_between_the_arguments_and_the_pages():
+    function = pack_function(double)
+    calls = [[((number,), {})] for number in range(3)]
+    packed = pack_calls(calls, None, CallTexts(double).of)
+    made = Bundle(
+        Settings(), ROOT, "double", ((function, each) for each in packed), WORKFLOW, most=MOST
+    )
+    data = b"".join(made.pieces())
+    index = index_of(made, data)
+    texts = index.texts()
+    assert ["double(x=0)", "double(x=1)", "double(x=2)"] == call_texts.read(part(data, texts), 3)
+    last = entry_of(index, data, 2)
+    assert last.offset + last.length == texts.offset
+    assert texts.offset + texts.length == index.page(0).offset
+    # The container's own way is what it was.
+    for number in range(3):
+        part(data, entry_of(index, data, number))
+    part(data, index.function(0))
+
+
+def test_without_texts_there_is_nothing_of_them():
+    made, data = written(double)
+    index = index_of(made, data)
+    assert index.texts() is None
+    assert "texts" not in index.meta
+
+
+@pytest.mark.parametrize(
+    "said", [[], {}, {"size": 1}, {"size": "x", "sha256": ""}, {"size": 10**9, "sha256": "00"}]
+)
+def test_an_index_that_does_not_say_where_its_texts_lie_is_refused(said):
+    sealed = envelope.seal_index({"texts": said}, [(0, bytes(32))], [])
+    index = envelope.Index(sealed.root, hashlib.sha256(sealed.root).hexdigest())
+    with pytest.raises(envelope.IntegrityError, match="texts"):
+        index.texts()

@@ -15,7 +15,7 @@ from farcall.model.errors import (
     VersionMismatchError,
 )
 from farcall.model.submission import Submission
-from farcall.storage.bundles import BundleReader, facts_of, queue_of
+from farcall.storage.bundles import BundleReader, facts_of, queue_of, texts_of
 from farcall_runtime import envelope
 from tests.contract import make_golden as golden
 from tests.unit.bundles import double, submit
@@ -98,6 +98,42 @@ async def test_what_was_deleted_is_told(store, submitted):
     with pytest.raises(FarcallError, match="no longer there: a bundle is deleted when every task"):
         await BundleReader(SimpleNamespace(of=lambda _: store)).read(submission, 0)
     assert await facts_of(store, submission) is None
+
+
+async def test_texts_of_a_bundle_take_one_request(store, submitted, requests):
+    submission = await submitted([((1,), {}), ((2,), {})], [((3,), {"note": "x"})])
+    assert ["double(x=1) and 1 more", "double(x=3, note='x')"] == await texts_of(store, submission)
+    assert len(requests) == 1
+
+
+async def test_texts_of_an_array_take_two(store, submitted, requests):
+    submission = await submitted(*[[((n,), {})] for n in range(3000)])
+    texts = await texts_of(store, submission)
+    assert texts == [f"double(x={n})" for n in range(3000)]
+    assert len(requests) == 2
+
+
+async def test_a_bundle_may_have_no_texts_or_be_gone(store, submitted):
+    submission = await submitted([((1,), {})], call_texts=False)
+    assert await texts_of(store, submission) is None
+    await store.delete([submission.where.bundle_key])
+    assert await texts_of(store, submission) is None
+
+
+async def test_forged_texts_are_refused(store, submitted):
+    """In a bundle of somebody else's, and in the right one."""
+    submission = await submitted(*[[((n,), {})] for n in range(3000)])
+    data = bytearray(await store.get(submission.where.bundle_key))
+    size = envelope.root_size(data)
+    part = envelope.Index(bytes(data[-size:]), submission.digest).texts()
+    data[part.offset + part.length - 1] ^= 1
+    await store.put(submission.where.bundle_key, [data])
+    with pytest.raises(envelope.IntegrityError, match="differs from its index"):
+        await texts_of(store, submission)
+    other = await submitted([((4,), {})])
+    await store.put(submission.where.bundle_key, [await store.get(other.where.bundle_key)])
+    with pytest.raises(envelope.IntegrityError, match="differs from the digest"):
+        await texts_of(store, submission)
 
 
 async def test_what_is_not_what_batch_knows_is_not_unpickled(store, submitted):

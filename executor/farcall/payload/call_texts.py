@@ -1,0 +1,319 @@
+"""Call texts: what a task was called with, in a line, for lists. No I/O.
+
+A text is made by the types of the arguments and not by their ``repr``, which may take long, have
+effects, or tell a secret: numbers, texts, dates and short containers as they are, arrays and
+frames by their shape, everything else by the name of its class. So it takes some microseconds,
+however large the arguments are, and calls nothing of the user's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import decimal
+import enum
+import fractions
+import functools
+import inspect
+import json
+import pathlib
+import re
+import types
+import uuid
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from farcall.model import terminal
+from farcall.payload.pickling import Call
+from farcall_runtime import envelope
+from farcall_runtime.envelope import Buffer
+
+LONGEST = 200
+"""Characters of a text."""
+
+_LONGEST_NAME = 60
+_LONGEST_STRING = 48
+_MOST_BITS = 200  # of an int, which are 60 digits
+_MOST_ITEMS = 6
+_DEEPEST = 2
+_MOST_DIMENSIONS = 8
+_MOST_BYTES = 16 * 1024 * 1024
+"""More than the texts of the largest array take."""
+
+_HIDDEN = "***"
+_MORE = "..."
+
+_SECRETS = re.compile("pass(word|wd|phrase|code)|pwd|secret|token|credential|api_?key", re.I)
+_SECRET_WORDS = frozenset(("key", "keys", "auth", "pass"))
+_WORDS = re.compile("[A-Z]?[a-z]+|[A-Z]+")
+_USERS = re.compile(r"(?<=://)[^/@\s]+@")
+_USERS_WITHIN = 1000
+"""Name and password in a URL, and how far they are looked for."""
+
+_ARRAYS = ("cupy", "jax", "jaxlib", "numpy", "pandas", "polars", "pyarrow", "scipy", "torch")
+"""Packages whose objects tell their shape at once."""
+
+_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+_name_of: Callable[[type], Any] = type.__dict__["__qualname__"].__get__
+"""Past a metaclass of the user's."""
+
+
+class CallTexts:
+    """Makes the texts of one function's calls.
+
+    Args:
+        function: The function.
+        fixed: Keywords that are the same in all calls.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], fixed: Mapping[str, Any] | None = None
+    ) -> None:
+        name = getattr(function, "__name__", None)
+        self._name = _cut(_shown(name) if isinstance(name, str) else "task", _LONGEST_NAME)
+        self._fixed = fixed or {}
+        self._names: list[str] | None = None
+        self._function = function
+
+    def of(self, calls: Sequence[Call]) -> str:
+        """Return the text of a task's calls: that of the first one, and how many others there are.
+
+        It has `LONGEST` characters at most, none of them a control character, and never fails.
+        """
+        if not calls:
+            return ""
+        more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+        args, kwargs = calls[0]
+        try:
+            if self._names is None:
+                self._names = _parameters(self._function)
+            inside = self._arguments(args, kwargs, LONGEST - len(self._name) - len(more) - 2)
+        except Exception:  # such as one that another thread changes meanwhile
+            inside = _MORE
+        return f"{self._name}({inside}){more}"
+
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], room: int) -> str:
+        names = self._names or ()
+        told = ""
+        for name, value in _named(names, args, {**self._fixed, **kwargs}):
+            text = f"{name}=" if name else ""
+            text += _HIDDEN if _is_secret(name) else _text(value, room)
+            told = f"{told}, {text}" if told else text
+            if len(told) > room:
+                return _cut(told, room)
+        return told
+
+
+def seal(texts: Sequence[str]) -> bytes:
+    """Return a bundle's texts as they are stored; empty where there are none."""
+    return zlib.compress(json.dumps(texts).encode(), 1) if any(texts) else b""
+
+
+def read(data: Buffer, entries: int) -> list[str]:
+    """Read what `seal` made, once its digest was compared.
+
+    Args:
+        data: The bytes.
+        entries: Number of the bundle's tasks.
+
+    Returns:
+        A text for each task. Whoever submitted them may have written anything there: they are cut,
+        and their control characters shown.
+
+    Raises:
+        IntegrityError: They are no texts.
+    """
+    try:
+        found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise envelope.IntegrityError("the bundle's texts cannot be read") from error
+    if not isinstance(found, list) or len(found) != entries:
+        raise envelope.IntegrityError("the bundle has not a text for each task")
+    return [_cut(_shown(str(text)[:LONGEST]), LONGEST) for text in found]
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else terminal.in_a_line(text)
+
+
+def _named(
+    names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield arguments with their names, of positional ones those of the parameters."""
+    for number, value in enumerate(args):
+        yield (names[number] if number < len(names) else ""), value
+    for name, value in kwargs.items():
+        yield (name if name.isidentifier() else repr(name[:_LONGEST_NAME])), value
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters that take positional arguments."""
+    if type(function) is types.FunctionType and not hasattr(function, "__wrapped__"):
+        code = function.__code__
+        return list(code.co_varnames[: code.co_argcount])
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    with contextlib.suppress(TypeError, ValueError):  # a built-in that does not tell
+        found = inspect.signature(function).parameters.values()
+        return [each.name for each in found if each.kind in positional]
+    return []
+
+
+@functools.lru_cache(1024)
+def _is_secret(name: str) -> bool:
+    """Tell whether what is called like this is not to be shown."""
+    if _SECRETS.search(name):
+        return True
+    lowered = name.lower()
+    if not any(word in lowered for word in _SECRET_WORDS):
+        return False
+    return any(word.lower() in _SECRET_WORDS for word in _WORDS.findall(name))
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: max(0, room - len(_MORE))]}{_MORE}"
+
+
+# --- values by their types --------------------------------------------------------------------
+
+
+def _text(value: Any, room: int, depth: int = 0) -> str:
+    kind = type(value)
+    make = _PLAIN.get(kind)
+    if make is not None:
+        return make(value)
+    if kind in _BRACKETS:
+        return _container(value, room, depth)
+    return _other(value, kind, room, depth)
+
+
+def _container(value: Any, room: int, depth: int) -> str:
+    kind = type(value)
+    left, right = _BRACKETS[kind]
+    if not value:
+        return f"{kind.__name__}()" if kind in (set, frozenset) else left + right
+    if depth == _DEEPEST:
+        return f"{left}{_MORE}{right}"
+    told = left
+    items: Iterable[Any] = value.items() if kind is dict else value
+    for number, item in enumerate(islice(items, _MOST_ITEMS)):
+        told += ", " if number else ""
+        told += _item(item, room, depth + 1) if kind is dict else _text(item, room, depth + 1)
+        if len(told) > room:
+            return _cut(told, room)
+    more = len(value) - _MOST_ITEMS
+    if more > 0:
+        told += f", {_MORE} {more} more"
+    elif kind is tuple and len(value) == 1:
+        told += ","
+    return told + right
+
+
+def _item(item: tuple[Any, Any], room: int, depth: int) -> str:
+    key, value = item
+    is_hidden = type(key) is str and _is_secret(key[:LONGEST])
+    return f"{_text(key, room, depth)}: {_HIDDEN if is_hidden else _text(value, room, depth)}"
+
+
+def _other(value: Any, kind: type, room: int, depth: int) -> str:
+    """Return the text of what is no plain value of Python's."""
+    if issubclass(kind, enum.Enum):
+        return f"{_name_of(kind)}.{object.__getattribute__(value, '_name_')}"
+    if issubclass(kind, types.FunctionType | types.BuiltinFunctionType):
+        return str(value.__name__)
+    if issubclass(kind, type):
+        return _class_name(value)
+    module = str(_module_of(kind))
+    top = module.partition(".")[0]
+    if top == "pathlib" and issubclass(kind, pathlib.PurePath):
+        return _string(str(value))
+    if top in _ARRAYS:
+        return _array(value, kind, room, depth)
+    return _class_name(kind)
+
+
+def _class_name(kind: type) -> str:
+    module, name = _module_of(kind), _name_of(kind)
+    plain = module in ("builtins", "__main__") or not isinstance(module, str)
+    return _cut(str(name) if plain else f"{module}.{name}", _LONGEST_NAME)
+
+
+def _array(value: Any, kind: type, room: int, depth: int) -> str:
+    """Return the text of an array, a frame, or a scalar of these packages."""
+    name = kind.__name__
+    shape = value.shape if hasattr(kind, "shape") else None
+    if shape == () and hasattr(kind, "item") and str(_module_of(kind)).startswith("numpy"):
+        plain = value.item()
+        return name if type(plain) is kind else _text(plain, room, depth)
+    told = name
+    if isinstance(shape, tuple) and all(type(size) is int for size in shape):
+        sizes = ", ".join(map(str, shape[:_MOST_DIMENSIONS]))
+        told += f"({sizes})"
+    dtype = value.dtype if hasattr(kind, "dtype") else None
+    named = getattr(dtype, "name", None)
+    named = named if isinstance(named, str) else str(dtype) if dtype is not None else ""
+    return _cut(f"{told} {named}".rstrip(), _LONGEST_NAME)
+
+
+def _int(value: int) -> str:
+    bits = value.bit_length()
+    return repr(value) if bits <= _MOST_BITS else f"int of {bits} bits"
+
+
+def _string(value: str) -> str:
+    if "://" in value[:_LONGEST_STRING]:
+        value = _USERS.sub(f"{_HIDDEN}@", value[:_USERS_WITHIN])
+    if len(value) <= _LONGEST_STRING:
+        return repr(value)
+    return f"{value[:_LONGEST_STRING]!r}{_MORE}"
+
+
+def _bytes(value: bytes | bytearray) -> str:
+    size = len(value)
+    return repr(value) if size <= _LONGEST_STRING // 2 else f"{type(value).__name__}({size})"
+
+
+def _range(value: range) -> str:
+    steps = [value.start, value.stop] + ([value.step] if value.step != 1 else [])
+    return f"range({', '.join(map(_int, steps))})"
+
+
+def _fraction(value: fractions.Fraction) -> str:
+    return f"{_int(value.numerator)}/{_int(value.denominator)}"
+
+
+def _decimal(value: decimal.Decimal) -> str:
+    # Its digits can only be counted by making them, or by its size: eight bytes have 19.
+    return str(value) if value.__sizeof__() <= _MOST_BITS else "Decimal"
+
+
+_PLAIN: dict[type, Callable[[Any], str]] = {
+    type(None): repr,
+    type(...): repr,
+    bool: repr,
+    int: _int,
+    float: repr,
+    complex: repr,
+    str: _string,
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: lambda value: f"memoryview({value.nbytes})",
+    range: _range,
+    slice: lambda _: "slice",
+    dt.date: str,
+    dt.time: lambda value: value.replace(tzinfo=None).isoformat(),
+    dt.datetime: lambda value: value.replace(tzinfo=None).isoformat(" "),
+    dt.timedelta: str,
+    decimal.Decimal: _decimal,
+    fractions.Fraction: _fraction,
+    uuid.UUID: str,
+}
+
+_BRACKETS: dict[type, Collection[str]] = {
+    list: "[]",
+    tuple: "()",
+    dict: "{}",
+    set: "{}",
+    frozenset: "{}",
+}
