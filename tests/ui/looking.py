@@ -35,15 +35,13 @@ async def wait_for_states(page: Page, states: dict[str, str]) -> None:
 
 
 async def cancel(page: Page, button: str) -> dict[str, str]:
-    """Confirm the open dialog; return what came of each job, and close it."""
+    """Confirm the open dialog; return what came of each job, as the page's foot says."""
     dialog = page.get_by_role("dialog", name="Cancel")
     await dialog.get_by_role("button", name=button).click()
-    done = dialog.get_by_role("button", name="Done")
-    await done.wait_for()
-    results = await dialog.get_by_test_id("cancel-result").all()
-    said = {
+    await expect(dialog).to_be_hidden()
+    foot = page.get_by_test_id("endings")
+    await foot.wait_for()
+    return {
         str(await result.get_attribute("data-id")): str(await result.get_attribute("data-outcome"))
-        for result in results
+        for result in await foot.get_by_test_id("cancel-result").all()
     }
-    await done.click()
-    return said

@@ -49,6 +49,10 @@ async def test_a_workflow_is_listed_and_kept_up_to_date_without_a_reload(
 async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_page, gate, shoot):
     job = await executor(workflow="printing").submit(tasks.hold, str(gate), 7)
     page = await open_page(f"#/job/{job.id}")
+    last = page.get_by_test_id("last-lines")
+    await expect(last).to_contain_text("7 has begun")
+    await expect(last).to_contain_text("7 complains")
+    await expect(page.get_by_label("Task").get_by_test_id("hours")).to_contain_text("vCPU-hours")
     await page.get_by_role("tab", name="Output").click()
     lines = page.get_by_test_id("line")
 
@@ -191,15 +195,21 @@ async def test_a_task_is_found_read_and_cancelled_with_the_keyboard_alone(
     await keys.press("ArrowDown")
     await keys.press("Enter")
     await expect(page.get_by_test_id("task-title")).to_contain_text("hold")
-    await tab_to(page.get_by_role("button", name="Cancel task…"))
+    await keys.press("c")
+    reason = page.get_by_role("dialog", name="Cancel").get_by_role("textbox", name="Reason")
+    await expect(reason).to_be_focused()
+    await keys.type("too dear")
     await keys.press("Enter")
-    await tab_to(page.get_by_test_id("cancel-confirm"))
-    await keys.press("Enter")
-    await expect(page.get_by_test_id("cancel-result")).to_have_attribute("data-outcome", "ending")
-    await tab_to(page.get_by_role("button", name="Done"))
-    await keys.press("Enter")
-    await expect(page.get_by_role("dialog", name="Cancel")).to_be_hidden()
+    result = page.get_by_test_id("cancel-result")
+    await expect(result).to_have_attribute("data-outcome", "ending")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
     await wait_for_states(page, {job.id: "CANCELLED"})
+    await expect(result).to_contain_text("cancelled")  # as it changes, and not a second dialog
+    await expect(page.get_by_test_id("endings-summary")).to_have_text("1 cancelled")
+    assert "too dear" in (await job.detail()).reason
+    await tab_to(page.get_by_role("button", name="Close", exact=True).last)
+    await keys.press("Enter")
+    await expect(page.get_by_test_id("endings")).to_be_hidden()
 
 
 async def test_the_nodes_of_a_command_job_are_seen_with_their_output(

@@ -53,6 +53,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "started_at": moment(detail.started_at),
         "stopped_at": moment(detail.stopped_at),
         "attempts": detail.attempts,
+        "earlier_s": _earlier_s(detail),
         "attempts_allowed": detail.attempts_allowed,
         "vcpu": detail.vcpu,
         "memory_mib": detail.memory_mib,
@@ -70,6 +71,16 @@ def job(entry: Entry) -> dict[str, Any]:
         "index": int(index) if index else None,
         "tags": dict(detail.tags),
     }
+
+
+def _earlier_s(detail: JobDetail) -> float:
+    """Return how long the attempts ran that came before the last one that began."""
+    spans = (
+        (tried.stopped_at - tried.started_at).total_seconds()
+        for tried in detail.tried
+        if tried.started_at and tried.stopped_at and tried.started_at != detail.started_at
+    )
+    return round(sum(spans), 3)
 
 
 def _group(nodes: NodeGroup) -> dict[str, Any]:

@@ -6,11 +6,10 @@ import uuid
 from collections.abc import Iterator
 
 import aiohttp
-import boto3
 import pytest
 
 from tests.support.proxy import Proxy
-from tests.ui import serving
+from tests.ui import serving, shells
 from tests.ui.server.screen import get
 
 
@@ -46,46 +45,5 @@ async def client(page):
 @pytest.fixture
 def submit(aws, client):
     """Submit a job that runs a shell script, as farcall would; return its ID."""
-    batch = boto3.client("batch")
-    aws.configure(submit_rate=None, api_rate=None)
-    submitted, definitions = [], {}
-
-    def define(name, script, vcpu):
-        container = {
-            "image": "none",
-            "command": ["sh", "-c", script],
-            "resourceRequirements": [
-                {"type": "VCPU", "value": str(vcpu)},
-                {"type": "MEMORY", "value": "128"},
-            ],
-        }
-        reply = batch.register_job_definition(
-            jobDefinitionName=f"{name}-{uuid.uuid4().hex}",
-            type="container",
-            containerProperties=container,
-        )
-        return reply["jobDefinitionArn"]
-
-    def submit(script, *, vcpu=1, size=0, run=client, workflow="shell", name="task"):
-        wanted = "farcall" if run else "foreign", script, vcpu
-        if wanted not in definitions:
-            definitions[wanted] = define(*wanted)
-        bundle = f"s3://farcall-local/farcall/v1/{run}/bundles/{name}-0"
-        environment = {"FARCALL_BUNDLE": bundle, "FARCALL_WORKFLOW": workflow} if run else {}
-        more = {"arrayProperties": {"size": size}} if size else {}
-        reply = batch.submit_job(
-            jobName=f"{name}-{uuid.uuid4().hex[:8]}",
-            jobQueue=aws.environment["FARCALL_BATCH_QUEUE"],
-            jobDefinition=definitions[wanted],
-            containerOverrides={
-                "environment": [{"name": n, "value": v} for n, v in environment.items()]
-            },
-            **more,
-        )
-        submitted.append(reply["jobId"])
-        return reply["jobId"]
-
-    yield submit
-    for job_id in submitted:
-        batch.terminate_job(jobId=job_id, reason="the test has ended")
-    aws.configure(submit_rate=50.0, api_rate=50.0)
+    with shells.submitting(aws, client) as submit:
+        yield submit

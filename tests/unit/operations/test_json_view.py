@@ -51,6 +51,7 @@ def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
         "started_at": None,
         "stopped_at": None,
         "attempts": 0,
+        "earlier_s": 0,
         "attempts_allowed": 1,
         "vcpu": 2,
         "memory_mib": 0,
@@ -102,6 +103,20 @@ def test_an_array_counts_the_statuses_that_there_are():
 def test_a_job_that_somebody_ended_has_a_state_of_its_own(status, kind, state):
     assert json_view.job(entry(status=status, kind=kind))["state"] == state
     assert state in json_view.STATES
+
+
+def test_the_time_of_the_attempts_before_the_last_one_is_told():
+    def attempt(start_s, end_s):
+        return Attempt(
+            started_at=NOON + timedelta(seconds=start_s),
+            stopped_at=NOON + timedelta(seconds=end_s),
+        )
+
+    tried = (attempt(0, 2.5), Attempt("Host lost"), attempt(10, 11), attempt(20, 99))
+    over = entry(status=JobStatus.FAILED, started_at=NOON + timedelta(seconds=20), tried=tried)
+    assert json_view.job(over)["earlier_s"] == 3.5
+    again = entry(started_at=NOON + timedelta(seconds=120), tried=tried)
+    assert json_view.job(again)["earlier_s"] == 82.5
 
 
 def test_an_attempt_has_both_reasons():

@@ -7,10 +7,11 @@ import { Detail } from "./detail.js";
 import { openHelp, themeButton, tokenForm } from "./dialogs.js";
 import { frame, h, icon, setAttr, setText } from "./dom.js";
 import { controls, wanted } from "./filters.js";
-import { count, ms } from "./format.js";
+import { count, isOver, ms } from "./format.js";
+import { endings, forgetEndings } from "./endings.js";
 import { MainView } from "./mainview.js";
 import { listenForKeys } from "./keys.js";
-import { jobHash, partsOfId } from "./rows.js";
+import { isNode, jobHash, partsOfId } from "./rows.js";
 import { runHash, runsList } from "./runs.js";
 import { store } from "./store.js";
 
@@ -30,7 +31,7 @@ document.body.append(token.element);
 onRefused(() => {
   live.stream?.close();
   forgetChildren();
-  page?.detail.output.show(null);
+  page?.detail.show(null);
   page?.element.remove();
   document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
   page = null;
@@ -72,8 +73,16 @@ function build(about) {
         about.read_only ? h("span.badge", { data: { testid: "read-only" } }, "Read-only") : null,
         h("span.gap"), requests, status, themeButton(), h("button.plain", { type: "button", "aria-label": "Help", title: "Help (?)", on: { click: openHelp } }, icon("help"))),
       h("div.filter-line", {}, filters.states, filters.choices)),
-    alert, h("div.columns", {}, runs.element, main.element, detail.element));
-  return { element, about, status, requests, alert, filters, runs, main, detail };
+    alert, h("div.columns", {}, runs.element, main.element, detail.element), endings);
+  const shown = () => (place.job && !detail.element.hidden ? [detail.task()] : []).filter(Boolean);
+  /** Asks whether what is chosen is to be ended: selected tasks, the one in the panel, or else the run. */
+  const cancel = () => {
+    if (about.read_only) return;
+    const tasks = [main.table.chosenTasks(), shown(), main.table.activeTasks()].find((some) => some.some((task) => !isOver(task.group) && !isNode(task)));
+    if (tasks) cancelTasks(tasks, () => main.table.clear());
+    else if (main.scope?.left) cancelRun(main.scope);
+  };
+  return { element, about, status, requests, alert, filters, runs, main, detail, cancel };
 }
 
 // Follows the jobs from now on, as far back as is asked for.
@@ -108,7 +117,7 @@ function listen() {
 function rest(yes) {
   if (!page) return;
   live.rests = yes;
-  page.detail.output.rest(yes);
+  page.detail.rest(yes);
   if (!yes) return listen();
   live.stream?.close();
   watch([]);
@@ -127,8 +136,8 @@ function update() {
   page.alert.hidden = !live.error;
   setText(page.alert, live.error);
   document.body.classList.toggle("loading", live.loading);
-  page.filters.update();
   const scope = place.scope ?? (place.job ? "all" : null);
+  page.filters.update(scope);
   page.runs.update(scope, live.loading);
   page.main.show(scope);
   page.main.update(live);
@@ -156,6 +165,7 @@ function route() {
   place.address = kind === "run" || kind === "job" ? { kind, rest } : null;
   if (kind !== "run" && kind !== "job") place.scope = "all";
   document.body.dataset.view = place.view;
+  forgetEndings();
   page.detail.show(place.job);
   page.main.table.mark(place.job);
   frame(update);

@@ -1,24 +1,14 @@
-// Asks before tasks are ended, ends them, and shows what came of it.
+// Asks before tasks are ended, and ends them. What comes of it is followed at the page's foot.
 
 import { post } from "./api.js";
-import { fill, h, icon, setText } from "./dom.js";
-import { count, isOver, many, shortId } from "./format.js";
+import { h, setText } from "./dom.js";
+import { showEndings } from "./endings.js";
+import { count, isOver, many } from "./format.js";
 import { name } from "./parts.js";
-import { partsOfId, taskName } from "./rows.js";
-import { store } from "./store.js";
+import { taskName } from "./rows.js";
 
 // As many as the server takes at once.
 const AT_ONCE = 10000;
-const MOST_SHOWN = 300;
-
-const OUTCOMES = {
-  ending: ["cancelled", "Being ended"],
-  ended: ["succeeded", "Had ended before"],
-  unknown: ["blocked", "Unknown to Batch"],
-  foreign: ["blocked", "Not farcall's"],
-  node: ["blocked", "Not ended alone"],
-  refused: ["failed", "Refused"],
-};
 
 /** Asks whether these jobs, or children of arrays, are to be ended; calls `done` once they are. */
 export function cancelTasks(jobs, done) {
@@ -97,44 +87,16 @@ function open({ title, about, counts, over, bodies, done }) {
       for (const one of [confirm, keep, reason]) one.disabled = false;
       confirm.focus();
     } else {
-      show(dialog, heading, form, results, error);
+      dialog.close();
+      showEndings(results, error);
       if (!error) done?.();
     }
   });
   dialog.addEventListener("cancel", (event) => {
-    if (confirm.disabled && total && form.isConnected) event.preventDefault();
+    if (confirm.disabled && total) event.preventDefault();
   });
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
-  keep.focus();
-}
-
-function show(dialog, heading, form, results, error) {
-  const tally = new Map();
-  for (const { outcome } of results) tally.set(outcome, (tally.get(outcome) ?? 0) + 1);
-  const words = [...tally].map(([outcome, n]) => `${count(n)} ${(OUTCOMES[outcome]?.[1] ?? outcome).toLowerCase()}`);
-  // What needs attention comes first.
-  const order = ["refused", "unknown", "foreign", "ended", "ending"];
-  results.sort((a, b) => order.indexOf(a.outcome) - order.indexOf(b.outcome));
-  const rows = results.slice(0, MOST_SHOWN).map(({ id, outcome, text }) => {
-    const [sign, word] = OUTCOMES[outcome] ?? ["blocked", outcome];
-    return h("li", { data: { testid: "cancel-result", id, outcome } }, icon(sign, `as-${sign}`),
-      h("div", {}, h("div", {}, h("b", { text: word }), " ", name(nameOf(id)), " ", h("span.quiet.mono", { text: shortId(id) })), h("div.quiet", { text })));
-  });
-  const done = h("button.strong", { type: "button", on: { click: () => dialog.close() } }, "Done");
-  fill(heading, "What came of it");
-  form.replaceWith(h("div", {},
-    h("p.big", { role: "status" }, words.join(", ") || "There was nothing to end."),
-    error ? h("p.trouble", { role: "alert", text: error.message }) : null,
-    h("ul.results", { tabindex: "0", "aria-label": "Results" }, ...rows),
-    results.length > MOST_SHOWN ? h("p.quiet", {}, `and ${count(results.length - MOST_SHOWN)} more`) : null,
-    h("div.buttons", {}, done)));
-  done.focus();
-}
-
-function nameOf(id) {
-  const [parent, index] = partsOfId(id);
-  const job = store.jobs.get(parent);
-  return job ? job.function + (index === undefined ? "" : `[${index}]`) : "";
+  (total ? reason : keep).focus();
 }

@@ -3,7 +3,7 @@
 import { follow, path } from "./api.js";
 import { frame } from "./dom.js";
 import { groupOf, isOver } from "./format.js";
-import { partCount } from "./rows.js";
+import { partCount, why } from "./rows.js";
 import { store } from "./store.js";
 
 const arrays = new Map();
@@ -77,13 +77,15 @@ function start(array, job) {
 
 // A child as the table and the timeline want it: like a job, with what is its array's.
 function child(job, said, known) {
-  return Object.assign(known ?? {}, {
+  const task = Object.assign(known ?? {}, {
     id: `${job.id}${job.array_size ? ":" : "#"}${said.i}`,
     index: said.i,
     parent: job.id,
     array: job,
     function: job.function,
     kind: job.kind,
+    workflow: job.workflow,
+    time_limit_s: job.time_limit_s,
     label: `${job.function}[${said.i}]`,
     state: said.s,
     group: groupOf(said.s),
@@ -92,9 +94,14 @@ function child(job, said, known) {
     stopped: said.e,
     exit_code: said.x,
     reason: said.r ?? "",
+    call: said.a ?? "",
+    error: said.w ?? "",
+    peak: said.m ?? null,
     array_size: 0,
     node_count: 0,
     size: 1,
     changed: (known?.changed ?? 0) + 1,
   });
+  task.text = `${task.label} ${task.call} ${why(task)}`.toLowerCase();
+  return task;
 }

@@ -4,10 +4,12 @@ import { get, path } from "./api.js";
 import { childrenOf } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
 import { count, groupOf, inWords, isOver, ms, span } from "./format.js";
-import { attemptsSection, jobSection, timesSection, usageSection, whySection } from "./facts.js";
+import { attemptsSection, jobSection, soFar, timesSection, usageSection, whySection } from "./facts.js";
+import { lastLines } from "./lastlines.js";
 import { Output } from "./output.js";
 import { bar, remember, remembered, stateSign } from "./parts.js";
-import { isNode, jobHash, partCount, partsOfId, ran, taskName, waited } from "./rows.js";
+import { reasonsSection } from "./reasons.js";
+import { isNode, jobHash, partCount, partsOfId, ran, taskName, waited, why } from "./rows.js";
 import { countsOf, store } from "./store.js";
 import { Timeline } from "./timeline.js";
 
@@ -37,10 +39,13 @@ export class Detail {
     this.progress = bar();
     this.progressWords = h("p.quiet");
     this.overview = h("div.sections");
+    this.last = lastLines();
+    this.soFar = soFar();
     this.output = new Output();
     this.timeline = new Timeline({ open: on.open, tallest: () => 320 });
+    this.reasons = reasonsSection();
     this.failed = h("ul.failed-children");
-    this.children = h("div.sections", {}, this.timeline.element, this.failed);
+    this.children = h("div.sections", {}, this.reasons.element, this.timeline.element, this.failed);
     this.trouble = h("p.trouble", { role: "alert", hidden: true });
     this.parts = new Map();
     const panels = { overview: this.overview, output: this.output.element, children: this.children };
@@ -77,6 +82,7 @@ export class Detail {
     this.trouble.hidden = true;
     this.element.hidden = !id;
     this.output.show(null);
+    this.last.show(null);
     this.timeline.cursor = -1;
     this.timeline._zoomTo(null);
     fill(this.overview, h("p.note", {}, "Asking Batch…"));
@@ -105,6 +111,20 @@ export class Detail {
     this.update();
   }
 
+  /** Lets go of what is followed while nobody looks, and follows it again. */
+  rest(yes) {
+    this.rests = yes;
+    this.output.rest(yes);
+    this._follow();
+  }
+
+  // A task that runs tells in its overview what it printed last.
+  _follow() {
+    const task = this.task();
+    const runs = task && this.tab === "overview" && !this.whole() && task.group === "running";
+    this.last.show(runs && !this.rests ? this.id : null);
+  }
+
   /** Shows what has changed since. */
   update() {
     const task = this.task();
@@ -123,6 +143,8 @@ export class Detail {
     this.cancel.hidden = this.on.readOnly() || !task || isOver(task.group) || isNode(task);
     setText(this.cancel, array ? "Cancel array…" : "Cancel task…");
     if (!task) return;
+    this._follow();
+    this.soFar.update(task, now);
     this.state.update(task.group, `Batch: ${task.state}`);
     setText(this.clock, times(task, now));
     if (array) {
@@ -177,6 +199,7 @@ export class Detail {
     if (first) fill(this.overview);
     const kind = said.explanation?.kind ?? "";
     this._part("why", whySection, given).dataset.kind = kind;
+    if (first) this.overview.append(this.last.element, this.soFar.element);
     this._part("usage", usageSection, given);
     this._part("attempts", attemptsSection, given);
     this._part("times", timesSection, given);
@@ -206,11 +229,12 @@ export class Detail {
     this.timeline.set(list, `${task.id} ${known.version}`);
     this.timeline.refresh();
     const failed = list.filter((child) => child.group === "failed");
-    const state = `${task.id} ${failed.length}`;
+    this.reasons.update(task.array_size ? [task] : []);
+    const state = `${task.id} ${failed.map((child) => child.index + child.error).join()}`;
     if (this.failedState === state) return;
     this.failedState = state;
     fill(this.failed, ...failed.slice(0, 100).map((child) => h("li", {}, icon("failed"),
-      h("div", {}, h("a", { href: jobHash(child.id) }, `[${child.index}] failed`), h("div.quiet", {}, h("bdi", { text: [child.exit_code !== null && child.exit_code !== undefined ? `exit code ${child.exit_code}` : "", child.reason].filter(Boolean).join(": ") }))))),
+      h("div", {}, h("a", { href: jobHash(child.id) }, `[${child.index}] failed`), " ", h("bdi.task-call", { text: child.call }), h("div.quiet", {}, h("bdi", { text: why(child) }))))),
       failed.length > 100 ? h("li", {}, `and ${count(failed.length - 100)} more`) : null);
   }
 

@@ -37,6 +37,7 @@ const KEYS = [
   ["Enter", "Open the task"],
   ["→, ←", "Show and hide the children of an array"],
   ["x or Space", "Select the task; with Shift up to it"],
+  ["c", "Cancel what is selected, else the task in the panel, else the workflow"],
   ["g then w, g then t", "Go to the workflows, to the tasks"],
   ["o", "The task's output, and back to its overview"],
   ["Esc", "Close the panel, or end the zoom of a timeline"],
@@ -50,7 +51,7 @@ export function openHelp() {
   const dialog = h("dialog.help", { "aria-label": "Help" }, h("h2", {}, "Keys"),
     h("dl", {}, ...KEYS.flatMap(([keys, text]) => [h("dt", {}, h("kbd", { text: keys })), h("dd", { text })])),
     h("h2", {}, "Timeline"),
-    h("p", {}, "A row for each task: pale while it waits, solid while it runs. Drag across to see a part of the time; double-click for all of it. A cross marks what failed, a stroke what was cancelled."),
+    h("p", {}, "A row for each task: pale while it waits, solid while it runs. Of more than 100 tasks it shows how many ran at a time, and a mark when one failed. Drag across to see a part of the time; double-click for all of it. A cross marks what failed, a stroke what was cancelled."),
     h("div.buttons", {}, close));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

@@ -1,9 +1,10 @@
 // What is known of one task, as sections of the panel: why, when, what it asked for and used.
 
-import { h, icon, outside } from "./dom.js";
-import { bytes, clock, count, many, moment, ms, span } from "./format.js";
+import { fill, h, icon, outside, setText } from "./dom.js";
+import { bytes, clock, count, isOver, many, moment, ms, span } from "./format.js";
+import { hoursOf, inHours } from "./hours.js";
 import { copyButton, meter, name } from "./parts.js";
-import { jobHash, partsOfId } from "./rows.js";
+import { jobHash, partsOfId, ran } from "./rows.js";
 
 /** Says why a task is as it is, and what to do. */
 export function whySection({ explanation, record, position }) {
@@ -60,6 +61,28 @@ export function usageSection({ record, usage }) {
     usage ? ["Processor time", span(usage.cpu_s * 1000)] : null,
   ]);
   return [h("h3", {}, "Asked for and used"), ...rows, limits];
+}
+
+/** Makes the lines that say what a task used up to now, as far as that is known while it runs. */
+export function soFar() {
+  const hours = h("p", { data: { testid: "hours" } });
+  const time = h("div");
+  const element = h("section.part", {}, h("h3", {}, "Up to now"), time, hours);
+  let shown = "";
+  return {
+    element,
+    update(task, now) {
+      const { vcpu, gb, left } = hoursOf([task], now);
+      setText(element.firstChild, isOver(task.group) ? "In all" : "Up to now");
+      setText(hours, `${inHours({ vcpu, gb })}${left ? ", without the children that are not read yet" : ""}`);
+      element.hidden = !vcpu && !gb;
+      const limit = task.group === "running" && task.time_limit_s ? task.time_limit_s * 1000 : 0;
+      const words = limit ? `${span(ran(task, now))} of ${span(limit)}` : "";
+      if (words === shown) return;
+      shown = words;
+      fill(time, words ? meter("Time", ran(task, now) / limit, words) : null);
+    },
+  };
 }
 
 /** Says when things happened. */

@@ -1,9 +1,11 @@
 // What is asked for: states, words, a person. Also the controls in the header that say so.
 
+import { childrenOf } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
 import { GROUPS, clock, count } from "./format.js";
 import { remember, remembered } from "./parts.js";
-import { store } from "./store.js";
+import { partCount } from "./rows.js";
+import { nothing, store } from "./store.js";
 
 /** What is asked for now. */
 export const wanted = { groups: new Set(), text: "", user: remembered("user"), since: remembered("since") || "1d" };
@@ -14,20 +16,35 @@ const HOUR_MS = 3600000;
 /** Tells whether a job, or a child of an array among its children, is asked for. */
 export function fitsJob(job) {
   if (wanted.user && job.user !== wanted.user) return false;
-  if (wanted.text && !job.text.includes(wanted.text)) return false;
+  if (wanted.text && !holdsText(job)) return false;
   return !wanted.groups.size || [...wanted.groups].some((group) => job.by[group] > 0);
 }
 
 /** Tells whether a child is asked for, of an array that is. */
-export const fitsChild = (child) => !wanted.groups.size || wanted.groups.has(child.group);
+export const fitsChild = (child) =>
+  (!wanted.groups.size || wanted.groups.has(child.group)) && (!wanted.text || child.text.includes(wanted.text) || child.array.names.includes(wanted.text));
+
+// A job is found by its names, its arguments and its errors, and by those of its children.
+function holdsText(job) {
+  const { text } = wanted;
+  return job.names.includes(text) || job.said.includes(text) || (partCount(job) > 0 && childrenOf(job.id).list.some((child) => child?.text.includes(text)));
+}
 
 /** Tells whether a run has anything that is asked for. */
 export function fitsRun(run) {
   if (wanted.user && run.user !== wanted.user) return false;
   if (wanted.groups.size && ![...wanted.groups].some((group) => run.counts[group] > 0)) return false;
   if (!wanted.text || run.text.includes(wanted.text)) return true;
-  for (const job of run.jobs.values()) if (job.text.includes(wanted.text)) return true;
+  for (const job of run.jobs.values()) if (holdsText(job)) return true;
   return false;
+}
+
+/** Counts the tasks of what is open, a run or all of them, as far as they are of the person asked for. */
+function countsIn(scope) {
+  const counts = nothing();
+  const runs = scope?.jobs ? [scope] : [...store.runs.values()].filter((run) => !wanted.user || run.user === wanted.user);
+  for (const run of runs) for (const key in counts) counts[key] += run.counts[key];
+  return counts;
 }
 
 /** Tells whether something is left out. */
@@ -62,10 +79,11 @@ export function controls(on, earliest) {
   if (since.value !== wanted.since) since.value = wanted.since = "";
   let known = null;
 
-  function update() {
+  function update(scope) {
+    const counts = countsIn(scope);
     for (const { key, chip, number } of chips) {
-      setText(number, count(store.totals[key]));
-      chip.classList.toggle("none", !store.totals[key]);
+      setText(number, count(counts[key]));
+      chip.classList.toggle("none", !counts[key]);
     }
     const users = [...new Set([...store.users, ...(wanted.user ? [wanted.user] : [])])].sort();
     const names = users.join("\n");
@@ -75,7 +93,7 @@ export function controls(on, earliest) {
     user.value = wanted.user;
     user.hidden = users.length < 2;
   }
-  update();
+  update("all");
   return {
     search,
     update,

@@ -21,6 +21,7 @@ export function listenForKeys(on) {
     gone = 0;
     if (event.key === "/") page.filters.search.focus();
     else if (event.key === "?") on.help();
+    else if (event.key === "c") page.cancel();
     else if (event.key === "g") gone = Date.now();
     else if (afterG && event.key === "w") page.runs.element.querySelector("a")?.focus();
     else if (afterG && event.key === "t") table.element.focus();

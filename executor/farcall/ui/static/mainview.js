@@ -4,7 +4,9 @@ import { childrenOf } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
 import { fitsJob, fitsRun, isFiltered } from "./filters.js";
 import { inWords, many } from "./format.js";
+import { hoursOf, inHours } from "./hours.js";
 import { bar, copyButton, remember, remembered } from "./parts.js";
+import { reasonsSection } from "./reasons.js";
 import { called } from "./rows.js";
 import { runName, runSentence } from "./runs.js";
 import { store } from "./store.js";
@@ -13,6 +15,8 @@ import { Timeline } from "./timeline.js";
 
 // So many children may stand in the timeline of a run beside its jobs.
 const MOST_DRAWN = 20000;
+// Of a run with so many arrays the children are read without being asked for, of one after the other.
+const MOST_READ = 10;
 
 export class MainView {
   /** @param {object} on `open(task)`, `cancelRun(run)`, `cancelTasks(tasks)`, `watch()`; `readOnly` */
@@ -21,20 +25,22 @@ export class MainView {
     this.scope = "all";
     this.title = h("h2", { data: { testid: "run-title" } });
     this.about = h("p.run-about");
+    this.hours = h("p.run-about", { data: { testid: "run-hours" } });
     this.bar = bar();
     this.ids = h("span.run-ids");
     this.cancel = on.readOnly ? null : h("button.danger", { type: "button", on: { click: () => on.cancelRun(this.scope) } }, "Cancel workflow…");
     this.timeline = new Timeline({ open: on.open, tallest: () => Math.max(110, Math.min(260, this.element.clientHeight * 0.34)) });
     this.fold = h("button.fold", { type: "button", "aria-expanded": "true" }, icon("chevron"), "Timeline");
     this.fold.addEventListener("click", () => this._fold(this.fold.getAttribute("aria-expanded") === "true"));
+    this.reasons = reasonsSection();
     this.note = h("div.empty", { hidden: true });
     this.box = h("section.box", {}, this.fold, this.timeline.element);
     const back = h("a.back", { href: "#/" }, icon("back"), "Workflows");
     this.element = h("main.main", { tabindex: "-1" });
     this.table = new TaskTable(this.element, { open: on.open, expand: on.watch, choose: () => this._chose() });
     this.selection = selectionBar({ cancel: on.readOnly ? null : () => on.cancelTasks(this.table.chosenTasks()), clear: () => this.table.clear() });
-    this.head = h("header.main-head", {}, back, h("div.main-top", {}, h("div", {}, this.title, this.ids), this.cancel), this.about, this.bar.element);
-    this.element.append(this.head, this.box, this.note, this.table.element, this.selection.element);
+    this.head = h("header.main-head", {}, back, h("div.main-top", {}, h("div", {}, this.title, this.ids), this.cancel), this.about, this.bar.element, this.hours);
+    this.element.append(this.head, this.reasons.element, this.box, this.note, this.table.element, this.selection.element);
     this._fold(remembered("timeline") === "no");
   }
 
@@ -57,7 +63,7 @@ export class MainView {
     const opened = this.table.expandedJobs();
     if (this.scope === "all" || this.folded) return opened;
     const arrays = this.jobs().filter((job) => job.array_size);
-    return arrays.length <= 2 ? [...new Set([...opened, ...arrays])] : opened;
+    return arrays.length <= MOST_READ ? [...new Set([...opened, ...arrays])] : opened;
   }
 
   /** Shows what there is by now. */
@@ -74,7 +80,8 @@ export class MainView {
     }
     this.bar.element.hidden = !jobs.length;
     this.bar.update(run?.counts ?? store.totals);
-    this.table.set(jobs);
+    this.reasons.update(all ? [] : jobs);
+    this.table.set(jobs, all);
     this.tick();
     this._empty(jobs, loading, error);
     this._chose();
@@ -85,8 +92,19 @@ export class MainView {
     const run = this.scope === "all" ? null : this.scope;
     const total = Object.values(store.totals).reduce((a, b) => a + b, 0);
     setText(this.about, run ? runSentence(run, Date.now()) : total ? `${many(total, "task")} of ${many(store.runs.size, "run")}: ${inWords(store.totals)}` : "");
+    this._tellHours();
     this.table.tick();
     if (!this.folded) this._draw();
+  }
+
+  // Of all runs together the children of arrays are not read, so the hours are those of one run.
+  _tellHours() {
+    const run = this.scope === "all" ? null : this.scope;
+    const found = run ? hoursOf(run.jobs.values(), Date.now()) : null;
+    this.hours.hidden = !found || !(found.vcpu || found.gb);
+    if (!found) return;
+    const left = found.left ? `, without ${many(found.left, "array")} whose children are not read: open ${found.left === 1 ? "it" : "them"}` : "";
+    setText(this.hours, `${inHours(found)}${left}`);
   }
 
   _draw() {

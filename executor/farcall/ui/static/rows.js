@@ -1,15 +1,17 @@
 // One row of the table of tasks, which stands for a job or for a child of an array.
 
 import { h, icon, setAttr, setText } from "./dom.js";
-import { asked, count, isOver, many, shortId, span } from "./format.js";
+import { asked, clock, count, isOver, many, moment, shortId, span } from "./format.js";
 import { bar, stateSign } from "./parts.js";
 
 /** Columns that can be sorted by: what they are called and what they compare. */
 export const COLUMNS = [
   { key: "created", word: "Task", cell: "task", value: (job) => job.created ?? 0, first: -1 },
+  { key: "workflow", word: "Workflow", cell: "workflow", value: (job) => (job.workflow ?? "").toLowerCase(), first: 1 },
   { key: "state", word: "State", cell: "status", value: (job) => ORDER.indexOf(job.group), first: 1 },
   { key: "progress", word: "Progress", cell: "progress", value: (job) => done(job) / job.size, first: 1 },
   { key: "attempts", word: "Attempts", cell: "attempts", value: (job) => job.attempts, first: -1 },
+  { key: "started", word: "Started", cell: "started", value: (job) => job.started ?? 0, first: -1 },
   { key: "waited", word: "Waited", cell: "waited", value: (job, now) => waited(job, now) ?? 0, first: -1 },
   { key: "ran", word: "Ran", cell: "ran", value: (job, now) => ran(job, now) ?? -1, first: -1 },
   { key: "asked", word: "Asked for", cell: "asked", value: (job) => job.memory_mib + job.vcpu * 1e-3, first: -1 },
@@ -56,6 +58,10 @@ export function makeRow() {
     more: h("button.more", { type: "button", tabindex: "-1" }, icon("chevron")),
     name: h("a.task-name", { tabindex: "-1" }, h("bdi")),
     id: h("span.task-id"),
+    of: h("bdi.task-of"),
+    call: h("bdi.task-call", { data: { testid: "call" } }),
+    workflow: h("bdi"),
+    started: h("span"),
     state: stateSign(),
     why: h("bdi.why"),
     bar: bar(),
@@ -68,10 +74,11 @@ export function makeRow() {
   const cell = (kind, ...inside) => h(`div.cell.${kind}`, { role: "gridcell" }, ...inside);
   const row = h("div.row.task", { role: "row", data: { testid: "task" } },
     cell("pick", parts.check),
-    cell("task", parts.more, h("div.two", {}, parts.name, parts.id)),
+    cell("task", parts.more, h("div.two", {}, parts.name, h("div.task-more", {}, parts.id, parts.call, parts.of))),
+    cell("workflow", parts.workflow),
     cell("status", h("div.two", {}, parts.state.element, parts.why)),
     cell("progress", parts.bar.element, parts.share),
-    cell("attempts", parts.attempts), cell("waited", parts.waited), cell("ran", parts.ran), cell("asked", parts.asked));
+    cell("attempts", parts.attempts), cell("started", parts.started), cell("waited", parts.waited), cell("ran", parts.ran), cell("asked", parts.asked));
   row.parts = parts;
   return row;
 }
@@ -108,6 +115,10 @@ export function updateRow(row, job, how) {
   setAttr(parts.name, "href", jobHash(job.id));
   setAttr(parts.name, "title", child ? null : job.name);
   setText(parts.id, inside ? `${shortId(job.id)} · ${job.array_size ? `${count(inside)} children` : many(inside, "node")}` : child ? "" : shortId(job.id));
+  setText(parts.call, job.call ?? "");
+  setAttr(parts.call, "title", job.call || null);
+  setText(parts.of, child ? "" : job.workflow);
+  setText(parts.workflow, child ? "" : job.workflow);
   parts.state.update(job.group, `Batch: ${job.state}`);
   setText(parts.why, why(job));
   setAttr(parts.why, "title", why(job) || null);
@@ -117,6 +128,8 @@ export function updateRow(row, job, how) {
   if (progress) parts.bar.update(job.by);
   setText(parts.share, progress ? `${count(done(job))} of ${count(job.array_size)}` : "");
   setText(parts.attempts, child || job.array_size ? "" : `${tried(job)} of ${job.attempts_allowed}`);
+  setText(parts.started, job.started ? clock(job.started, now, new Date(job.started).toDateString() === new Date(now).toDateString()) : "");
+  setAttr(parts.started, "title", job.started ? moment(job.started) : null);
   setText(parts.waited, job.array_size ? "" : span(waited(job, now)));
   setText(parts.ran, job.array_size && isOver(job.group) ? span(job.stopped - job.created) : span(ran(job, now)));
   setText(parts.asked, child ? "" : asked(job));
@@ -128,9 +141,11 @@ function tried(job) {
   return Math.max(job.attempts + (running ? 1 : 0), 0);
 }
 
-function why(job) {
+/** Returns what to say of why a job is as it is; empty where its state says all. */
+export function why(job) {
   if (job.remedy || (!isOver(job.group) && job.group !== "running")) return job.reason || "";
   if (job.group === "failed") {
+    if (job.detail || job.error) return job.detail || job.error;
     const code = job.exit_code === null || job.exit_code === undefined ? "" : `exit code ${job.exit_code}`;
     return [code, job.reason].filter(Boolean).join(": ");
   }

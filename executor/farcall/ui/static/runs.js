@@ -1,6 +1,7 @@
-// The list of runs, the newest first.
+// The list of runs: those of one workflow stand together, the newest in sight, the workflow that ran
+// last first.
 
-import { h, setAttr, setText } from "./dom.js";
+import { h, icon, setAttr, setText } from "./dom.js";
 import { fitsRun } from "./filters.js";
 import { ago, brief, clock, count, inWords, many, moment, span } from "./format.js";
 import { bar } from "./parts.js";
@@ -19,31 +20,50 @@ export function runsList() {
   const sizer = h("div.rows", { role: "list" });
   const note = h("p.note", { hidden: true });
   const element = h("nav.runs", { "aria-label": "Workflows" }, h("h2.pane-title", { text: "Workflows" }), all, note, sizer);
+  const opened = new Set();
   let chosen = null;
+  let groups = [];
   const list = new VirtualList(element, sizer, {
-    key: (run) => run.key,
-    create: makeCard,
-    update: (card, run) => updateCard(card, run, run === chosen),
+    key: ({ run }) => run.key,
+    create: () => makeCard(toggle),
+    update: (card, item) => updateCard(card, item, item.run === chosen),
   });
+
+  function lay() {
+    list.set(groups.flatMap(({ name, runs: [newest, ...earlier] }) => {
+      const isOpen = opened.has(name);
+      const head = { run: newest, name, earlier, isOpen };
+      return [head, ...(isOpen ? earlier.map((run) => ({ run, name, isEarlier: true })) : [])];
+    }));
+  }
+
+  function toggle(name, open = !opened.has(name)) {
+    if (open) opened.add(name);
+    else opened.delete(name);
+    lay();
+  }
 
   element.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
-    const key = event.target.dataset?.key;
-    if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+    const way = { ArrowRight: true, ArrowLeft: false }[event.key];
+    const key = event.target.closest("[data-key]")?.dataset.key;
+    if ((!step && way === undefined) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
-    const at = key === undefined ? -1 : list.items.findIndex((run) => run.key === key);
+    const at = key === undefined ? -1 : list.items.findIndex(({ run }) => run.key === key);
+    if (way !== undefined) return at < 0 ? undefined : toggle(list.items[at].name, way);
     const next = at + step;
     if (next < 0) return all.focus();
     if (!list.items[next]) return;
     list.reveal(next);
-    list.shown.get(list.items[next].key)?.firstChild.focus();
+    list.shown.get(list.items[next].run.key)?.parts.link.focus();
   });
 
   return {
     element,
     tick: () => list.refresh(),
     update(scope, loading) {
+      const before = chosen;
       chosen = scope === "all" ? null : scope;
       setAttr(all, "aria-current", scope === "all" ? "true" : null);
       const tasks = Object.values(store.totals).reduce((a, b) => a + b, 0);
@@ -51,33 +71,59 @@ export function runsList() {
       const runs = store.newest().filter(fitsRun);
       note.hidden = runs.length > 0;
       if (!runs.length) setText(note, store.runs.size ? "No workflow fits the filter." : loading ? "Asking Batch…" : "None yet.");
-      list.set(runs);
+      groups = grouped(runs);
+      // Who follows an address to an earlier run sees where that stands.
+      if (chosen !== before) for (const { name, runs: some } of groups) if (some.indexOf(chosen) > 0) opened.add(name);
+      lay();
     },
   };
 }
 
-function makeCard() {
-  const parts = { name: h("bdi.run-name"), when: h("span.run-when"), bar: bar(), who: h("bdi.run-who"), bad: h("span.run-bad"), said: h("span.run-said") };
-  const link = h("a.run", { data: { testid: "run" } },
+// Runs of one workflow of one person, in the order of their newest runs.
+function grouped(runs) {
+  const found = new Map();
+  for (const run of runs) {
+    const name = `${run.user}/${run.workflow}`;
+    if (!found.has(name)) found.set(name, { name, runs: [] });
+    found.get(name).runs.push(run);
+  }
+  return [...found.values()];
+}
+
+function makeCard(toggle) {
+  const parts = { name: h("bdi.run-name"), when: h("span.run-when"), bar: bar(), who: h("bdi.run-who"), bad: h("span.run-bad"), said: h("span.run-said"), number: h("span") };
+  parts.link = h("a.run", { data: { testid: "run" } },
     h("span.run-top", {}, parts.name, parts.when), h("span.run-mid", {}, parts.who, h("span.run-news", {}, parts.bad, parts.said)), parts.bar.element);
-  const card = h("div.row", { role: "listitem" }, link);
-  card.parts = { ...parts, link };
+  parts.more = h("button.plain.earlier", { type: "button", on: { click: () => toggle(card.dataset.name) } }, icon("chevron"), parts.number);
+  const card = h("div.row", { role: "listitem" }, parts.link, parts.more);
+  card.parts = parts;
   return card;
 }
 
-function updateCard(card, run, chosen) {
+function updateCard(card, { run, name, earlier = [], isOpen = false, isEarlier = false }, chosen) {
   const { parts } = card;
   const now = Date.now();
-  setText(parts.name, runName(run));
-  setText(parts.when, Number.isFinite(run.created) ? ago(run.created, now) : "");
-  setText(parts.who, store.users.size > 1 ? run.user : "");
+  const known = Number.isFinite(run.created);
+  Object.assign(card.dataset, { key: run.key, name });
+  card.classList.toggle("is-earlier", isEarlier);
+  setText(parts.name, isEarlier && known ? clock(run.created, now, false) : runName(run));
+  setText(parts.when, known ? ago(run.created, now) : "");
+  setText(parts.who, !isEarlier && store.users.size > 1 ? run.user : "");
   setText(parts.bad, run.counts.failed ? `${count(run.counts.failed)} failed · ` : "");
   setText(parts.said, said(run, now));
   parts.bar.update(run.counts);
   setAttr(parts.link, "href", runHash(run));
-  setAttr(parts.link, "title", `${run.run}\nsubmitted ${Number.isFinite(run.created) ? moment(run.created) : ""}`);
+  setAttr(parts.link, "title", `${run.run}\nsubmitted ${known ? moment(run.created) : ""}`);
   setAttr(parts.link, "aria-current", chosen ? "true" : null);
-  Object.assign(parts.link.dataset, { key: run.key, run: run.run, workflow: run.workflow });
+  Object.assign(parts.link.dataset, { run: run.run, workflow: run.workflow });
+  parts.more.hidden = !earlier.length;
+  const bad = earlier.filter((one) => one.counts.failed).length;
+  const about = `${many(earlier.length, "earlier run")} of ${runName(run)}${bad ? `, ${count(bad)} with failures` : ""}`;
+  setText(parts.number, earlier.length ? `+${count(earlier.length)}` : "");
+  parts.more.classList.toggle("bad", bad > 0);
+  setAttr(parts.more, "aria-expanded", String(isOpen));
+  setAttr(parts.more, "aria-label", `${isOpen ? "Hide" : "Show"} ${about}`);
+  setAttr(parts.more, "title", about);
 }
 
 // The card has room for one more number than that of the failures: what it is about now.

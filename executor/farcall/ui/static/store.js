@@ -2,6 +2,7 @@
 
 import { frame } from "./dom.js";
 import { GROUPS, groupOf, isOver, ms } from "./format.js";
+import { why } from "./rows.js";
 
 /** Returns counts of no tasks. */
 export const nothing = () => Object.fromEntries(GROUPS.map((group) => [group.key, 0]));
@@ -70,8 +71,9 @@ class Store {
         stopped: ms(job.stopped_at),
         key: `${job.run}/${job.workflow}`,
         turn: this._turn,
-        text: `${job.function} ${job.name} ${job.id} ${job.workflow} ${job.run} ${job.user}`.toLowerCase(),
+        names: `${job.function} ${job.name} ${job.id} ${job.workflow} ${job.run} ${job.user}`.toLowerCase(),
       });
+      entry.said = [entry.call, why(entry), ...(entry.errors ?? []).map(({ text }) => text)].filter(Boolean).join(" ").toLowerCase();
       entry.changed = (known?.changed ?? 0) + 1;
       this.jobs.set(job.id, entry);
       this.users.add(job.user);

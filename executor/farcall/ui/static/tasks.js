@@ -35,13 +35,14 @@ export class TaskTable {
     this.element.addEventListener("keydown", (event) => this._key(event));
   }
 
-  /** Shows these jobs, as far as they are asked for. */
-  set(jobs) {
+  /** Shows these jobs, as far as they are asked for; `all` tells whether they are of several runs. */
+  set(jobs, all = this.element.classList.contains("all")) {
+    this.element.classList.toggle("all", all);
     this.jobs = jobs.filter(fitsJob);
     const now = Date.now();
     const { column, way } = this.sort;
     const keys = new Map(this.jobs.map((job) => [job, column.value(job, now)]));
-    this.jobs.sort((a, b) => way * (keys.get(a) - keys.get(b)) || b.created - a.created || (a.id < b.id ? -1 : 1));
+    this.jobs.sort((a, b) => way * compared(keys.get(a), keys.get(b)) || b.created - a.created || (a.id < b.id ? -1 : 1));
     this._lay();
   }
 
@@ -59,6 +60,11 @@ export class TaskTable {
   /** Returns the jobs and children that are chosen and still shown. */
   chosenTasks() {
     return this.list.items.filter((job) => this.chosen.has(job.id));
+  }
+
+  /** Returns the task where the cursor is, or none. */
+  activeTasks() {
+    return this.list.items.filter((job) => job.id === this.active);
   }
 
   /** Forgets the choice. */
@@ -183,6 +189,8 @@ export class TaskTable {
     this.list.reveal(at, this.top.offsetHeight);
   }
 }
+
+const compared = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
 /** Says how many tasks are chosen, and offers what can be done to them. */
 export function selectionBar({ cancel, clear }) {

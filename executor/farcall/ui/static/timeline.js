@@ -1,11 +1,17 @@
 // Who ran when, as a picture on a canvas: a row per task, pale while it waits, solid while it runs.
+// Of very many tasks it is how many ran at a time, with the spread of their durations and memory.
 
-import { frame, h, setText } from "./dom.js";
-import { clock, isOver, span, wordOf } from "./format.js";
+import { CROWD, curve, inParts, ranAt } from "./crowd.js";
+import { frame, h, setAttr, setText } from "./dom.js";
+import { bytes, clock, count, isOver, many, span, wordOf } from "./format.js";
+import { histogram } from "./histogram.js";
 import { layout, summary, ticks } from "./timescale.js";
 
 const AXIS = 22;
 const GUTTER = 148;
+const CROWD_GUTTER = 44;
+// How near to a mark of a failure one has to point.
+const NEAR = 6;
 
 export class Timeline {
   /**
@@ -25,7 +31,10 @@ export class Timeline {
     this.summary = h("p.summary", { data: { testid: "timeline-summary" } });
     this.probe = h("span", { hidden: true });
     this.stage = h("div.stage", {}, this.probe, this.canvas, this.band, this.tip, this.back);
-    this.element = h("div.timeline", {}, this.summary, this.stage);
+    this.durations = histogram("Duration", span);
+    this.memory = histogram("Peak memory", bytes);
+    this.spread = h("div.spread", {}, this.durations.element, this.memory.element);
+    this.element = h("div.timeline", {}, this.summary, this.stage, this.spread);
     this._paint = () => this.paint();
     this._listen();
     new ResizeObserver(() => this.refresh()).observe(this.stage);
@@ -41,6 +50,10 @@ export class Timeline {
     const chosen = this.tasks[this.cursor]?.id;
     this.tasks = tasks.filter((task) => task.created !== null).sort((a, b) => a.created - b.created || (a.index ?? 0) - (b.index ?? 0));
     this.cursor = chosen ? this.tasks.findIndex((task) => task.id === chosen) : -1;
+    this.curve = noun === "task" && tasks.length > CROWD ? curve(this.tasks) : null;
+    setAttr(this.element, "data-crowd", String(Boolean(this.curve)));
+    setAttr(this.canvas, "aria-label", this.curve ? "Timeline: how many tasks ran at a time" : "Timeline");
+    this._spread();
     this.refresh();
   }
 
@@ -56,10 +69,10 @@ export class Timeline {
     setText(this.summary, summary(this.tasks, now, this.noun));
     const { tasks } = this;
     const pitch = Math.min(16, this.tallest() / Math.max(1, tasks.length));
-    const gutter = pitch >= 12 && width >= 520 ? GUTTER : 0;
+    const gutter = this.curve ? CROWD_GUTTER : pitch >= 12 && width >= 520 ? GUTTER : 0;
     this.view = layout(tasks, { now, width, gutter, zoom: this.zoom });
     this.pitch = pitch;
-    const height = Math.max(48, Math.ceil(pitch * tasks.length) + AXIS);
+    const height = this.curve ? Math.ceil(Math.min(150, this.tallest())) + AXIS : Math.max(48, Math.ceil(pitch * tasks.length) + AXIS);
     const scale = devicePixelRatio || 1;
     if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
       this.canvas.width = Math.round(width * scale);
@@ -71,6 +84,7 @@ export class Timeline {
     pen.clearRect(0, 0, width, height);
     const color = (name) => this._color(name);
     this._axis(pen, color, height, now);
+    if (this.curve) return this._crowd(pen, color, height - AXIS, now);
     this._bars(pen, color, now);
     if (gutter) this._labels(pen, color, gutter);
     if (this.cursor >= 0) {
@@ -160,6 +174,53 @@ export class Timeline {
     }
   }
 
+  // How many ran at a time, as an area; what failed or was cancelled is marked when it ended.
+  _crowd(pen, color, height, now) {
+    const { from, to, left, right, x } = this.view;
+    const top = 10;
+    const floor = height - 8;
+    const peak = Math.max(1, this.curve.peak);
+    const y = (n) => floor - ((floor - top) * n) / peak;
+    pen.textAlign = "right";
+    for (const n of new Set([0, peak > 3 ? Math.round(peak / 2) : 0, peak])) {
+      pen.fillStyle = color("line");
+      pen.fillRect(left, Math.round(y(n)), right - left, 1);
+      pen.fillStyle = color("muted");
+      pen.fillText(count(n), left - 8, y(n));
+    }
+    const wide = Math.max(1, Math.floor(Math.min(right, x(now)) - left));
+    pen.fillStyle = color("bar-running");
+    inParts(this.curve, from, from + ((to - from) * wide) / (right - left), wide).forEach((n, at) => {
+      if (n) pen.fillRect(left + at, y(n), 1, floor - y(n));
+    });
+    for (const mark of ["cancelled", "failed"]) {
+      pen.fillStyle = color(`bar-${mark}`);
+      for (const task of this.tasks) if (task.group === mark && task.stopped >= from && task.stopped <= to) pen.fillRect(x(task.stopped) - 1, floor + 1, 2, 7);
+    }
+    if (this.cursor >= 0) {
+      const task = this.tasks[this.cursor];
+      pen.fillStyle = color("accent");
+      pen.fillRect(x(task.started ?? task.created) - 1, 0, 2, height);
+    }
+  }
+
+  _spread() {
+    const over = this.curve ? this.tasks.filter((task) => task.started && task.stopped) : [];
+    this.durations.update(over.map((task) => task.stopped - task.started));
+    this.memory.update(this.curve ? this.tasks.filter((task) => task.peak).map((task) => task.peak) : []);
+  }
+
+  // Of a crowd, the failed or cancelled task whose mark is near to a place.
+  _nearest(place) {
+    let found = null;
+    let least = NEAR;
+    for (const task of this.tasks) {
+      const away = task.group === "failed" || task.group === "cancelled" ? Math.abs(this.view.x(task.stopped) - place) : Infinity;
+      if (away < least) [found, least] = [task, away];
+    }
+    return found;
+  }
+
   _labels(pen, color, gutter) {
     pen.textAlign = "left";
     pen.fillStyle = color("muted");
@@ -185,7 +246,10 @@ export class Timeline {
       this.band.hidden = true;
       if (begun === null) return;
       if (Math.abs(to - begun) > 5) this._zoomTo([this.view.t(Math.min(begun, to)), this.view.t(Math.max(begun, to))]);
-      else if (this.tasks[this._row(event.offsetY)]) this.open(this.tasks[this._row(event.offsetY)]);
+      else {
+        const task = this.curve ? this._nearest(event.offsetX) : this.tasks[this._row(event.offsetY)];
+        if (task) this.open(task);
+      }
     });
     this.canvas.addEventListener("pointercancel", () => ((from = null), (this.band.hidden = true)));
     this.canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
@@ -210,6 +274,7 @@ export class Timeline {
     this.cursor = Math.min(n, this.tasks.length - 1);
     this.refresh();
     if (this.cursor < 0) this.tip.hidden = true;
+    else if (this.curve) this._tell(this.tasks[this.cursor], 24, this.view.left);
     else this._tell(this.tasks[this.cursor], (this.cursor + 1) * this.pitch, this.view.left);
   }
 
@@ -218,9 +283,10 @@ export class Timeline {
   }
 
   _point(y, x) {
-    const task = this.tasks[this._row(y)];
+    const task = this.curve ? this._nearest(x) : this.tasks[this._row(y)];
     this.canvas.classList.toggle("hot", Boolean(task));
-    if (!task) this.tip.hidden = true;
+    if (!task && this.curve && this.tasks.length && x >= this.view.left) this._tellMoment(this.view.t(x), y + 14, x);
+    else if (!task) this.tip.hidden = true;
     else this._tell(task, y + 14, x);
   }
 
@@ -229,7 +295,17 @@ export class Timeline {
     const end = task.stopped ?? now;
     const waited = `waited ${span((task.started ?? end) - task.created)}`;
     const ran = task.started ? `, ran ${span(end - task.started)} from ${clock(task.started, now)}` : "";
-    setText(this.tip, `${task.label}: ${wordOf(task.group).toLowerCase()}, ${waited}${ran}`);
+    this._say(`${task.label}: ${wordOf(task.group).toLowerCase()}, ${waited}${ran}`, y, x);
+  }
+
+  _tellMoment(at, y, x) {
+    const now = Date.now();
+    const waiting = this.tasks.filter((task) => task.created <= at && (task.started ?? task.stopped ?? Infinity) > at).length;
+    this._say(at > now ? "To come" : `${clock(at, now)}: ${many(ranAt(this.curve, at), "task")} ran, ${count(waiting)} waited`, y, x);
+  }
+
+  _say(text, y, x) {
+    setText(this.tip, text);
     this.tip.hidden = false;
     const width = this.stage.clientWidth;
     this.tip.style.setProperty("top", `${y}px`);

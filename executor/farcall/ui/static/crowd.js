@@ -1,0 +1,75 @@
+// The arithmetic of very many tasks: how many ran at a time, and how a number of theirs is spread.
+
+/** Above so many tasks a row for each says less than how many ran. */
+export const CROWD = 100;
+
+const MOST_BINS = 24;
+// Where the largest is so many times the smallest, bins grow by a factor and not by a difference.
+const WIDE = 50;
+
+/** Returns how many ran from each moment on at which that changed: {at, running, peak}. */
+export function curve(tasks) {
+  const starts = Float64Array.from(tasks.filter((task) => task.started), (task) => task.started).sort();
+  const ends = Float64Array.from(tasks.filter((task) => task.started && task.stopped), (task) => task.stopped).sort();
+  const at = new Float64Array(starts.length + ends.length);
+  const running = new Int32Array(at.length);
+  let [begun, over, peak] = [0, 0, 0];
+  for (let n = 0; n < at.length; n += 1) {
+    // One that ends when another begins makes room for it.
+    if (over < ends.length && (begun === starts.length || ends[over] <= starts[begun])) at[n] = ends[over++];
+    else at[n] = starts[begun++];
+    running[n] = begun - over;
+    peak = Math.max(peak, running[n]);
+  }
+  return { at, running, peak };
+}
+
+/** Returns the most that ran within each of some equal parts of a span of time. */
+export function inParts({ at, running }, from, to, parts) {
+  const found = new Uint32Array(parts);
+  let n = 0;
+  let value = 0;
+  for (let part = 0; part < parts; part += 1) {
+    const begin = from + ((to - from) * part) / parts;
+    const end = from + ((to - from) * (part + 1)) / parts;
+    while (n < at.length && at[n] <= begin) value = running[n++];
+    let most = value;
+    while (n < at.length && at[n] < end) most = Math.max(most, (value = running[n++]));
+    found[part] = most;
+  }
+  return found;
+}
+
+/** Returns how many ran at a moment. */
+export function ranAt({ at, running }, moment) {
+  let [low, high] = [0, at.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (at[middle] <= moment) low = middle + 1;
+    else high = middle;
+  }
+  return low ? running[low - 1] : 0;
+}
+
+/**
+ * Sorts numbers into bins.
+ * @param {number[]} values at least one
+ * @returns {{edges: number[], counts: number[], low: number, median: number, high: number}} bin n
+ *   is from edge n to edge n + 1
+ */
+export function bins(values) {
+  const sorted = Float64Array.from(values).sort();
+  const [low, high] = [sorted[0], sorted[sorted.length - 1]];
+  const median = sorted[(sorted.length - 1) >> 1];
+  const n = low === high ? 1 : Math.min(MOST_BINS, Math.max(4, Math.ceil(Math.sqrt(sorted.length))));
+  const grows = low > 0 && high / low > WIDE;
+  const edge = (k) => (k === n ? high : grows ? low * (high / low) ** (k / n) : low + ((high - low) * k) / n);
+  const edges = Array.from({ length: n + 1 }, (_, k) => edge(k));
+  const counts = new Array(n).fill(0);
+  let bin = 0;
+  for (const value of sorted) {
+    while (bin < n - 1 && value >= edges[bin + 1]) bin += 1;
+    counts[bin] += 1;
+  }
+  return { edges, counts, low, median, high };
+}

@@ -1,0 +1,42 @@
+// How a number is spread over many tasks, as bars with its smallest, middle and largest below.
+
+import { fill, h, setAttr, setText } from "./dom.js";
+import { bins } from "./crowd.js";
+import { count, many } from "./format.js";
+
+/**
+ * Makes a histogram; `update(values)` shows others, and hides it where there are too few to tell.
+ * @param {string} label what is counted
+ * @param {function} said says one of the numbers in words
+ */
+export function histogram(label, said) {
+  const about = h("span.quiet");
+  const bars = h("div.bins", { role: "img" });
+  const [low, median, high] = [h("span"), h("span"), h("span")];
+  const element = h("figure.histogram", { hidden: true, data: { testid: "histogram", label } },
+    h("figcaption", {}, h("b", { text: label }), " ", about), bars, h("div.bins-foot", {}, low, median, high));
+  let state = null;
+  return {
+    element,
+    update(values) {
+      element.hidden = values.length < 2;
+      if (element.hidden) return;
+      const found = bins(values);
+      const now = JSON.stringify(found);
+      if (state === now) return;
+      state = now;
+      const most = Math.max(...found.counts);
+      const words = found.counts.map((n, k) => `${said(found.edges[k])} to ${said(found.edges[k + 1])}: ${many(n, "task")}`);
+      setText(about, `of ${many(values.length, "task")}`);
+      fill(bars, ...found.counts.map((n, k) => {
+        const bin = h("span", { title: words[k] });
+        bin.style.setProperty("height", `${n ? Math.max(3, (100 * n) / most) : 0}%`);
+        return bin;
+      }));
+      setAttr(bars, "aria-label", `${label}: from ${said(found.low)} to ${said(found.high)}, half of them at most ${said(found.median)}; at most ${count(most)} alike`);
+      setText(low, said(found.low));
+      setText(median, `half up to ${said(found.median)}`);
+      setText(high, said(found.high));
+    },
+  };
+}

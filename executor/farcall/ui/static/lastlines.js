@@ -1,0 +1,40 @@
+// The last lines that a running task has printed, as they come, below what is known of it.
+
+import { follow, path } from "./api.js";
+import { fill, h } from "./dom.js";
+import { Lines } from "./lines.js";
+
+const SHOWN = 10;
+
+/** Makes the section; `show(id)` follows a task's output, and null ends that. */
+export function lastLines() {
+  const lines = h("pre.traceback.last-lines", { tabindex: "0", "aria-label": "The last lines", data: { testid: "last-lines" } });
+  const element = h("section.part", { hidden: true }, h("h3", {}, "The last lines"), lines);
+  let stream = null;
+  let shown = null;
+  let kept = new Lines();
+
+  function draw() {
+    const last = kept.kept.slice(-SHOWN);
+    fill(lines, ...last.map((line) => h("div", { data: { stream: line.stream }, text: line.text || "\u200b" })));
+    element.hidden = !last.length;
+  }
+
+  return {
+    element,
+    show(id) {
+      if (id === shown) return;
+      shown = id;
+      stream?.close();
+      stream = null;
+      kept = new Lines();
+      draw();
+      if (!id) return;
+      stream = follow(`${path("jobs", id, "logs")}?stream=both&tail=${SHOWN}`, {
+        // Each stream begins anew with the last lines.
+        open: () => (kept = new Lines()),
+        lines: (said) => (kept.take(said.lines), draw()),
+      });
+    },
+  };
+}

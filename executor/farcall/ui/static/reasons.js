@@ -1,0 +1,55 @@
+// Why tasks failed, alike reasons together: what most of them say stands first.
+
+import { childrenOf } from "./children.js";
+import { fill, h, icon } from "./dom.js";
+import { count, many } from "./format.js";
+import { name } from "./parts.js";
+import { jobHash, why } from "./rows.js";
+
+const MOST_SHOWN = 8;
+
+/** Returns the reasons of what failed among some jobs: [{text, count, example}], the most frequent first. */
+export function reasonsOf(jobs) {
+  const found = new Map();
+  const put = (text, n, example) => {
+    const said = text || "It failed, and Batch does not say why.";
+    const known = found.get(alike(said)) ?? { text: said, count: 0, example };
+    known.count += n;
+    found.set(alike(said), known);
+  };
+  for (const job of jobs) {
+    if (!job.by.failed) continue;
+    if (!job.array_size) put(why(job), 1, job.id);
+    else if (job.errors?.length) for (const { text, count: n, example } of job.errors) put(text, n, `${job.id}:${example}`);
+    else {
+      const failed = childrenOf(job.id).list.filter((child) => child?.group === "failed");
+      for (const child of failed) put(why(child), 1, child.id);
+      if (!failed.length) put(job.reason, job.by.failed, job.id);
+    }
+  }
+  return [...found.values()].sort((a, b) => b.count - a.count);
+}
+
+// Messages that differ by numbers alone say the same.
+const alike = (text) => text.replace(/0x[0-9a-f]+/gi, "#").replace(/(?<![a-z])\d+(\.\d+)?/gi, "#");
+
+/** Makes the section; `update(jobs)` shows why those of these failed that did. */
+export function reasonsSection() {
+  const list = h("ul.failed-children");
+  const element = h("section.reasons", { "aria-label": "Why tasks failed", hidden: true, data: { testid: "reasons" } }, h("h3", {}, "Why tasks failed"), list);
+  let shown = "";
+  return {
+    element,
+    update(jobs) {
+      const reasons = reasonsOf(jobs);
+      const state = JSON.stringify(reasons);
+      if (state === shown) return;
+      shown = state;
+      element.hidden = !reasons.length;
+      const more = reasons.length - MOST_SHOWN;
+      fill(list, ...reasons.slice(0, MOST_SHOWN).map(({ text, count: n, example }) =>
+        h("li", { data: { testid: "reason" } }, icon("failed"), h("div", {}, h("b", { text: `${count(n)} × ` }), name(text), " ", h("a", { href: jobHash(example) }, n > 1 ? "Show one" : "Show it")))),
+        more > 0 ? h("li.quiet", {}, `and ${many(more, "more reason")}`) : null);
+    },
+  };
+}

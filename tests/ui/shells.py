@@ -1,0 +1,76 @@
+"""Jobs that run shell scripts in the name of a client process, as cheap as a job can be."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+
+import farcall.local
+
+
+@contextmanager
+def submitting(aws: farcall.local.LocalAWS, client: str) -> Iterator[Callable[..., str]]:
+    """Lend a function that submits a script, as farcall would; at the end the jobs end.
+
+    Args:
+        aws: Where they run.
+        client: In whose name, unless a call says another: ``<user>-<date>-<time>-<random>``.
+    """
+    batch = boto3.client("batch")
+    aws.configure(submit_rate=None, api_rate=None)
+    submitted: list[str] = []
+    definitions: dict[tuple[str, str, int], str] = {}
+
+    def define(name: str, script: str, vcpu: int) -> str:
+        container = {
+            "image": "none",
+            "command": ["sh", "-c", script],
+            "resourceRequirements": [
+                {"type": "VCPU", "value": str(vcpu)},
+                {"type": "MEMORY", "value": "128"},
+            ],
+        }
+        reply = batch.register_job_definition(
+            jobDefinitionName=f"{name}-{uuid.uuid4().hex}",
+            type="container",
+            containerProperties=container,
+        )
+        return str(reply["jobDefinitionArn"])
+
+    def submit(
+        script: str,
+        *,
+        vcpu: int = 1,
+        size: int = 0,
+        run: str = client,
+        workflow: str = "shell",
+        name: str = "task",
+    ) -> str:
+        wanted = "farcall" if run else "foreign", script, vcpu
+        if wanted not in definitions:
+            definitions[wanted] = define(*wanted)
+        bundle = f"s3://farcall-local/farcall/v1/{run}/bundles/{name}-0"
+        environment = {"FARCALL_BUNDLE": bundle, "FARCALL_WORKFLOW": workflow} if run else {}
+        more: dict[str, Any] = {"arrayProperties": {"size": size}} if size else {}
+        reply = batch.submit_job(
+            jobName=f"{name}-{uuid.uuid4().hex[:8]}",
+            jobQueue=aws.environment["FARCALL_BATCH_QUEUE"],
+            jobDefinition=definitions[wanted],
+            containerOverrides={
+                "environment": [{"name": n, "value": v} for n, v in environment.items()]
+            },
+            **more,
+        )
+        submitted.append(reply["jobId"])
+        return submitted[-1]
+
+    try:
+        yield submit
+    finally:
+        for job_id in submitted:
+            batch.terminate_job(jobId=job_id, reason="the test has ended")
+        aws.configure(submit_rate=50.0, api_rate=50.0)

@@ -1,0 +1,138 @@
+"""What the page's lists tell of many tasks: how they went, why some failed, and of which run."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+import uuid
+
+import pytest
+from playwright.async_api import expect
+
+from tests.ui import shells
+from tests.ui.looking import row, wait_for_states
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_SIZE = 110
+#: Every tenth fails; they run for different times.
+_SCRIPT = (
+    "sleep 0.$((AWS_BATCH_JOB_ARRAY_INDEX % 4)); "
+    "if [ $((AWS_BATCH_JOB_ARRAY_INDEX % 10)) = 3 ]; then exit 7; fi"
+)
+_IN_SIGHT = """element => {
+  const {left, right} = element.getBoundingClientRect();
+  return left >= 0 && right <= innerWidth;
+}"""
+
+
+@pytest.fixture
+def user(served):
+    """Whoever looks at the page."""
+    request = urllib.request.Request(f"{served.url}/api/about", headers=served.headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["user"]
+
+
+@pytest.fixture
+def new_run(user):
+    """Name a client process of whoever looks."""
+    return lambda: f"{user}-20260101-000000-{uuid.uuid4().hex[:6]}"
+
+
+@pytest.fixture
+def submit(aws, new_run):
+    with shells.submitting(aws, new_run()) as submit:
+        yield submit
+
+
+async def open_run(page, name, title=None):
+    workflows = page.get_by_role("navigation", name="Workflows")
+    await workflows.get_by_role("link", name=re.compile(f"^{name}")).click()
+    await expect(page.get_by_test_id("run-title")).to_have_text(title or name)
+
+
+async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, submit, shoot):
+    array = submit(_SCRIPT, size=_SIZE, workflow="crowd")
+    submit("exit 0", workflow="beside")
+    page = await open_page()
+    await open_run(page, "crowd")
+    await wait_for_states(page, {array: "FAILED"})
+
+    timeline = page.get_by_role("main").locator(".timeline")
+    await expect(timeline).to_have_attribute("data-crowd", "true")
+    await expect(page.get_by_test_id("timeline-summary").first).to_contain_text(f"{_SIZE} tasks")
+    durations = timeline.locator("[data-testid=histogram][data-label=Duration]")
+    await expect(durations).to_contain_text(f"of {_SIZE} tasks")
+    bars = await durations.locator(".bins > span").evaluate_all(
+        "bars => bars.map(bar => Number(/(\\d+) tasks?$/.exec(bar.title)[1]))"
+    )
+    assert _SIZE == sum(bars)
+    assert 1 < len(bars)
+    await timeline.locator("canvas").hover()
+    await expect(page.get_by_test_id("timeline-tip").first).to_contain_text("waited")
+
+    reason = page.get_by_role("main").get_by_test_id("reason")
+    await expect(reason).to_have_count(1)
+    await expect(reason).to_contain_text(re.compile(r"^11 \S exit code 7"))
+    await expect(page.get_by_test_id("run-hours")).to_have_text(
+        re.compile(r"^[<0-9.]+ vCPU-hours, [<0-9.]+ GB-hours$")
+    )
+    # What is counted is what is open.
+    states = page.get_by_role("group", name="States")
+    await expect(states.get_by_role("button", name="Failed 11")).to_be_visible()
+    await expect(states.get_by_role("button", name="Succeeded 99")).to_be_visible()
+    await shoot(page, "crowd")
+
+    await page.get_by_role("link", name="All tasks").click()
+    await expect(
+        states.get_by_role("button", name=re.compile("Succeeded 1[0-9][0-9]"))
+    ).to_be_visible()
+    await expect(row(page, array).locator(".cell.workflow")).to_have_text("crowd")
+    await expect(page.get_by_role("columnheader", name="Started")).to_be_visible()
+    await page.get_by_role("columnheader", name="Workflow").get_by_role("button").click()
+    names = page.locator('[data-testid="task"]:visible .cell.workflow')
+    await expect(names.first).to_have_text("beside")
+
+    await page.get_by_role("searchbox", name="Filter").fill("exit code 7")
+    await expect(names).to_have_text(["crowd"])
+    await shoot(page, "crowd-all")
+
+    narrow = await open_page(f"#/job/{array}", width=400)
+    await narrow.evaluate("location.hash = '#/all'")
+    failed = narrow.get_by_role("group", name="States").get_by_role("button", name="Failed 11")
+    assert await failed.evaluate(_IN_SIGHT)
+    why = row(narrow, array).locator(".why")
+    assert await why.evaluate(_IN_SIGHT)
+    assert 250 < (await why.bounding_box())["width"]
+    await shoot(narrow, "crowd-narrow")
+
+
+async def test_runs_of_one_workflow_stand_together(open_page, submit, new_run, shoot):
+    runs = [new_run() for _ in range(3)]
+    jobs = [submit(f"exit {n % 2}", run=run, workflow="nightly") for n, run in enumerate(runs)]
+    page = await open_page()
+    workflows = page.get_by_role("navigation", name="Workflows")
+    cards = workflows.locator("[data-testid=run][data-workflow=nightly]:visible")
+    earlier = workflows.get_by_role("button", name="Show 2 earlier runs of nightly")
+    await expect(earlier).to_be_visible()
+    await expect(cards).to_have_count(1)
+
+    await earlier.click()
+    await expect(cards).to_have_count(3)
+    await expect(
+        workflows.get_by_role("button", name=re.compile("^Hide 2 earlier"))
+    ).to_be_visible()
+    await shoot(page, "grouped")
+    await workflows.locator(f"[data-run='{runs[1]}']").click()
+    await expect(page.get_by_test_id("run-title")).to_have_text("nightly")
+    await wait_for_states(page, {jobs[1]: "FAILED"})
+    await workflows.locator(f"[data-run='{runs[1]}']").focus()
+    await page.keyboard.press("ArrowLeft")
+    await expect(cards).to_have_count(1)
+
+    # An address that leads to an earlier run shows where it stands.
+    again = await open_page(f"#/run/{runs[1]}/nightly")
+    card = again.locator(f"[data-testid=run][data-run='{runs[1]}']:visible")
+    await expect(card).to_have_attribute("aria-current", "true")
