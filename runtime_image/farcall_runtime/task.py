@@ -176,7 +176,7 @@ def run(
     global _interruptible
     try:
         _interruptible = True
-        _check_cloudpickle(*versions)
+        check_cloudpickle(*versions)
         call = pickles.load(envelope.unpack(function))
         processes.remember(call)
         calls = pickles.load(envelope.unpack(arguments))
@@ -197,7 +197,7 @@ def run(
         del record, parts  # nor its value
 
 
-def _check_cloudpickle(theirs: str, ours: str) -> None:
+def check_cloudpickle(theirs: str, ours: str) -> None:
     """Refuse another major version; smaller steps read each other's pickles."""
     if theirs.partition(".")[0] != ours.partition(".")[0]:
         raise envelope.VersionMismatchError(

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "model/commands": "unit/backends/batch/test_nodes.py",
     "operations/nodes": "service/test_command_jobs.py",
     "operations/without_outcome": "service/test_command_jobs.py",
+    "operations/replay": "cli/test_replay.py",
     "torchx/apps": "torchx/test_runner.py",  # what TorchX's own Runner makes of them
     "torchx/command_line": "torchx/test_command.py",
     "torchx/logs": "torchx/test_runner.py",
@@ -53,6 +54,7 @@ ELSEWHERE = {
     "runtime/pickles": "unit/payload/test_pickling.py",
     "runtime/processes": "service/test_processes.py",
     "runtime/refusals": "unit/runtime/test_storage.py",
+    "runtime/replay": "cli/test_replay.py",
     "runtime/runner": "service/test_attempt.py",
     "runtime/task": "unit/runtime/test_electron.py",
 }

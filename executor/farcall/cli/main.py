@@ -51,6 +51,10 @@ COMMANDS = {
     "recover": Lazy(
         "attach:recover_run", "Bring back the tasks of a run whose client was killed."
     ),
+    "replay": Lazy(
+        "replay:replay_job",
+        "Run a failed call again on this machine, with the arguments it had.",
+    ),
     "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
     "local": Lazy("local:run_local", "Run a command against an embedded AWS, or serve one."),
     "demo": Lazy("local:run_demo", "Train a model and run a sweep, without an AWS account."),

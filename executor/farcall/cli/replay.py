@@ -1,0 +1,151 @@
+"""``farcall replay``: a failed call again, here or in the job's image."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from farcall.cli import references, tables
+from farcall.cli.common import opened
+from farcall.cli.printing import say
+from farcall.engine.session import this_user
+from farcall.model.errors import FarcallError
+from farcall.model.terminal import in_a_line
+from farcall.operations import replay
+from farcall.operations.replay import Found
+from farcall_runtime.contract import ENV_ARRAY_INDEX, ENV_ATTEMPT, ENV_JOB_ID
+
+_INSIDE = "/farcall-replay"
+"""Where a container finds the folder."""
+
+
+@click.command("replay")
+@click.argument("reference", metavar="[JOB]", required=False)
+@click.option(
+    "--call",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Of a task with several calls (chunksize), from 0; by default the first that failed.",
+)
+@click.option("--pdb", "debug", is_flag=True, help="Stop in the debugger where the call fails.")
+@click.option(
+    "--image", is_flag=True, help="Run it in the job's image, by docker on this machine."
+)
+@click.option("--yes", is_flag=True, help="Do not ask before somebody's code is run.")
+def replay_job(
+    reference: str | None, call: int | None, *, debug: bool, image: bool, yes: bool
+) -> None:
+    """Run a failed call again on this machine, with the arguments it had.
+
+    \b
+    farcall replay JOB:3              in this Python
+    farcall replay JOB:3 --pdb        and look around in the frame that failed
+    farcall replay JOB:3 --image      in the job's image
+
+    JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
+    newest of all. Of an array it is the first child that failed. Function and arguments are those
+    that were submitted, packages are those of this Python or of the image. It is told whose they
+    are, and asked, before they are unpickled, for that runs their code with your rights. Nothing
+    is sent to Batch, and nothing is stored.
+
+    Exits with 0 if the call returned, and with 1 if it failed again.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    docker = _docker() if image else ""
+    found = asyncio.run(_find(reference))
+    if not image:
+        found.check_python()
+    _tell(found, image=image)
+    if not yes:
+        _ask()
+    # The folder is nobody else's; what is in it, a container's user is to read.
+    with tempfile.TemporaryDirectory(prefix="farcall-replay-") as outer:
+        folder = Path(outer, "replay")
+        folder.mkdir()
+        asyncio.run(_fetch(found, folder, call, debug=debug, here=not image))
+        sys.exit(_run(_in_image(docker, found, folder) if image else _here(folder)))
+
+
+async def _find(reference: str | None) -> Found:
+    settings, session = await opened()
+    job_id = await references.job_id(settings, session, reference)
+    return await replay.find(session, job_id)
+
+
+async def _fetch(found: Found, folder: Path, call: int | None, *, debug: bool, here: bool) -> None:
+    _, session = await opened()
+    variables = _variables(found, here=here)
+    await replay.fetch(session, found, folder, variables, call=call, debug=debug)
+
+
+def _tell(found: Found, *, image: bool) -> None:
+    entry = found.entry
+    detail = entry.detail
+    where = f"in image {in_a_line(detail.image)}" if image else f"by {sys.executable}"
+    whose = "yours" if entry.user == this_user() else f"{in_a_line(entry.user)}'s"
+    say(f"job {detail.job_id} ({in_a_line(detail.name)})", err=True)
+    say(f"on Batch: {in_a_line(found.explanation.sentence)}", err=True)
+    say(
+        f"bundle {in_a_line(found.submission.where.url)}: {whose}, by its name; submitted "
+        f"{tables.age(detail.created_at)} ago by Python {found.python}, and unchanged since",
+        err=True,
+    )
+    say(f"Its code runs here {where}, with your rights.", err=True)
+
+
+def _ask() -> None:
+    if not sys.stdin.isatty():
+        raise FarcallError("there is no terminal to ask on; --yes has it run without")
+    click.confirm("Run it?", err=True, abort=True)
+
+
+def _variables(found: Found, *, here: bool) -> dict[str, str]:
+    """Return the variables that the job has on Batch; here, what is set stays as it is."""
+    detail = found.entry.detail
+    own = {
+        name: value
+        for name, value in detail.environment.items()
+        if not name.startswith(("AWS_", "FARCALL_")) and not (here and name in os.environ)
+    }
+    index = {ENV_ARRAY_INDEX: str(found.index)} if found.bundle.entries > 1 else {}
+    return {**own, ENV_JOB_ID: detail.job_id, ENV_ATTEMPT: "1", **index}
+
+
+def _here(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "farcall_runtime.replay", str(folder)]
+
+
+def _docker() -> str:
+    found = shutil.which("docker")
+    if found is None:
+        raise FarcallError("--image needs docker, and there is no such program on the PATH")
+    return found
+
+
+def _in_image(docker: str, found: Found, folder: Path) -> list[str]:
+    image = found.entry.detail.image
+    if not image or image.startswith("-"):
+        raise FarcallError(f"Batch names no image of job {found.entry.detail.job_id}")
+    return [
+        *(docker, "run", "--rm", "--interactive", *(["--tty"] if sys.stdin.isatty() else [])),
+        *("--mount", f"type=bind,source={folder},target={_INSIDE},readonly"),
+        *("--entrypoint", "python3", image, "-m", "farcall_runtime.replay", _INSIDE),
+    ]
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run a program on this terminal, and return its exit code; Ctrl-C is its own."""
+    sys.stdout.flush()
+    with subprocess.Popen(command) as process:  # noqa: S603  # this Python, or docker
+        while process.poll() is None:
+            with contextlib.suppress(KeyboardInterrupt):
+                process.wait()
+    return int(process.returncode != 0)

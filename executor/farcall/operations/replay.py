@@ -1,0 +1,249 @@
+"""Replay: a call of a job, fetched to be run again elsewhere than on Batch.
+
+Nothing is unpickled here. What of the bundle the task needs goes into a folder, in which
+`farcall_runtime.replay` finds it, on this machine or in the job's image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from farcall.engine.session import Session
+from farcall.model.errors import FarcallError, IntegrityError, UnknownError, VersionMismatchError
+from farcall.model.submission import Submission
+from farcall.operations.catalog import Entry
+from farcall.operations.explain import explain
+from farcall.operations.explanation import Explanation
+from farcall.storage import outcomes
+from farcall.storage.store import Store
+from farcall_runtime import envelope
+from farcall_runtime.contract import CallStatus, OutcomeStatus
+from farcall_runtime.envelope import Buffer, Index, Part
+from farcall_runtime.replay import ORDER, Order
+
+_FIRST_READ_BYTES = 64 * 1024
+
+_Piece = tuple[int, Buffer]
+"""An offset in the bundle, and the bytes that are there."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task whose bundle is there, as it was submitted.
+
+    Attributes:
+        entry: The job.
+        submission: What it carries.
+        index: The task's number there.
+        bundle: The verified root of the bundle's index.
+        explanation: How the job ended.
+        call: Number of the first call that gave no value.
+    """
+
+    entry: Entry
+    submission: Submission
+    index: int
+    bundle: Index
+    explanation: Explanation
+    call: int
+
+    @property
+    def python(self) -> str:
+        """The Python that pickled it, such as ``"3.11"``."""
+        return ".".join(map(str, self.bundle.python))
+
+    def check_python(self) -> None:
+        """Refuse to run it in this interpreter where it is another's.
+
+        Raises:
+            VersionMismatchError: It is another's.
+        """
+        if self.bundle.python == sys.version_info[:2]:
+            return
+        here = ".".join(map(str, sys.version_info[:2]))
+        raise VersionMismatchError(
+            f"job {self.entry.detail.job_id} was submitted by Python {self.python}, whose code "
+            f"this Python, {here}, cannot run; call farcall from an environment of Python "
+            f"{self.python}, or add --image, which runs it in the job's image"
+        )
+
+
+async def find(session: Session, job_id: str) -> Found:
+    """Look whether a job can be replayed; of an array its first failed child is meant.
+
+    Args:
+        session: The event loop's session.
+        job_id: A whole ID.
+
+    Raises:
+        JobLostError: Batch does not know the job.
+        UnknownError: farcall did not submit it, or it is an array of which no child failed.
+        FarcallError: It cannot be replayed; the message says why.
+        IntegrityError: Its bundle is not what was submitted.
+        VersionMismatchError: Its bundle was written by another farcall.
+        ServiceError: AWS refused a call.
+    """
+    detail = await session.describe(job_id)
+    whole = Submission.whole(detail)
+    if detail.array_size:
+        children = (await explain(session, detail)).children
+        if not children:
+            raise UnknownError(
+                f"job {job_id} is an array of {detail.array_size}, and none of its children has "
+                f"failed; name one of them, {job_id}:0 to {job_id}:{detail.array_size - 1}"
+            )
+        detail = await session.describe(children[0].job_id)
+    entry = cast(Entry, Entry.of(detail))  # it carries a bundle
+    _refuse_others(entry, whole)
+    submission, index = Submission.of(detail)
+    store = session.stores.of(submission.where.bucket)
+    _, bundle = await _open(store, submission)
+    explanation = await explain(session, detail)
+    call = await _first_failed(store, submission, index)
+    return Found(entry, submission, index, bundle, explanation, call)
+
+
+def _refuse_others(entry: Entry, whole: Submission) -> None:
+    detail = entry.detail
+    if whole.nodes > 1 or detail.node_index is not None:
+        raise FarcallError(
+            f"job {detail.job_id} runs on several nodes, each of which needs the others; a replay "
+            "runs one process"
+        )
+    if entry.workflow.dispatch:
+        raise FarcallError(
+            f"job {detail.job_id} runs electrons of dispatch {entry.workflow.dispatch}, whose "
+            "arguments are Covalent's; call the electron's function with what Covalent shows"
+        )
+
+
+async def fetch(
+    session: Session,
+    found: Found,
+    folder: Path,
+    environment: dict[str, str],
+    *,
+    call: int | None = None,
+    debug: bool = False,
+) -> None:
+    """Put into a folder what `farcall_runtime.replay` runs.
+
+    Args:
+        session: The event loop's session.
+        found: The task.
+        folder: An empty folder.
+        environment: Variables to be set for it.
+        call: Number of the call in the task, from 0; by default the first that gave no value.
+        debug: Whether the debugger is to stop where the function fails.
+
+    Raises:
+        FarcallError: The bundle is no longer there.
+        IntegrityError: It is not what was submitted.
+        ServiceError: AWS refused a call.
+    """
+    submission = found.submission
+    store = session.stores.of(submission.where.bucket)
+    try:
+        pieces = await _parts(store, submission, found.index)
+    except envelope.IntegrityError as error:
+        raise _changed(submission, error) from error
+    place = folder / submission.where.bucket / submission.where.bundle_key
+    order = Order(
+        bundle=submission.where.url,
+        digest=submission.digest,
+        number=found.index if found.bundle.entries > 1 else None,
+        environment=environment,
+        call=found.call if call is None else call,
+        debug=debug,
+    )
+
+    def write() -> None:
+        _write(place, found.bundle.end, pieces)
+        (folder / ORDER).write_text(json.dumps(order._asdict()))
+
+    await asyncio.to_thread(write)
+
+
+def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
+    """Write parts of a file where they belong; what is between them takes no room."""
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+        for at, data in pieces:
+            file.seek(at)
+            file.write(data)
+
+
+async def _parts(store: Store, submission: Submission, number: int) -> list[_Piece]:
+    """Return what of a bundle a task's container reads."""
+    tail, index = await _open(store, submission)
+    tail_at = index.end - len(tail)
+    key = submission.where.bundle_key
+
+    async def read(part: Part) -> _Piece:
+        if part.offset >= tail_at:
+            start = part.offset - tail_at
+            data: Buffer | None = memoryview(tail)[start : start + part.length]
+        else:
+            data = await store.get_part(key, part.offset, part.length, index.end)
+        if data is None:
+            raise _missing(submission)
+        await asyncio.to_thread(part.check, data)
+        return part.offset, data
+
+    page = await read(index.page(number))
+    entry = index.entry(number, page[1])
+    function = await read(index.function(entry.function))
+    return [(tail_at, tail), page, function, await read(entry)]
+
+
+async def _open(store: Store, submission: Submission) -> tuple[Buffer, Index]:
+    """Return the end of a bundle, and the verified root of its index that is in it."""
+    try:
+        tail = await store.get_end(submission.where.bundle_key, _FIRST_READ_BYTES)
+        if tail is not None and (size := envelope.root_size(tail)) > len(tail):
+            tail = await store.get_end(submission.where.bundle_key, size)
+        if tail is None:
+            raise _missing(submission)
+        return tail, Index(bytes(tail[-envelope.root_size(tail) :]), submission.digest)
+    except envelope.VersionMismatchError as error:
+        text = f"{submission.where.url}: {error}; use the farcall that it was submitted with"
+        raise VersionMismatchError(text) from error
+    except envelope.IntegrityError as error:
+        raise _changed(submission, error) from error
+
+
+async def _first_failed(store: Store, submission: Submission, index: int) -> int:
+    """Return which call of a task is the first without a value; the first where nobody knows."""
+    try:
+        stored = await outcomes.fetch(store, submission, submission.where.outcome_key(index))
+    except envelope.EnvelopeError:
+        return 0
+    if stored is None:
+        return 0
+    records = stored.outcome.meta.get("results", ())
+    for number, record in enumerate(records):
+        if record["status"] != CallStatus.RETURNED:
+            return number
+    # It was cut off in the one after these.
+    return len(records) if stored.outcome.meta["status"] != OutcomeStatus.DONE else 0
+
+
+def _missing(submission: Submission) -> FarcallError:
+    return FarcallError(
+        f"{submission.where.url} is no longer there, and with it function and arguments: a bundle "
+        "is deleted when every task of it has been delivered, or by the bucket's lifecycle rule"
+    )
+
+
+def _changed(submission: Submission, error: Exception) -> IntegrityError:
+    return IntegrityError(
+        f"{submission.where.url} is not what was submitted ({error}); find out who writes to the "
+        "bucket"
+    )

@@ -1,0 +1,144 @@
+"""``python -m farcall_runtime.replay FOLDER``: a call again, where somebody looks on.
+
+The folder has what `Order` says in `ORDER`, and the bundle under the name of its bucket, of which
+the parts suffice that the task needs. They are checked as in a container. Nothing is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import CoroutineType, TracebackType
+from typing import Any, BinaryIO, NamedTuple
+
+import cloudpickle
+
+from farcall_runtime import bundle, envelope, failures, pickles, processes, task
+from farcall_runtime.bundle import Assignment, Fetched, RefusedError
+from farcall_runtime.contract import ENV_ENDPOINT, Location
+from farcall_runtime.storage import Storage
+
+ORDER = "order.json"
+
+
+class Order(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        bundle: URL of the bundle, as a container has it.
+        digest: SHA-256 of the root of its index, hexadecimal.
+        number: That of the task; None where the bundle has one only.
+        environment: Variables that the job has on Batch.
+        call: Number of the call in the task, from 0.
+        debug: Whether the debugger stops where the function fails.
+    """
+
+    bundle: str
+    digest: str
+    number: int | None
+    environment: dict[str, str]
+    call: int
+    debug: bool
+
+
+def main(folder: Path) -> int:
+    """Run a call; return 0 if it gave a value, which is printed, and 1 otherwise."""
+    order = Order(**json.loads((folder / ORDER).read_text()))
+    os.environ.update(order.environment)
+    processes.install()
+    try:
+        function, calls = _read(order, folder)
+    except (RefusedError, envelope.VersionMismatchError) as error:
+        return _fail(str(error))
+    except BaseException as error:  # unpickling runs the user's code
+        text = failures.with_traceback(error, error.__traceback__)
+        return _fail(f"function and arguments cannot be unpickled here:\n{text.rstrip()}")
+    if order.call >= len(calls):
+        return _fail(f"--call is {order.call}; the task's calls are 0 to {len(calls) - 1}")
+    processes.remember(function)
+    return _call(function, *calls[order.call], debug=order.debug)
+
+
+def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
+    where = Location.parse(order.bundle)
+    job = Assignment(where, order.digest, b"", order.number, attempt=1, job_id="")
+    storage = Storage(where.bucket, {ENV_ENDPOINT: folder.as_uri()})
+    with tempfile.TemporaryFile() as payload:
+        fetched = bundle.fetch(job, storage, payload)
+        theirs = str(fetched.meta.get("cloudpickle", ""))
+        task.check_cloudpickle(theirs, cloudpickle.__version__)
+        return _unpickled(fetched, payload)
+
+
+def _unpickled(fetched: Fetched, payload: BinaryIO) -> tuple[Any, Sequence[Any]]:
+    view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
+    function, calls = (
+        pickles.load(envelope.unpack(view[at : at + length]))
+        for at, length in (fetched.function, fetched.arguments)
+    )
+    return function, calls
+
+
+def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:
+    began = time.perf_counter()
+    try:
+        value = function(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            value = task.run_coroutine(value)
+    except BaseException as error:  # sys.exit is the function's, too
+        stack = error.__traceback__.tb_next if error.__traceback__ else None
+        text = failures.with_traceback(error, stack).rstrip()
+        code = _fail(f"the call failed after {time.perf_counter() - began:.1f} s:\n{text}")
+        if debug and stack is not None:
+            _debug(stack)
+        return code
+    _say(f"the call returned after {time.perf_counter() - began:.1f} s")
+    print(repr(value))  # noqa: T201
+    return 0
+
+
+def _debug(stack: TracebackType) -> None:
+    """Have somebody look around in the innermost frame of the user's own code."""
+    import pdb
+
+    debugger = pdb.Pdb()
+    up = levels_up(stack)
+    if up:
+        debugger.cmdqueue.append(f"up {up}")
+    debugger.reset()
+    debugger.interaction(None, stack)  # as pdb.post_mortem does
+
+
+def levels_up(stack: TracebackType) -> int:
+    """Return how far above the innermost frame the first one is of no installed package."""
+    frames = []
+    each: TracebackType | None = stack
+    while each is not None:
+        frames.append(each.tb_frame.f_code.co_filename)
+        each = each.tb_next
+    homes = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+    for level, file in enumerate(reversed(frames)):
+        if not file.startswith((*homes, "<frozen")):
+            return level
+    return 0
+
+
+def _fail(text: str) -> int:
+    _say(text)
+    return 1
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(f"farcall: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,162 @@
+"""``farcall replay``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from farcall import VersionMismatchError
+from farcall.engine.session import session_for
+from farcall.model.settings import Settings
+from farcall.operations import replay
+from tests.service.attacker import Attacker
+
+IMAGE = """#!{python}
+import json, subprocess, sys
+words = sys.argv[1:]
+mount = dict(part.partition("=")[::2] for part in words[words.index("--mount") + 1].split(","))
+at = words.index("--entrypoint")
+program, image, *rest = words[at + 1:]
+print(json.dumps([words[:3], program, image, sorted(mount)]), file=sys.stderr)
+rest[rest.index(mount["target"])] = mount["source"]
+sys.exit(subprocess.run([sys.executable, *rest]).returncode)
+"""
+"""In the place of docker: it runs here what it is told to run in an image."""
+
+
+@pytest.fixture
+def docker(tmp_path):
+    program = tmp_path / "programs" / "docker"
+    program.parent.mkdir()
+    program.write_text(IMAGE.format(python=sys.executable))
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def farcall(farcall_command):
+    """Gives the exit code, stdout and stderr of a command."""
+
+    async def run(*arguments, **environment):
+        done = await farcall_command(*arguments, **environment)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def parse(text, number):
+    print(f"number {number}", os.environ.get("AWS_BATCH_JOB_ARRAY_INDEX"), flush=True)
+    wanted = json.loads(text)
+    return {"wanted": wanted}
+
+
+async def test_a_failed_call_runs_again_here(executor, farcall):
+    job = await executor.submit(parse, "{", 7)
+    await job.exception()
+
+    code, out, err = await farcall("replay", job.id, "--yes")
+
+    assert (code, out) == (1, "number 7 None\n")
+    told, _, trace = err.partition("farcall: the call failed after ")
+    assert f"job {job.id} (parse-" in told
+    assert "on Batch: the function raised json.decoder.JSONDecodeError" in told
+    assert "yours, by its name" in told
+    assert "with your rights" in told
+    assert "wanted = json.loads(text)" in trace
+    assert "farcall_runtime" not in trace
+
+
+async def test_the_debugger_stops_in_the_users_own_frame(executor, commands):
+    job = await executor.submit(parse, "{", 7)
+    await job.exception()
+
+    done = commands.run("replay", job.id, "--pdb", "--yes", answer="p (text, number + 1)\nq\n")
+
+    assert done.returncode == 1
+    assert "('{', 8)" in done.stdout
+
+
+async def test_of_an_array_the_first_failed_call_is_meant(executor, farcall):
+    calls = [("0", 0), ("1", 1), ("2", 2), ("{", 3), ("4", 4), ("5", 5)]
+    sweep = executor.task(parse).starmap(calls, chunksize=2, return_exceptions=True)
+    assert isinstance((await sweep)[3], json.JSONDecodeError)
+    session = await session_for(Settings())
+    (array,) = [
+        job.job_id
+        async for page in session.backend.list_jobs(Settings().batch_queue, named="parse")
+        for job in page
+        if job.array_size == 3
+    ]
+
+    code, out, err = await farcall("replay", array, "--yes")
+    again, value, _ = await farcall("replay", f"{array}:1", "--call", "0", "--yes")
+    beyond, _, why = await farcall("replay", f"{array}:1", "--call", "2", "--yes")
+
+    assert (code, out) == (1, "number 3 1\n")
+    assert f"job {array}:1 (parse-" in err
+    assert (again, value) == (0, "number 2 1\n{'wanted': 2}\n")
+    assert (beyond, why.splitlines()[-1]) == (
+        1,
+        "farcall: --call is 2; the task's calls are 0 to 1",
+    )
+
+
+async def test_nothing_runs_before_somebody_agrees(executor, farcall, commands):
+    job = await executor.submit(parse, "{", 7)
+    await job.exception()
+
+    code, out, err = await farcall("replay", job.id)
+    shown = commands.run_on_terminal("replay", job.id, answer="n\n")
+
+    assert (code, out) == (1, "")
+    assert "farcall: there is no terminal to ask on" in err
+    assert "Run it? [y/N]" in str(shown)
+    assert "number 7" not in str(shown)
+
+
+async def test_what_somebody_put_in_the_bundles_place_is_not_run(executor, farcall, aws, tmp_path):
+    job = await executor.submit(parse, "{", 7)
+    await job.exception()
+    attacker = Attacker(aws, tmp_path / "marker")
+    name = (await job.detail()).name
+    (key,) = (key for key in attacker.keys("bundles") if key.endswith(name))
+    changed = bytearray(attacker.get(key))
+    changed[changed.index(b"wanted")] ^= 1
+
+    for forged in (bytes(changed), attacker.bundle()):
+        attacker.put(key, forged)
+        code, out, err = await farcall("replay", job.id, "--yes")
+        assert (code, out) == (1, "")
+        assert "is not what was submitted" in err
+    assert not attacker.marker.exists()
+
+
+async def test_the_image_gets_the_same_call(executor, farcall, docker):
+    job = await executor.submit(parse, "{", 7)
+    await job.exception()
+
+    code, out, err = await farcall(
+        "replay", job.id, "--image", "--yes", PATH=f"{docker.parent}:{os.environ['PATH']}"
+    )
+
+    assert (code, out) == (1, "number 7 None\n")
+    (said,) = [json.loads(line) for line in err.splitlines() if line.startswith("[[")]
+    image = (await job.detail()).image
+    names = ["readonly", "source", "target", "type"]
+    assert said == [["run", "--rm", "--interactive"], "python3", image, names]
+    assert "JSONDecodeError" in err
+
+
+async def test_what_another_python_pickled_is_refused_with_a_way_out(executor):
+    job = await executor.submit(parse, "{", 7)
+    await job.exception()
+    found = await replay.find(await session_for(executor.settings), job.id)
+
+    found.check_python()
+    with pytest.raises(VersionMismatchError, match=r"Python 3\.9, .* or add --image"):
+        replace(found, bundle=SimpleNamespace(python=(3, 9))).check_python()
