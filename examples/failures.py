@@ -1,7 +1,7 @@
 """Failures and retries: what is tried again, and what your program is told.
 
-A failed attempt is repeated, up to `retry_attempts` in all. The last one's exception is raised
-here as it was there: the same class, with the remote traceback.
+A function's own exception is final, unless `retry_on="failure"` asks for up to `retry_attempts`
+in all. The last one's is raised here as it was there: the same class, with the remote traceback.
 
     farcall local -- python examples/failures.py
 """
@@ -11,7 +11,7 @@ import os
 
 from farcall import BatchExecutor, ChildKilledError
 
-executor = BatchExecutor(vcpu=1, memory=1, retry_attempts=2)
+executor = BatchExecutor(vcpu=1, memory=1, retry_attempts=2, retry_on="failure")
 
 
 @executor.task

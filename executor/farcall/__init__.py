@@ -14,6 +14,7 @@ Calls:
     Sweep               what Task.map returns: to be awaited, or iterated by async for
     Job                 what submit and attach give: result, status, logs, cancel
     CallResult          value or error of one call, with output and time
+    MapFailure          how far a map had come when a call's error was raised
     Run, Recovered      the tasks of a client that is gone, found again
     Settings            every option; see help(farcall.Settings)
 
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from farcall.client.executor import BatchExecutor
     from farcall.client.future import BatchFuture
     from farcall.client.job import Job
+    from farcall.client.map_failure import MapFailure
     from farcall.client.pool import BatchPoolExecutor
     from farcall.client.recovery import Recovered, Run
     from farcall.client.sweep import Sweep
@@ -111,6 +113,7 @@ __all__ = [
     "JobStatus",
     "JobStuckError",
     "JobTimeoutError",
+    "MapFailure",
     "NodeLine",
     "Nodes",
     "OutOfMemoryError",
@@ -140,6 +143,7 @@ _HOMES = {
     "CommandJob": "client.command_job",
     "CommandResult": "client.command_job",
     "Job": "client.job",
+    "MapFailure": "client.map_failure",
     "NodeLine": "engine.logs.node_poller",
     "Recovered": "client.recovery",
     "Run": "client.recovery",

@@ -88,6 +88,38 @@ def environment(batch, job_id):
     return {pair["name"]: pair["value"] for pair in job["container"]["environment"]}
 
 
+def raise_or_sleep(number):
+    if number:
+        time.sleep(600)  # until another call has raised
+    raise KeyError(number)
+
+
+async def test_a_map_in_which_a_call_raised_is_found_among_the_failed(
+    make_executor, batch, farcall_command
+):
+    name = f"map {time.monotonic()}"
+    async with make_executor(workflow=name) as executor:
+        with pytest.raises(KeyError) as raised:
+            await executor.task(raise_or_sleep).map(range(4))
+    told = "1 of 4 raised KeyError; 3 were ended because of it"
+    assert raised.value.map_failure.sentence == told
+    (job_id,) = raised.value.map_failure.job_ids
+    await described(batch, job_id, "FAILED")
+
+    async def listed(*arguments):
+        done = await farcall_command("list", "--workflow", name, *arguments)
+        assert done.returncode == 0
+        return done.stdout
+
+    (job,) = json.loads(await listed("--json", "--state", "failed"))
+    assert (job["id"], job["state"], job["detail"], job["ended"]) == (job_id, "FAILED", told, 3)
+    assert json.loads(await listed("--json", "--state", "cancelled")) == []
+    assert (await listed()).splitlines()[1].rstrip().endswith(told)
+    done = await farcall_command("describe", job_id)
+    assert f"a call of its map raised: {told}" in done.stdout
+    assert f"{job_id}:0: the function raised KeyError: 0" in done.stdout
+
+
 async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, installed_command):
     ids = {key: value for key, value in workflow.items() if key != "name"}
     only = ("--workflow", workflow["name"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +22,7 @@ import covalent as ct
 import pytest
 
 from tests.service.attempt import LATE
+from tests.support.commands import FARCALL
 from tests.support.patience import until
 from tests.support.proxy import Proxy
 
@@ -654,6 +657,33 @@ def test_an_exception_is_tried_again_as_the_options_say(run, node, batch, option
     assert "ValueError: no good" in failed.error
     assert f"attempt {attempts}." in failed.error
     assert f"{attempts}\n" == failed.stdout
+
+
+def test_describe_shows_the_traceback_and_the_node_of_an_electron(run, node, batch):
+    @ct.electron(executor=batch(workflow="told"))
+    def make():
+        return 3
+
+    @ct.electron(executor=batch(workflow="told"))
+    def work(number):
+        raise ValueError(f"no good: {number}")
+
+    @ct.lattice
+    def flow():
+        return work(make())
+
+    result = run(flow)
+    names = result.lattice.transport_graph.get_node_value
+    numbers = sorted(result.lattice.transport_graph._graph.nodes)
+    (number,) = (each for each in numbers if names(each, "name") == "work")
+    job_id = re.search(r"AWS Batch job (\S+) ", node(result, number).error)[1]
+    command = [FARCALL, "describe", "--json", job_id]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert told["electron"] == number
+    why = told["explanation"]
+    assert why["sentence"] == f"node {number} failed: the function raised ValueError: no good: 3"
+    assert "in work" in why["traceback"]
+    assert "ValueError: no good: 3" in why["traceback"]
 
 
 def test_retry_attempts_are_three_at_first(batch):

@@ -86,8 +86,8 @@ def list_jobs(
 
     Of an array or a job on several nodes that JOB names the children or nodes are shown. JOB is an
     ID, its beginning, or a name, which means its newest job. An array as a whole is in a state,
-    too, if one of its children is; it is PENDING until all of them have ended. What runs a command
-    has a $ before its name.
+    too, if one of its children is; until all of them have ended it is shown as the furthest of
+    them. A map that a call's error ended is FAILED. What runs a command has a $ before its name.
 
     --watch keeps the table of a terminal as things are; elsewhere each job that is new or has
     changed is a line.

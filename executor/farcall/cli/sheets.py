@@ -97,6 +97,8 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("User", "user"),
     ):
         yield label, in_a_line(job[name])
+        if name == "dispatch" and said["electron"] is not None:
+            yield "Electron", f"node {said['electron']}"
     place = said["position"]
     yield "Queue", in_a_line(job["queue"]) + (f", place {place} in it" if place else "")
     if entry.detail.array_size:

@@ -141,6 +141,8 @@ def coloured(detail: JobDetail) -> Text:
 
 def note(detail: JobDetail) -> str:
     """Say in short why a job is as it is: of an array, how many children are how."""
+    if detail.map_failure:
+        return in_a_line(detail.map_failure)
     if detail.array_size:
         counts = detail.status_summary
         told = [f"{counts[s.value]} {s.value.lower()}" for s in JobStatus if counts.get(s.value)]

@@ -15,13 +15,15 @@ from farcall.backends.base import raise_first
 from farcall.client.awaitable import Awaitable
 from farcall.client.call_reader import CallReader, Inputs
 from farcall.client.frames import hide_if_meant
+from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.progress import Progress
 from farcall.client.sweep_state import Fetched, Ready, SweepState
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
 from farcall.engine.watch import Arrival, Ended, is_unseen
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.endings import MAP_FAILED
+from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.interrupts import left_by
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
@@ -54,7 +56,8 @@ class Sweep(Awaitable[list[R]]):
     sweep`` gives them as they come, and ``async for result in sweep.results()`` gives them with
     output, time and error of each. Either way nothing is submitted before, and the jobs belong
     to the one who waits: an error that is raised, a cancelled wait and a loop that is left early
-    end the jobs that are still unfinished.
+    end the jobs that are still unfinished. The error of a call has ``map_failure``, which tells
+    how far the map had come and where the values are that were computed; its jobs are FAILED.
 
     In a loop, what its body has not taken yet stays on S3, but for some 256 MiB that are fetched
     ahead. What is known at once is submitted at once. Of iterables without a length, calls are
@@ -157,6 +160,8 @@ class Sweep(Awaitable[list[R]]):
     def _pair(self, index: int, _job_id: str, result: Result) -> tuple[int, R]:
         if result.error is not None and self._return_exceptions:
             return index, result.error  # type: ignore[return-value]
+        if result.error is not None and self._state is not None:
+            self._state.raised = result.error
         return index, result.unwrap()
 
     async def _each(
@@ -182,6 +187,7 @@ class Sweep(Awaitable[list[R]]):
         state = self._new_state(session, with_output=with_output)
         reader = CallReader(self._inputs, self._chunksize, self._settings.linger_s)
         cause: BaseException | None = None
+        failure: MapFailure | None = None
         helpers = [asyncio.ensure_future(self._submit(session, state, reader))]
         helpers += [reader.task] if reader.task is not None else []
         helpers += [asyncio.ensure_future(self._fetch(session, state)) for _ in range(_FETCHERS)]
@@ -196,6 +202,9 @@ class Sweep(Awaitable[list[R]]):
             is_left = isinstance(error, GeneratorExit)  # a loop
             is_told = is_told and isinstance(error, asyncio.CancelledError)
             cause = None if is_left or is_told else error
+            if error is state.raised and not is_unseen(error):
+                failure = self._failure(session, state, keeps_all=not one_by_one)
+                failure.tell(error)
             hide_if_meant(error)
             raise
         finally:
@@ -206,7 +215,7 @@ class Sweep(Awaitable[list[R]]):
                 await asyncio.gather(*helpers, return_exceptions=True)
             finally:  # the event loop may be at its end, and cancel this, too
                 state.end()
-                await self._leave(session, state, cause)
+                await self._leave(session, state, cause, failure)
 
     def _new_state(self, session: Session, *, with_output: bool) -> SweepState:
         if self._state is not None and not self._state.is_over:
@@ -234,8 +243,29 @@ class Sweep(Awaitable[list[R]]):
     def _name(self) -> str:
         return str(getattr(self._function, "__name__", "task"))
 
+    def _failure(self, session: Session, state: SweepState, *, keeps_all: bool) -> MapFailure:
+        """Tell how far the map is, whose call's error is being raised."""
+        total = state.submitted if state.total is None else state.total
+        ended = state.submitted - sum(array.ended for array in state.arrays.values())
+        handed_over = 0 if keeps_all else state.given_values
+        return MapFailure(
+            total,
+            failed=state.errors.total(),
+            ended=ended,
+            ended_tasks=sum(array.unfinished for array in state.arrays.values()),
+            unsubmitted=total - state.submitted,
+            kept=state.submitted - ended - state.errors.total() - handed_over,
+            errors=names_of(state.errors),
+            run=session.run,
+            job_ids=tuple(state.arrays),
+        )
+
     async def _leave(
-        self, session: Session, state: SweepState, cause: BaseException | None
+        self,
+        session: Session,
+        state: SweepState,
+        cause: BaseException | None,
+        failure: MapFailure | None,
     ) -> None:
         """End what has not ended: nobody waits for it any more."""
         unfinished = [array for array in state.arrays.values() if array.unfinished]
@@ -250,7 +280,10 @@ class Sweep(Awaitable[list[R]]):
             _log.warning(text, named(job_ids, "job"), session.run)
         elif cause is not None and unfinished:
             tasks = sum(array.unfinished for array in unfinished)
-            await session.terminations.leave(job_ids, tasks, left_by(cause))
+            reason = left_by(cause)
+            if failure is not None and not isinstance(cause, JobCancelledError):
+                reason = f"{MAP_FAILED}{failure.sentence}"
+            await session.terminations.leave(job_ids, tasks, reason)
         elif unfinished:
             raise_first(await session.terminations.end(job_ids, _NOBODY))
 

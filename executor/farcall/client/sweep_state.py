@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -102,6 +102,9 @@ class SweepState:
             calls will come.
         budget: Bounds what is fetched and was not taken.
         is_over: Whether nobody waits any more.
+        errors: How many of the calls that were fetched have an error of which class.
+        raised: The error of a call that is being raised, if any.
+        given_values: How many values were handed over.
         with_output: As the argument.
     """
 
@@ -123,7 +126,9 @@ class SweepState:
         self.fetched: asyncio.Queue[Fetched | BaseException | None] = asyncio.Queue()
         self.budget = ByteBudget(timing.window_bytes, timing.window_tasks)
         self.is_over = False
-        self._failed = 0
+        self.errors: Counter[str] = Counter()
+        self.raised: BaseException | None = None
+        self.given_values = 0
         self._now: Fetched | None = None
         self._number = 0
         self._taken: list[Callable[[], None]] = []
@@ -145,7 +150,9 @@ class SweepState:
 
     def put(self, fetched: Fetched) -> None:
         """Have a task's results taken."""
-        self._failed += sum(result.error is not None for result in fetched.results)
+        for result in fetched.results:
+            if result.error is not None:
+                self.errors[type(result.error).__name__] += 1
         self.fetched.put_nowait(fetched)
 
     def note_job(self, submission: Submission, calls: int) -> Array:
@@ -197,6 +204,7 @@ class SweepState:
         result = now.results.popleft()
         self._number += 1
         self._given += 1
+        self.given_values += result.error is None
         if not now.results:
             self._now = None
             now.place.leave()
@@ -242,5 +250,5 @@ class SweepState:
             ended += ended_here
             running_there = self._chunksize * sum(said.get(status, 0) for status in _RUNNING)
             running += min(running_there, calls - ended_here)
-        done = ended - self._failed
-        return Counts(running, done, self._failed, self.total, self.packed, self.sent_bytes)
+        failed = self.errors.total()
+        return Counts(running, ended - failed, failed, self.total, self.packed, self.sent_bytes)

@@ -36,6 +36,10 @@ WITHDRAWN = "withdrawn: SubmitJob was not answered, and Batch did not list the j
 """How such a reason goes on where a job turned up after its place had been given to another."""
 
 
+MAP_FAILED = "map failed: "
+"""How such a reason goes on where a call of a map raised, and its other calls were ended."""
+
+
 class About(NamedTuple):
     """What every error says of its job; see `farcall.model.errors.JobError` for the attributes."""
 

@@ -6,14 +6,17 @@ A backend makes them of what its platform says, and knows what the texts in them
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
 from farcall.model import errors
-from farcall.model.endings import Verdict
+from farcall.model.endings import MAP_FAILED, OWN_REASON, Verdict
 from farcall.model.exit_codes import EXITS
+
+_ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|were) ended")
 
 
 class JobStatus(str, enum.Enum):
@@ -227,6 +230,36 @@ class JobDetail:
     def reason(self) -> str:
         """The platform's words on the end, status reason and container reason."""
         return "; ".join(text for text in (self.status_reason, self.container_reason) if text)
+
+    @property
+    def furthest(self) -> JobStatus:
+        """The status; of an array that has not ended, the one that its furthest child has.
+
+        Batch calls such an array PENDING until all of its children have ended.
+        """
+        counts = self.status_summary
+        if self.status.is_final or not (self.array_size and any(counts.values())):
+            return self.status
+        for status in (JobStatus.RUNNING, JobStatus.STARTING, JobStatus.RUNNABLE):
+            if counts.get(status.value):
+                return status
+        ended = counts.get(JobStatus.SUCCEEDED.value, 0) + counts.get(JobStatus.FAILED.value, 0)
+        return JobStatus.RUNNING if ended >= self.array_size else self.status
+
+    @property
+    def map_failure(self) -> str:
+        """Of an array that its map has ended because a call raised, what was told; else empty."""
+        start = f"{OWN_REASON}{MAP_FAILED}"
+        if not self.array_size or not self.status_reason.startswith(start):
+            return ""
+        return self.status_reason[len(start) :]
+
+    @property
+    def ended_with_map(self) -> int:
+        """Number of children that were ended because a call of their map raised."""
+        found = _ENDED.search(self.map_failure)
+        failed = self.status_summary.get(JobStatus.FAILED.value, 0)
+        return min(int(found[2] or found[1]), failed) if found else 0
 
     # --- what the texts mean, which a backend's own class knows better ------------------------
 

@@ -77,7 +77,8 @@ class Entry:
     def has_status(self, statuses: Iterable[JobStatus]) -> bool:
         """Tell whether it, or one of its children, has one of these."""
         counts = self.detail.status_summary
-        return any(self.detail.status is s or counts.get(s.value) for s in statuses)
+        own = (self.detail.status, self.detail.furthest)
+        return any(s in own or counts.get(s.value) for s in statuses)
 
 
 class Query(NamedTuple):

@@ -6,12 +6,17 @@ from typing import Any
 
 from farcall.aws import console_urls
 from farcall.engine.session import Session
+from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
+from farcall.model.submission import Submission
+from farcall.model.workflows import NODES, node_at
 from farcall.operations import json_view, nodes
 from farcall.operations.catalog import Entry
 from farcall.operations.explain import explain
 from farcall.operations.explanation import record
+from farcall.storage import bundles
 from farcall_runtime.contract import ENV_BUNDLE
+from farcall_runtime.envelope import EnvelopeError
 
 
 async def of(session: Session, entry: Entry) -> dict[str, Any]:
@@ -26,6 +31,8 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
         - ``explanation``: see `explanation.Explanation`; ``usage``: what it used, or None.
         - ``attempts``: those that have ended; see `json_view.attempt`.
         - ``nodes``: those of a job on several, all of them; see `json_view.node`.
+        - ``electron``: of a job of Covalent's the number of its node, of a task group the last
+          one's; None where that is not known: a value that was delivered takes it along.
         - ``position``: place in the queue, from 1; None where it is not among the first 100.
         - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3;
           a command job carries nothing.
@@ -48,11 +55,27 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
             json_view.node(known.get(number) or nodes.unstarted(detail, number))
             for number in range(detail.nodes)
         ],
+        "electron": await _electron(session, entry),
         "position": await session.backend.position(detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
         "bundle": bundle,
         "links": _links(session, detail, bundle) if session.aws.has_console else {},
     }
+
+
+async def _electron(session: Session, entry: Entry) -> int | None:
+    """Return which node of its dispatch a job is, by what its bundle says."""
+    detail = entry.detail
+    if not entry.workflow.dispatch or detail.array_size:
+        return None
+    try:
+        submission, index = Submission.of(detail)
+        store = session.stores.of(submission.where.bucket)
+        facts = await bundles.facts_of(store, submission) or {}
+    except (EnvelopeError, FarcallError):  # what is wrong with a bundle, the explanation says
+        return None
+    node = node_at(facts.get(NODES), index)
+    return None if node is None else node.number
 
 
 def _links(session: Session, detail: JobDetail, bundle: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from farcall.model.endings import About
 from farcall.model.errors import FarcallError, OutcomeMissingError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
+from farcall.model.terminal import in_a_line
 from farcall.operations import without_outcome
 from farcall.operations.explanation import (
     CANCELLED,
@@ -40,6 +41,7 @@ from farcall.storage import outcomes
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 
+_BY_MAP = f"{endings.OWN_REASON}{endings.MAP_FAILED}"
 _FEW = 3
 """Failed children of an array that are explained: two requests for all, and one for each."""
 
@@ -140,6 +142,8 @@ def _traceback(meta: dict[str, Any]) -> str:
 
 def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
     """Explain the first call of a task that has no value."""
+    if call.get("nodes"):
+        return _of_electrons(call, detail)
     traceback = str(call.get("traceback", ""))
     if call["status"] != CallStatus.RAISED:
         return replace(of_verdict(results.verdict(call)), traceback=traceback)
@@ -148,6 +152,18 @@ def _of_call(call: dict[str, Any], detail: JobDetail) -> Explanation:
     sentence = f"the function raised {endings.in_a_line(kind, str(first['message']))}"
     remedy = "correct what the traceback shows, and submit it again"
     return Explanation(FAILED, sentence, remedy, kind, traceback)
+
+
+def _of_electrons(call: dict[str, Any], detail: JobDetail) -> Explanation:
+    """Explain a task group of Covalent's by the node whose end is the group's."""
+    nodes = call["nodes"]
+    bad = [each for each in nodes if each["status"] != CallStatus.RETURNED]
+    first = next(each for each in bad if each["chain"] == call["chain"])
+    found = _of_call(first, detail)
+    sentence = f"node {first['node']} failed: {found.sentence}"
+    if len(nodes) > 1:
+        sentence += f" ({len(bad)} of the {len(nodes)} nodes of its task group have no value)"
+    return replace(found, sentence=sentence)
 
 
 def _counts(meta: dict[str, Any]) -> dict[str, int]:
@@ -246,9 +262,11 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         told = f"{failed} of its {detail.array_size} children failed"
         if found.kind == CANCELLED:
             found = replace(found, sentence=f"{found.sentence} ({told})")
+        elif detail.map_failure:
+            told = f"a call of its map raised: {detail.map_failure}"
+            found = replace(found, sentence=in_a_line(told), remedy=_remedy(detail))
         elif failed:
-            remedy = f"`farcall list {detail.job_id} --state failed` shows them"
-            found = replace(found, sentence=told, remedy=remedy)
+            found = replace(found, sentence=told, remedy=_remedy(detail))
         return replace(found, children=children)
     running = counts[JobStatus.RUNNING] + counts[JobStatus.STARTING]
     if counts[JobStatus.RUNNABLE] and not running:
@@ -262,10 +280,16 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     return Explanation(kind, sentence, remedy, children=children)
 
 
+def _remedy(detail: JobDetail) -> str:
+    return f"`farcall list {detail.job_id} --state failed` shows them"
+
+
 async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedChild, ...]:
     """Explain the first of an array's failed children, of those that Batch lists first."""
     page = await _first_page(session, detail, JobStatus.FAILED)
-    ids = [child.job_id for child in sorted(page, key=lambda child: child.index)[:_FEW]]
+    # Those that were only ended because another call raised say nothing of why.
+    page.sort(key=lambda child: (child.status_reason.startswith(_BY_MAP), child.index))
+    ids = [child.job_id for child in page[:_FEW]]
     known = await session.backend.describe(ids)
     found = [known[job_id] for job_id in ids if job_id in known]
     why = await asyncio.gather(*(explain(session, child) for child in found))

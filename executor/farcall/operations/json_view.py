@@ -19,10 +19,18 @@ STATES = (*(status.value for status in JobStatus), CANCELLED)
 
 
 def state(detail: JobDetail) -> str:
-    """Return a job's status in Batch's words, or `CANCELLED`."""
+    """Return a job's status in Batch's words, or `CANCELLED`; of an array its furthest child's."""
     if detail.status is JobStatus.FAILED and detail.verdict().kind is JobCancelledError:
         return CANCELLED
-    return detail.status.value
+    return detail.furthest.value
+
+
+def detail_of(job: JobDetail) -> str:
+    """Say of an array that failed, how many of its calls did; empty for all others."""
+    if job.map_failure or not job.array_size or state(job) != JobStatus.FAILED.value:
+        return job.map_failure
+    failed = job.status_summary.get(JobStatus.FAILED.value, 0)
+    return f"{failed:,} of {job.array_size:,} failed" if failed else ""
 
 
 def job(entry: Entry) -> dict[str, Any]:
@@ -46,6 +54,8 @@ def job(entry: Entry) -> dict[str, Any]:
         "user": entry.user,
         "queue": detail.queue,
         "state": state(detail),
+        "detail": detail_of(detail),
+        "ended": detail.ended_with_map,
         "reason": detail.reason,
         "remedy": detail.remedy,
         "exit_code": detail.exit_code,

@@ -19,6 +19,7 @@ from farcall.engine.delivered import Delivered
 from farcall.engine.watch import Ended, Trouble, UnseenError
 from farcall.model.errors import (
     FarcallError,
+    JobCancelledError,
     ServiceError,
     SubmissionError,
     TaskNotPicklableError,
@@ -387,9 +388,79 @@ async def test_the_first_error_ends_what_has_not_ended(opened, task):
     opened.end("job-0", 1)
     with pytest.raises(ValueError, match="-1 is negative"):
         await waiting
-    assert opened.ended == [(["job-0"], 2, "left by ValueError")]
+    told = "1 of 3 raised ValueError; 2 were ended because of it"
+    assert opened.ended == [(["job-0"], 2, f"map failed: {told}")]
     assert opened.watched == {}
     assert opened.discarded == []
+
+
+async def failure_of(waiting):
+    with pytest.raises(ValueError, match="is negative") as raised:
+        await waiting
+    return raised.value, raised.value.map_failure
+
+
+def notes(error):
+    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
+
+
+async def test_the_error_tells_how_far_the_map_was_and_where_the_values_are(opened, task):
+    opened.holding = True
+    waiting = await holding(task.map([1, -1, 2, -3]), 1)
+    for index in (0, 1):
+        opened.end("job-0", index)
+    error, failure = await failure_of(waiting)
+    assert (failure.total, failure.failed, failure.ended, failure.kept) == (4, 1, 2, 1)
+    assert (failure.errors, failure.job_ids) == ((("ValueError", 1),), ("job-0",))
+    assert (failure.run, failure.unsubmitted) == ("mary-1", 0)
+    assert failure.sentence in notes(error)
+    assert "await executor.recover('mary-1')" in notes(error)
+    assert opened.discarded == []
+
+
+async def test_where_there_is_no_value_nothing_is_said_of_recovery(opened, task):
+    error, failure = await failure_of(task.map([-1]))
+    assert failure.sentence == "1 of 1 raised ValueError"
+    assert (failure.kept, opened.ended) == (0, [])
+    assert "recover" not in notes(error)
+
+
+async def test_in_a_loop_values_that_were_handed_over_are_not_kept(opened, task):
+    opened.holding = True
+    sweep, found = task.map([1, -1, 2]), []
+
+    async def loop():
+        async for pair in sweep:
+            found.append(pair)
+            opened.end("job-0", 1)
+
+    waiting = asyncio.ensure_future(loop())
+    while not sweep.job_ids:
+        await asyncio.sleep(0)
+    opened.end("job-0", 0)
+    _, failure = await failure_of(waiting)
+    assert found == [(0, 2)]
+    assert (failure.failed, failure.ended, failure.kept) == (1, 1, 0)
+
+
+async def test_calls_in_chunks_are_told_with_their_tasks(opened):
+    opened.holding = True
+    sweep = BatchExecutor().task(double).map([1, 2, -1, 4, 5, 6], chunksize=2)
+    waiting = await holding(sweep, 1)
+    opened.end("job-0", 1)
+    _, failure = await failure_of(waiting)
+    assert (failure.ended, failure.ended_tasks) == (4, 2)
+    assert failure.sentence.endswith("; 4 calls in 2 tasks were ended because of it")
+
+
+async def test_a_map_whose_array_somebody_cancelled_has_not_failed(opened, task):
+    opened.holding = True
+    opened.undelivered = [JobCancelledError("by hand")]
+    waiting = await holding(task.map([1, 2]), 1)
+    opened.end("job-0", 0)
+    with pytest.raises(JobCancelledError):
+        await waiting
+    assert opened.ended == [(["job-0"], 1, "left by JobCancelledError")]
 
 
 async def test_a_cancelled_wait_ends_its_jobs(opened, task):

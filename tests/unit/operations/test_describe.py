@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import os
+import sys
 import time
+from pathlib import Path
 
+import cloudpickle
+import pytest
+
+from farcall.engine import task_handle
 from farcall.model.jobs import JobStatus
-from farcall.operations import describe
+from farcall.model.workflows import NodeOf, Workflow
+from farcall.operations import describe, json_view
+from farcall.operations.catalog import Catalog
+from farcall.payload import pickling
 from farcall.testing import HostLost
+from farcall_runtime.electron import Code, Node, run_group
+from tests.support.patience import PATIENCE_S, until_async
 
 
 async def test_a_job_that_has_ended_is_told_whole(executor, session, found, cloud):
@@ -38,3 +51,141 @@ async def test_a_waiting_job_has_a_place_and_no_attempt(executor, session, found
     assert told["explanation"]["kind"] == "waiting"
     assert (told["attempts"], told["usage"]) == ([], None)
     await session.backend.terminate([job.id for job in jobs], "enough")
+
+
+# --- maps -------------------------------------------------------------------------------------
+
+
+def raise_second(number, folder):
+    """Return from call 0, raise from call 1, and run on otherwise."""
+    if number == 1:
+        raise KeyError("no such thing")
+    if number:
+        Path(folder, "runs").touch()
+        time.sleep(PATIENCE_S)
+    return number
+
+
+@pytest.fixture
+async def failed_map(executor, found, tmp_path):
+    with pytest.raises(KeyError) as raised:
+        await executor.task(raise_second).map(range(5), [str(tmp_path)] * 5)
+    failure = raised.value.map_failure
+    (job_id,) = failure.job_ids
+    return failure, await found(job_id)
+
+
+async def test_a_map_whose_call_raised_has_failed(failed_map, session):
+    failure, entry = failed_map
+    told = await describe.of(session, entry)
+    assert told["job"]["state"] == "FAILED"
+    assert told["job"]["detail"] == failure.sentence
+    assert failure.sentence.startswith("1 of 5 raised KeyError; ")
+    assert told["job"]["ended"] == failure.ended > 0
+    why = told["explanation"]
+    assert (why["kind"], why["error"]) == ("failed", "JobError")
+    assert why["sentence"] == f"a call of its map raised: {failure.sentence}"
+    # The one that raised is named before those that were ended because of it.
+    assert why["children"][0]["error"] == "KeyError"
+    ids = [f"{entry.detail.job_id}:{index}" for index in range(5)]
+    known = await Catalog(session.backend).describe(ids)
+    states = [json_view.state(known[job_id].detail) for job_id in ids]
+    assert (states[1], states.count("CANCELLED")) == ("FAILED", failure.ended)
+
+
+async def test_what_a_failed_map_had_computed_can_be_had(failed_map, executor):
+    failure, _ = failed_map
+    recovered = await executor.recover(failure.run)
+    jobs = {job.id.rpartition(":")[2]: job for job in recovered.jobs}
+    assert isinstance(await jobs["1"].exception(), KeyError)
+    if failure.kept:
+        assert await jobs["0"].result() == 0
+
+
+async def test_an_array_is_running_as_soon_as_a_child_is(executor, session, found, tmp_path):
+    submitted = (executor.submit(raise_second, n, str(tmp_path)) for n in (2, 3))
+    jobs = await asyncio.gather(*submitted)
+    parent = jobs[0].id.partition(":")[0]
+
+    async def look():
+        known = await Catalog(session.backend).describe([parent])
+        return json_view.state(known[parent].detail) == "RUNNING"
+
+    await until_async(look)
+    await session.backend.terminate([parent], "enough")
+    assert json_view.state((await found(parent)).detail) == "CANCELLED"
+
+
+# --- electrons --------------------------------------------------------------------------------
+
+
+def make_nothing():
+    return None
+
+
+def divide_by_nothing():
+    return 1 / 0
+
+
+def give_out_numbers():
+    return (number for number in range(3))
+
+
+@pytest.fixture
+def group(executor, found):
+    """Runs functions as the nodes of a task group, numbered 4, 5 and so on."""
+
+    async def run(*functions):
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as Covalent's server has it
+        texts = [base64.b64encode(cloudpickle.dumps(each)) for each in functions]
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+        codes = [Code(f.__name__, text, (), ()) for f, text in zip(functions, texts, strict=True)]
+        nodes = [Node(number, (), {}) for number in range(4, 4 + len(functions))]
+        dispatch = "0f1e2d3c-0000-0000-0000-000000000000"
+
+        async def pack(session):
+            function = pickling.pack_function(run_group)
+            return function, pickling.pack_call([((codes, nodes, {}), {})], "")
+
+        handle = await task_handle.submit(
+            executor.settings,
+            "electrons",
+            pack,
+            workflow=Workflow("lattice", dispatch),
+            node=NodeOf(dispatch, nodes[-1].number),
+        )
+        return await found(handle.id)
+
+    return run
+
+
+async def test_an_electron_that_raised_is_told_with_its_traceback_and_number(group, session):
+    told = json.loads(json.dumps(await describe.of(session, await group(divide_by_nothing))))
+    why = told["explanation"]
+    assert (told["electron"], why["error"], why["kind"]) == (4, "ZeroDivisionError", "failed")
+    expected = "node 4 failed: the function raised ZeroDivisionError: division by zero"
+    assert why["sentence"] == expected
+    assert why["traceback"].startswith("Traceback (most recent call last):\n")
+    assert "in divide_by_nothing" in why["traceback"]
+
+
+async def test_of_a_task_group_the_node_that_failed_is_told(group, session):
+    entry = await group(make_nothing, divide_by_nothing, make_nothing)
+    told = await describe.of(session, entry)
+    assert told["electron"] == 6
+    assert told["explanation"]["sentence"] == (
+        "node 5 failed: the function raised ZeroDivisionError: division by zero "
+        "(1 of the 3 nodes of its task group have no value)"
+    )
+    assert "in divide_by_nothing" in told["explanation"]["traceback"]
+
+
+async def test_an_electron_whose_value_cannot_travel_is_told(group, session):
+    why = (await describe.of(session, await group(give_out_numbers)))["explanation"]
+    assert why["error"] == "ResultNotPicklableError"
+    assert why["sentence"].startswith("node 4 failed: the function returned a generator")
+
+
+async def test_other_jobs_are_no_electrons(executor, session, found):
+    job = await executor.submit(pow, 2, 3)
+    assert (await describe.of(session, await found(job.id)))["electron"] is None

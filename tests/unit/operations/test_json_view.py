@@ -44,6 +44,8 @@ def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
         "user": "mary",
         "queue": "",
         "state": "RUNNING",
+        "detail": "",
+        "ended": 0,
         "reason": "",
         "remedy": "",
         "exit_code": None,
@@ -183,3 +185,65 @@ def test_a_node_of_which_batch_says_nothing_yet_is_as_its_job(whole, said, state
     assert (found["id"], found["index"], found["state"]) == ("6f1c#2", 2, state)
     assert found["exit_code"] == (0 if said else None)
     assert bool(found["started_at"]) is bool(said)
+
+
+# --- arrays -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "state"),
+    [
+        ({"RUNNING": 1, "RUNNABLE": 7, "SUCCEEDED": 2}, "RUNNING"),
+        ({"STARTING": 3, "RUNNABLE": 7}, "STARTING"),
+        ({"RUNNABLE": 4, "SUCCEEDED": 6}, "RUNNABLE"),
+        ({"SUCCEEDED": 9, "FAILED": 1}, "RUNNING"),  # which Batch has yet to note
+        ({"PENDING": 10}, "PENDING"),
+        ({}, "PENDING"),  # some regions list no counts
+    ],
+)
+def test_an_array_is_shown_as_its_furthest_child(counts, state):
+    array = entry(status=JobStatus.PENDING, array_size=10, status_summary=counts)
+    assert json_view.state(array.detail) == json_view.job(array)["state"] == state
+    assert array.has_status([JobStatus(state)])
+
+
+@pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.FAILED])
+def test_an_array_that_has_ended_is_shown_as_batch_has_it(status):
+    counts = {"SUCCEEDED": 9, "FAILED": 1}
+    array = entry(status=status, array_size=10, status_summary=counts)
+    assert json_view.state(array.detail) == status.value
+
+
+def map_of(reason, failed=98):
+    counts = {"SUCCEEDED": 100 - failed, "FAILED": failed}
+    said = {"array_size": 100, "status_summary": counts, "status_reason": reason}
+    return json_view.job(entry(status=JobStatus.FAILED, **said))
+
+
+def test_a_map_whose_call_raised_says_how_many_did_and_were_ended_because_of_it():
+    found = map_of("farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it")
+    assert found["detail"] == "3 of 100 raised ValueError; 95 were ended because of it"
+    assert (found["state"], found["ended"]) == ("FAILED", 95)
+    found = map_of(
+        "farcall: map failed: 3 of 900 raised KeyError; 850 calls in 93 tasks were ended because"
+        " of it"
+    )
+    assert found["ended"] == 93
+
+
+@pytest.mark.parametrize(
+    ("reason", "ended"),
+    [
+        ("farcall: map failed: ; 999999999 were ended", 98),  # never more than there are
+        ("farcall: map failed: ; 9999999999999999999 were ended", 0),
+        ("farcall: map failed: 1 of 2 raised E", 0),
+        ("map failed: 3 of 100 raised ValueError; 95 were ended because of it", 0),
+    ],
+)
+def test_no_more_is_believed_of_a_reason_than_can_be(reason, ended):
+    assert map_of(reason)["ended"] == ended
+
+
+def test_another_array_that_failed_says_how_many_children_did():
+    assert map_of("Array Child Job failed", failed=2)["detail"] == "2 of 100 failed"
+    assert json_view.job(entry(array_size=100, status_summary={"FAILED": 2}))["detail"] == ""

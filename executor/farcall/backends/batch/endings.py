@@ -29,7 +29,16 @@ from farcall.backends.batch.matching import (
 )
 from farcall.backends.batch.start_failures import STARTS
 from farcall.model import errors, start_script
-from farcall.model.endings import LOST, MEMORY, OWN_REASON, STUCK, SUBNET, WITHDRAWN, Verdict
+from farcall.model.endings import (
+    LOST,
+    MAP_FAILED,
+    MEMORY,
+    OWN_REASON,
+    STUCK,
+    SUBNET,
+    WITHDRAWN,
+    Verdict,
+)
 from farcall.model.exit_codes import EXITS
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
@@ -43,6 +52,12 @@ EXITED = "Essential container in task exited"
 _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed")
 """Status reasons that say no more than the status; all but the first are other Batches'."""
 
+_MAP_FAILED = Verdict(
+    errors.JobError,
+    "a call of the map raised, and the others were ended",
+    "correct what the failed children tell, and submit it again",
+)
+
 
 def verdict(detail: JobDetail) -> Verdict:
     """Say why a job that left no outcome ended.
@@ -54,6 +69,8 @@ def verdict(detail: JobDetail) -> Verdict:
         The first row of the table that fits. Where Batch says why a job was never placed, the
         remedy is that of `blocked`.
     """
+    if detail.map_failure:  # which cancelled its children that had not ended, and not itself
+        return _MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = next(row.verdict for row in rows if row.fits(detail))
     sentence, remedy = found.sentence, found.remedy
@@ -272,6 +289,14 @@ _BY_TEXT: tuple[Row, ...] = (
             errors.JobCancelledError,
             "the job turned up after it had been given up, and was ended",
             "nothing where the job that its reason names does its work; else submit it again",
+        ),
+    ),
+    Row(
+        status(f"{OWN_REASON}{MAP_FAILED}"),
+        Verdict(
+            errors.JobCancelledError,
+            "another call of its map raised, and the job was ended",
+            "correct what that one tells, and submit the map again",
         ),
     ),
     Row(

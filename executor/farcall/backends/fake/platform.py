@@ -81,6 +81,8 @@ class _Job:
     resources: tuple[Resources, ...]
     created_at: datetime
     tasks: list[_Task] = field(default_factory=list)
+    stop_reason: str = ""
+    """Why an array was ended as a whole, by whoever did."""
 
     @property
     def queue(self) -> str:
@@ -100,12 +102,13 @@ class _Job:
         if len(ended) == len(self.tasks):
             failed = counts[JobStatus.FAILED.value]
             status = JobStatus.FAILED if failed else JobStatus.SUCCEEDED
-            reason = "Array Child Job failed" if failed else ""
+            reason = (self.stop_reason or "Array Child Job failed") if failed else ""
         stopped = [task.stopped_at for task in ended if task.stopped_at is not None]
         return replace(
             self.blank(self.job_id),
             status=status,
             status_reason=reason,
+            is_terminated=bool(self.stop_reason),
             stopped_at=max(stopped) if status.is_final and stopped else None,
             array_size=len(self.tasks),
             status_summary={each.value: counts[each.value] for each in JobStatus},
@@ -365,6 +368,8 @@ class FakePlatform:
         """End a job, an array with all its children, or one child."""
         found = self._look_up(job_id)
         tasks = found.tasks if isinstance(found, _Job) else [found] if found else []
+        if isinstance(found, _Job) and not all(task.status.is_final for task in tasks):
+            found.stop_reason = found.stop_reason or reason
         for task in tasks:
             if task.status.is_final or task.stop_reason is not None:
                 continue

@@ -195,7 +195,7 @@ export class Detail {
     const { job } = said;
     const by = this.task()?.by ?? countsOf(job);
     this.told = { ...job, by, size: job.array_size || 1, group: groupOf(job.state), created: ms(job.created_at), started: ms(job.started_at), stopped: ms(job.stopped_at), parent: job.parent || undefined };
-    const given = { record: job, explanation: said.explanation, attempts: said.attempts, position: said.position, links: said.links, usage: said.usage ?? said.explanation?.usage };
+    const given = { record: job, explanation: said.explanation, attempts: said.attempts, position: said.position, links: said.links, electron: said.electron, usage: said.usage ?? said.explanation?.usage };
     if (first) fill(this.overview);
     const kind = said.explanation?.kind ?? "";
     this._part("why", whySection, given).dataset.kind = kind;
@@ -210,7 +210,7 @@ export class Detail {
   // A section is made anew only where it says something else, so that a selection in it stays.
   _part(key, make, given) {
     let part = this.parts.get(key);
-    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links]);
+    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron]);
     if (!part) {
       part = { element: h(`section.part.part-${key}`), state: null };
       this.parts.set(key, part);

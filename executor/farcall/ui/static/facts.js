@@ -111,7 +111,7 @@ export function attemptsSection({ attempts, record, explanation }) {
 }
 
 /** Says what the job is in AWS's words, with links to its console. */
-export function jobSection({ record, links }) {
+export function jobSection({ record, links, electron }) {
   const shown = [["job", "Job in the AWS console"], ["log", "Log in CloudWatch"], ["queue", "Queue in the AWS console"]].filter(([key]) => links?.[key]);
   const tags = Object.entries(record.tags ?? {});
   return [h("h3", {}, "Job"), pairs([
@@ -119,6 +119,7 @@ export function jobSection({ record, links }) {
     ["Name", name(record.name)],
     record.workflow ? ["Workflow", name(record.workflow)] : null,
     record.dispatch ? ["Dispatch", h("span.mono", { text: record.dispatch })] : null,
+    electron === null || electron === undefined ? null : ["Electron", `node ${electron}`],
     ["User", name(record.user)],
     ["Queue", name(record.queue)],
     ["State", h("span.mono", { text: record.state })],

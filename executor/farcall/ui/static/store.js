@@ -1,7 +1,7 @@
 // What is known of jobs and the runs they belong to, and who wants to hear of changes.
 
 import { frame } from "./dom.js";
-import { GROUPS, groupOf, isOver, ms } from "./format.js";
+import { GROUPS, groupOf, ms } from "./format.js";
 import { why } from "./rows.js";
 
 /** Returns counts of no tasks. */
@@ -13,7 +13,7 @@ export const nothing = () => Object.fromEntries(GROUPS.map((group) => [group.key
  * @param {number} [cancelled] how many of the children were cancelled, where that is known: Batch
  *   counts them among the failed
  */
-export function countsOf(job, cancelled = job.state === "CANCELLED" ? Infinity : 0) {
+export function countsOf(job, cancelled = job.state === "CANCELLED" ? Infinity : job.ended ?? 0) {
   const counts = nothing();
   if (!job.array_size) {
     counts[groupOf(job.state)] = 1;
@@ -29,13 +29,6 @@ export function countsOf(job, cancelled = job.state === "CANCELLED" ? Infinity :
   // Not every listing has counts.
   counts[groupOf(job.state)] += Math.max(0, job.array_size - told);
   return counts;
-}
-
-// An array waits for its children in Batch's eyes; people would say that it runs.
-function lookOf(job, counts) {
-  const own = groupOf(job.state);
-  if (!job.array_size || isOver(own)) return own;
-  return counts.running ? "running" : counts.starting ? "starting" : own;
 }
 
 class Store {
@@ -63,7 +56,7 @@ class Store {
       const counts = countsOf(job, this._cancelled.get(job.id));
       const known = this.jobs.get(job.id);
       const entry = Object.assign(known ?? {}, job, {
-        group: lookOf(job, counts),
+        group: groupOf(job.state),
         by: counts,
         size: job.array_size || 1,
         created: ms(job.created_at),

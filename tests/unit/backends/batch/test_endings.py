@@ -107,6 +107,14 @@ RECORDED = [
     ),
     Recorded(
         errors.JobCancelledError,
+        ["another call of its map raised"],
+        ["submit the map again"],
+        "farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it",
+        exit_code=143,
+        flag="isTerminated",
+    ),
+    Recorded(
+        errors.JobCancelledError,
         ["turned up after it had been given up"],
         ["nothing where the job that its reason names"],
         f"farcall: {WITHDRAWN}; if it was submitted again, it is job simulate-0a1b",
@@ -614,6 +622,17 @@ def test_each_ending_has_its_error_a_sentence_and_a_remedy(row, shape):
     # Batch's own words are shown, whatever the table makes of them.
     assert detail.reason == "; ".join(filter(None, (row.status_reason, row.reason)))
     assert detail.exit_code == row.exit_code
+
+
+def test_an_array_whose_call_raised_has_failed_and_was_not_cancelled():
+    (row,) = (row for row in RECORDED if "map failed" in row.status_reason)
+    array = plain(row) | {"arrayProperties": {"size": 100, "statusSummary": {"FAILED": 98}}}
+    detail = from_describe(array)
+    assert verdict(detail).kind is errors.JobError
+    assert detail.map_failure == "3 of 100 raised ValueError; 95 were ended because of it"
+    assert detail.ended_with_map == 95
+    cancelled = {**array, "statusReason": "farcall: cancelled by its owner"}
+    assert verdict(from_describe(cancelled)).kind is errors.JobCancelledError
 
 
 def test_each_row_of_the_table_is_recorded():
