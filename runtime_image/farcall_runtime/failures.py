@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import os
 import pickle
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -18,6 +20,10 @@ _MOST_TEXT = 64 * 1024
 """Characters of a message or a traceback that travel; the middle of a longer one is left out."""
 
 _LONGEST_CHAIN = 32
+_LONGEST_PLACE = 200
+
+_LIBRARY = os.__file__.removesuffix("os.py")
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
 
@@ -52,7 +58,22 @@ def capture(
         )
         if data is not None:
             parts.append([data])
-    return {"chain": chain, "traceback": with_traceback(error, stack)}, parts
+    told = {"chain": chain, "traceback": with_traceback(error, stack), "place": _place(stack)}
+    return told, parts
+
+
+def _place(stack: TracebackType | None) -> str:
+    """Return the innermost file and function of the user's own: ``fit.py:solve``."""
+    found = ""
+    own = False
+    while stack is not None:
+        code = stack.tb_frame.f_code
+        file = code.co_filename
+        is_users = not (file.startswith((_LIBRARY, "<frozen")) or _INSTALLED.search(file))
+        if is_users or not own:
+            found, own = f"{os.path.basename(file)}:{code.co_name}", own or is_users  # noqa: PTH119  # no path of this machine's
+        stack = stack.tb_next
+    return _plain(found[:_LONGEST_PLACE])
 
 
 def type_name(error: BaseException) -> str:

@@ -153,8 +153,10 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     head, *rows = done.stdout.splitlines()
     assert head.split() == ["JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE"]
     assert [row.split()[0] for row in rows] == [ids[key] for key in order]
-    assert rows[2].endswith("2 succeeded, 2 failed")
-    assert rows[3].endswith("exit code 1")
+    assert "  fails[4]  " in rows[2]
+    assert rows[2].endswith("2 succeeded, 2 failed; 2 x ValueError: 1 is odd ^[[2J[bold]")
+    assert "  fails(value=3)  " in rows[3]
+    assert rows[3].endswith("ValueError: 3 is odd ^[[2J[bold]")
     assert "[red]evil[/]" in rows[0]
     assert "[2J[bold]too dear[/]" in rows[1]
     assert_harmless(done.stdout)
@@ -179,6 +181,30 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     assert [job["index"] for job in children] == [0, 1, 2, 3]
     assert {(job["parent"], job["function"]) for job in children} == {(ids["array"], "fails")}
     assert [job["state"] for job in children] == ["SUCCEEDED", "FAILED"] * 2
+    assert [job["call"] for job in children] == [f"fails(value={n})" for n in range(4)]
+    assert [job["error"] for job in children] == [
+        None,
+        "ValueError: 1 is odd ^[[2J[bold]",
+        None,
+        "ValueError: 3 is odd ^[[2J[bold]",
+    ]
+    assert [job["index"] for job in await listed("--grep", "3 is odd")] == [3]
+    assert [job["index"] for job in await listed("--grep", r"value=[02]\)")] == [0, 2]
+
+    # --- search
+    only = ("--workflow", workflow["name"])
+    for pattern, expected in (
+        ("ValueError", ["array", "FAILED"]),
+        (r"value=0\)", ["array"]),  # in a call of one of its children
+        ("too dear", ["CANCELLED"]),
+        ("nothing like it", []),
+    ):
+        found = await listed("--grep", pattern)
+        assert [job["id"] for job in found] == [ids[key] for key in expected]
+    assert [job["id"] for job in await listed("--grep", "fails", "--limit", "1")] == [ids["array"]]
+    done = await farcall_command("list", "--grep", "(")
+    assert done.returncode == 2
+    assert "'(' is no regular expression" in done.stderr
 
     # --- status
     done = await installed_command("status", *ids.values())
@@ -198,6 +224,7 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     for expected in (
         "Why         the function raised ValueError: 3 is odd",
         "To do       correct what the traceback shows",
+        "Call        fails(value=3)",
         f"Job         {ids['FAILED']}",
         "Attempts    1 ended of 1 allowed",
         "exit code 1",
@@ -223,7 +250,18 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
         f"{ids['array']}:1",
         f"{ids['array']}:3",
     ]
+    (group,) = said["job"]["errors"]
+    assert group == {
+        "text": "ValueError: 1 is odd ^[[2J[bold]",
+        "count": 2,
+        "example": 1,
+        "call": "fails(value=1)",
+    }
     assert "FARCALL_OUTCOME_KEY" not in json.dumps(said)
+    done = await farcall_command("describe", ids["array"])
+    assert f"2 x ValueError: 1 is odd ^[[2J[bold] (such as {ids['array']}:1, fails(value=1))" in (
+        done.stdout
+    )
 
 
 def assert_harmless(text):

@@ -39,6 +39,7 @@ ELSEWHERE = {
     "engine/job_handle": "unit/engine/test_task_handle.py",
     "model/commands": "unit/backends/batch/test_nodes.py",
     "operations/nodes": "service/test_command_jobs.py",
+    "operations/why": "unit/operations/test_reasons.py",
     "operations/without_outcome": "service/test_command_jobs.py",
     "operations/replay": "cli/test_replay.py",
     "torchx/apps": "torchx/test_runner.py",  # what TorchX's own Runner makes of them

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import click
 
@@ -15,15 +17,35 @@ from farcall.cli.common import moment, opened, print_json
 from farcall.cli.printing import say
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.jobs import JobStatus
 from farcall.model.wording import counted
 from farcall.operations import describe, json_view, nodes
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import Finder
+from farcall.operations.reasons import Reasons, child_of
 
 _ACTIVE = "active"
 _STATES = (*(state.lower() for state in json_view.STATES), _ACTIVE)
+_BLOCK = 100
+"""Jobs that are searched in one go."""
+
+_MOST_TROUBLES = 3
 _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
+
+
+class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A regular expression."""
+
+    name = "regex"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> re.Pattern[str]:
+        """Compile it."""
+        try:
+            return re.compile(value)
+        except re.error as error:
+            self.fail(f"{value!r} is no regular expression: {error}", param, ctx)
 
 
 # --- farcall list -----------------------------------------------------------------------------
@@ -65,6 +87,12 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
     help="How many; children and nodes count, too.",
 )
 @click.option("--children", is_flag=True, help="Children of arrays and nodes, too.")
+@click.option(
+    "--grep",
+    type=_Pattern(),
+    metavar="REGEX",
+    help="Only where this is found in the name, the call, or the error.",
+)
 @click.option("-w", "--watch", is_flag=True, help="Look again every 2 s, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def list_jobs(
@@ -77,6 +105,7 @@ def list_jobs(
     queues: tuple[str, ...],
     limit: int,
     *,
+    grep: re.Pattern[str] | None,
     all_users: bool,
     children: bool,
     watch: bool,
@@ -89,6 +118,10 @@ def list_jobs(
     too, if one of its children is; until all of them have ended it is shown as the furthest of
     them. A map that a call's error ended is FAILED. What runs a command has a $ before its name.
 
+    A task is shown with its arguments, and what failed with its error; of an array how many
+    children failed with which. --grep searches these, names, IDs and workflows, and of an array
+    the calls of all its children.
+
     --watch keeps the table of a terminal as things are; elsewhere each job that is new or has
     changed is a line.
     """
@@ -97,7 +130,7 @@ def list_jobs(
     wanted = _wanted(states)
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
-    look = _Look(queues, wholes, query, wanted, limit, children)
+    look = _Look(queues, wholes, query, wanted, limit, children, grep)
     if watch:
         asyncio.run(watching.watch(look.again, whole_ids=bool(queues)))
     entries = asyncio.run(look.again())
@@ -106,6 +139,7 @@ def list_jobs(
         return
     # An ID's beginning is looked for in batch_queue.
     tables.show(entries, whole_ids=bool(queues))
+    _say_troubles(entries)
     say(_footer(len(entries), limit, None if wholes else query), err=True)
 
 
@@ -150,6 +184,7 @@ class _Look:
         wanted: Their states.
         limit: How many.
         children: Whether what they consist of is asked for, too.
+        grep: What is to be found in what is shown of them; None for anything.
     """
 
     queues: Sequence[str]
@@ -158,36 +193,60 @@ class _Look:
     wanted: Collection[str]
     limit: int
     children: bool
+    grep: re.Pattern[str] | None = None
     _catalog: Catalog | None = None
+    _reasons: Reasons | None = None
     _job_ids: Sequence[str] = ()
 
     async def again(self) -> list[Entry]:
         """Return the jobs as they are now; one event loop makes all looks."""
         settings, session = await opened()
         self._catalog = self._catalog or Catalog(session.backend)
+        self._reasons = self._reasons or Reasons(session)
         queues = list(dict.fromkeys(self.queues)) or [settings.batch_queue]
         if not self.wholes:
-            return await self._find(self._catalog, session, queues)
+            return await self._shown(
+                self._reasons, await self._find(self._catalog, session, queues)
+            )
         if not self._job_ids:
             finder = Finder(session.backend, queues, this_user())
             self._job_ids, missing = await references.found(finder, self.wholes)
             if missing:
                 raise UnknownError("\n".join(missing.values()))
-        return await self._parts_of(self._catalog, session)
+        return await self._shown(self._reasons, await self._parts_of(self._catalog, session))
+
+    @property
+    def _most(self) -> int:
+        """How many are looked at: of those that are searched, all."""
+        return self.limit if self.grep is None else sys.maxsize
+
+    async def _shown(self, reasons: Reasons, found: Sequence[Entry]) -> list[Entry]:
+        """Return those that are shown, with what they were called with and why they failed."""
+        if self.grep is None:
+            return await reasons.fill(found)
+        shown: list[Entry] = []
+        for start in range(0, len(found), _BLOCK):
+            for entry in await reasons.fill(found[start : start + _BLOCK]):
+                calls = await reasons.calls(entry.detail) if entry.detail.array_size else ()
+                if any(map(self.grep.search, _searched(entry, calls))):
+                    shown.append(entry)
+            if len(shown) >= self.limit:
+                break
+        return shown[: self.limit]
 
     async def _find(self, catalog: Catalog, session: Session, queues: list[str]) -> list[Entry]:
         found: list[Entry] = []
         for queue in queues:
-            found += await _first(catalog.find([queue], self.query), self.wanted, self.limit)
+            found += await _first(catalog.find([queue], self.query), self.wanted, self._most)
         found.sort(key=lambda entry: entry.detail.created_at or _NEVER, reverse=True)
         if not self.children:
-            return found[: self.limit]
+            return found[: self._most]
         shown: list[Entry] = []
         for entry in found:
             shown.append(entry)
-            if len(shown) < self.limit:
-                shown += await _parts(session, entry, self.wanted, self.limit - len(shown))
-        return shown[: self.limit]
+            if len(shown) < self._most:
+                shown += await _parts(session, entry, self.wanted, self._most - len(shown))
+        return shown[: self._most]
 
     async def _parts_of(self, catalog: Catalog, session: Session) -> list[Entry]:
         known = await catalog.describe(self._job_ids)
@@ -199,11 +258,28 @@ class _Look:
                     f"job {job_id} is no array and runs on one node; `farcall describe {job_id}` "
                     "shows it"
                 )
-            found += await _parts(session, whole, self.wanted, self.limit)
-        return found[: self.limit]
+            found += await _parts(session, whole, self.wanted, self._most)
+        return found[: self._most]
 
 
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
+
+
+def _searched(entry: Entry, calls: Iterable[str]) -> Iterator[str]:
+    """Yield what is searched of a job."""
+    yield from (entry.detail.job_id, entry.detail.name, entry.function, entry.workflow.name)
+    yield from filter(None, (entry.why.call, entry.why.error, entry.detail.reason))
+    yield from (group["text"] for group in entry.why.errors)
+    yield from calls
+
+
+def _say_troubles(entries: Sequence[Entry]) -> None:
+    """Say what keeps calls and errors from being shown, where somebody should look into it."""
+    troubles = dict.fromkeys(entry.why.trouble for entry in entries if entry.why.trouble)
+    for text in list(troubles)[:_MOST_TROUBLES]:
+        say(text, err=True)
+    if len(troubles) > _MOST_TROUBLES:
+        say(f"... and {len(troubles) - _MOST_TROUBLES} more like these", err=True)
 
 
 async def _first(
@@ -239,27 +315,10 @@ async def _children(
         asked = not wanted or not {status.value, _cancelled(status)}.isdisjoint(wanted)
         if asked and (counts.get(status.value) or not counts):
             async for page in session.backend.list_children(parent.detail.job_id, status):
-                for listed in page:
-                    whole = parent.detail.with_status_of(listed)
-                    child = replace(
-                        whole,
-                        job_id=listed.job_id,
-                        created_at=listed.created_at or whole.created_at,
-                        is_cancelled=listed.is_cancelled,
-                        is_terminated=listed.is_terminated or _was_ended(listed),
-                        array_size=0,
-                        status_summary={},
-                    )
-                    found.append(replace(parent, detail=child))
+                children = (child_of(parent.detail, listed) for listed in page)
+                found += [replace(parent, detail=child) for child in children]
     found = [child for child in found if _is_in(child, wanted)]
     return sorted(found, key=lambda child: child.detail.index)[:limit]
-
-
-def _was_ended(listed: JobDetail) -> bool:
-    """Tell whether a person ended a child: a listing only has that person's words."""
-    return listed.status is JobStatus.FAILED and bool(
-        listed.status_reason and not listed.is_explained
-    )
 
 
 def _cancelled(status: JobStatus) -> str:
@@ -311,13 +370,14 @@ async def _describe(named: Sequence[str]) -> tuple[list[Entry], list[str]]:
     settings, session = await opened()
     job_ids, unknown = await references.job_ids(settings, session, named)
     known = await Catalog(session.backend).describe(job_ids)
-    found, missing = [], list(unknown.values())
+    found: list[Entry] = []
+    missing = list(unknown.values())
     for job_id in job_ids:
         try:
             found.append(recognized(known, job_id, session))
         except UnknownError as error:
             missing.append(str(error))
-    return found, missing
+    return await Reasons(session).fill(found), missing
 
 
 def recognized(known: dict[str, Entry | None], job_id: str, session: Session) -> Entry:

@@ -21,6 +21,7 @@ from farcall.payload.tracebacks import with_source
 _LABEL = 12
 _MOST_NODES = 20
 """Nodes that are shown each in a line, those that failed first."""
+_MOST_GROUPS = 5
 _MIB = 2**20
 
 
@@ -77,6 +78,13 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Why", in_a_line(why["sentence"])
     yield "To do", in_a_line(why["remedy"])
     yield "Batch says", in_a_line(said["job"]["reason"])
+    job = said["job"]
+    for group in job["errors"][:_MOST_GROUPS]:
+        yield "Error", _group_of_errors(job["id"], group)
+    if len(job["errors"]) > _MOST_GROUPS:
+        left = sum(group["count"] for group in job["errors"][_MOST_GROUPS:])
+        yield "Error", f"and {left} more, with {len(job['errors']) - _MOST_GROUPS} other errors"
+    yield "Unknown", in_a_line(job["trouble"] or "")
     counts = why["calls"]
     yield "Calls", ", ".join(f"{count} {how}" for how, count in counts.items())
     for child in why["children"]:
@@ -86,9 +94,17 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
 
 
+def _group_of_errors(job_id: str, group: Mapping[str, Any]) -> str:
+    """Say how many children failed alike, and name one."""
+    example = f"{job_id}:{group['example']}"
+    call = f", {group['call']}" if group["call"] else ""
+    return in_a_line(f"{group['count']} x {group['text']} (such as {example}{call})")
+
+
 def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     job = said["job"]
     for label, name in (
+        ("Call", "call"),
         ("Job", "id"),
         ("Name", "name"),
         ("Workflow", "workflow"),
@@ -96,7 +112,7 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("Client", "client"),
         ("User", "user"),
     ):
-        yield label, in_a_line(job[name])
+        yield label, in_a_line(job[name] or "")
         if name == "dispatch" and said["electron"] is not None:
             yield "Electron", f"node {said['electron']}"
     place = said["position"]

@@ -28,6 +28,7 @@ COLOURS = {
 _WIDE = 120
 """Columns from which on a table has one of its own for everything."""
 
+_LONGEST_TASK = 60
 _LEAST_S = 10
 _MANY_S = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "m"))
 _HEADS = ("JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE")
@@ -59,7 +60,8 @@ def table(entries: Sequence[Entry], width: int, *, whole_ids: bool = False) -> T
     table.add_column("Age", no_wrap=True, min_width=4, justify="right")
     if is_wide:
         table.add_column("Ran", no_wrap=True, min_width=4, justify="right")
-    table.add_column("Task", no_wrap=True, overflow="ellipsis")
+    most = _LONGEST_TASK if is_wide else None
+    table.add_column("Task", no_wrap=True, overflow="ellipsis", max_width=most)
     if is_wide:
         table.add_column("Workflow", no_wrap=True, overflow="ellipsis")
         table.add_column("Note", no_wrap=True, overflow="ellipsis")
@@ -76,14 +78,14 @@ def _wide(entry: Entry) -> list[Text]:
         Text(ran(detail)),
         Text(_task(entry)),
         Text(in_a_line(entry.workflow.name)),
-        Text(note(detail), "dim"),
+        Text(_note(entry), "dim"),
     ]
 
 
 def _narrow(entry: Entry) -> list[Text]:
     task = Text(_task(entry))
     task.append(f"  {in_a_line(entry.workflow.name)}", "dim")
-    said = note(entry.detail)
+    said = _note(entry)
     if said:
         task.append(f"\n{said}", "dim")
     return [coloured(entry.detail), Text(age(entry.detail.created_at)), task]
@@ -107,7 +109,7 @@ def _plain_row(entry: Entry) -> tuple[str, ...]:
         ran(detail),
         _task(entry),
         in_a_line(entry.workflow.name),
-        note(detail),
+        _note(entry),
     )
 
 
@@ -124,7 +126,7 @@ def line(entry: Entry, *, whole_id: bool = True) -> Text:
     told = Text(in_a_line(detail.job_id if whole_id else short(detail.job_id)))
     told.append("  ").append_text(coloured(detail))
     told.append(f" since {clock(since(detail))}  {_task(entry)}")
-    said = note(detail)
+    said = _note(entry)
     if said:
         told.append(f"  {said}", "dim")
     return told
@@ -154,6 +156,14 @@ def note(detail: JobDetail) -> str:
     said = [f"exit code {detail.exit_code}"] if detail.exit_code else []
     said.append(detail.told.removeprefix(OWN_REASON))
     return in_a_line("; ".join(filter(None, said)))
+
+
+def _note(entry: Entry) -> str:
+    """Say in short why a job is as it is: its error, where that is known."""
+    error = in_a_line(entry.why.error or "")
+    if not error or entry.is_command:
+        return note(entry.detail)
+    return f"{note(entry.detail)}; {error}" if entry.detail.array_size else error
 
 
 def since(detail: JobDetail) -> datetime | None:
@@ -190,9 +200,9 @@ def span(seconds: float) -> str:
 
 
 def _task(entry: Entry) -> str:
-    """Return what a job runs: a command as behind a shell's prompt, of an array how many."""
+    """Return what a job runs: a call, or a command as behind a shell's prompt."""
     detail = entry.detail
-    told = f"$ {entry.function}" if entry.is_command else entry.function
+    told = f"$ {entry.function}" if entry.is_command else entry.why.call or entry.function
     if detail.array_size:
         told += f"[{detail.array_size}]"
     if detail.nodes:

@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -41,6 +41,7 @@ class Counts:
         total: How many there are; None as long as it is not known, or was known before.
         packed: How many are pickled, while some are uploaded; None where none are.
         sent_bytes: How much was uploaded so far.
+        errors: How many of those that failed have which error: ``ValueError x14, KeyError x1``.
     """
 
     running: int = 0
@@ -49,6 +50,7 @@ class Counts:
     total: int | None = None
     packed: int | None = None
     sent_bytes: int = 0
+    errors: str = ""
 
     @property
     def ended(self) -> int:
@@ -67,6 +69,7 @@ class Progress:
         count: Tells how far they are.
         timing: How often it is looked.
         trouble: Tells what keeps that from being known, and what to do; empty where nothing does.
+        failures: Tells at the end in some lines which calls failed, and why.
     """
 
     def __init__(
@@ -76,10 +79,12 @@ class Progress:
         count: Callable[[], Counts],
         timing: Timing,
         trouble: Callable[[], str] = lambda: "",
+        failures: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._report = Report(name, total)
         self._count = count
         self._trouble = trouble
+        self._failures = failures
         self._step_s = timing.progress_s
         self._view: Bar | NotebookBar | LineReport | None = None
         self._showing: asyncio.Task[None] | None = None
@@ -97,6 +102,10 @@ class Progress:
         with _harmless():
             if self._view is not None:
                 self._view.close()
+        with _harmless():
+            for line in self._failures():
+                sys.stderr.write(f"farcall: {self._report.name}: {terminal.in_a_line(line)}\n")
+            sys.stderr.flush()
 
     async def _show(self, view: Bar | NotebookBar | LineReport) -> None:
         with _harmless():
@@ -156,7 +165,8 @@ class Report:
     def __str__(self) -> str:
         counts, total = self.counts, self.total
         of_all = "" if total is None else f" of {total}"
-        parts = [f"{counts.done}{of_all} done", f"{counts.failed} failed"]
+        why = f" ({terminal.in_a_line(counts.errors)})" if counts.errors else ""
+        parts = [f"{counts.done}{of_all} done", f"{counts.failed} failed{why}"]
         parts += [f"{counts.running} running"]
         if total is not None:
             parts.append(f"{total - counts.ended - counts.running} queued")

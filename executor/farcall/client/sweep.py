@@ -237,7 +237,14 @@ class Sweep(Awaitable[list[R]]):
             return nullcontext()
         count = functools.partial(state.count, session.tracker.latest)
         trouble = session.tracker.trouble
-        return Progress(self._name, state.total, count, session.timing, lambda: trouble.text)
+        return Progress(
+            self._name,
+            state.total,
+            count,
+            session.timing,
+            lambda: trouble.text,
+            state.failures.lines,
+        )
 
     @property
     def _name(self) -> str:
@@ -384,6 +391,7 @@ class Sweep(Awaitable[list[R]]):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
+            state.note_failures(submission, index, zip(numbers, results, strict=False))
             discard = functools.partial(
                 session.cleaner.discard, self._settings, submission, index, delivered.all_spent
             )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
-from farcall.payload.results import Result
+from farcall.payload import call_texts
+from farcall.payload.error_texts import Groups
+from farcall.payload.results import Result, add_note
 from farcall_runtime.contract import Location
 
 _ENDED = (JobStatus.SUCCEEDED.value, JobStatus.FAILED.value)
@@ -70,6 +73,7 @@ class Array:
         ended: How many calls are in those that have.
         tell: What the tracker tells of their ends.
         is_unseen: Whether it could not be looked for any longer; it goes on.
+        texts: What its tasks were called with, once one of them has failed.
     """
 
     submission: Submission
@@ -78,6 +82,7 @@ class Array:
     ended: int = 0
     tell: OnArrival | None = None
     is_unseen: bool = False
+    texts: list[str] | None = None
 
 
 class SweepState:
@@ -105,6 +110,7 @@ class SweepState:
         errors: How many of the calls that were fetched have an error of which class.
         raised: The error of a call that is being raised, if any.
         given_values: How many values were handed over.
+        failures: The calls that have an error, of those that were fetched.
         with_output: As the argument.
     """
 
@@ -129,6 +135,7 @@ class SweepState:
         self.errors: Counter[str] = Counter()
         self.raised: BaseException | None = None
         self.given_values = 0
+        self.failures = Groups()
         self._now: Fetched | None = None
         self._number = 0
         self._taken: list[Callable[[], None]] = []
@@ -154,6 +161,34 @@ class SweepState:
             if result.error is not None:
                 self.errors[type(result.error).__name__] += 1
         self.fetched.put_nowait(fetched)
+
+    def note_failures(
+        self, submission: Submission, index: int, results: Iterable[tuple[int, Result]]
+    ) -> None:
+        """Take in which calls of a task have an error, and say there what they were called with.
+
+        Args:
+            submission: The task's job.
+            index: Its number there.
+            results: Number and result of each of its calls.
+        """
+        for number, result in results:
+            reason = result.why()
+            if reason is None or result.error is None:
+                continue
+            call = self._text_of(submission, index)
+            group = self.failures.add(number, reason)
+            group.call = group.call or call
+            if call:
+                with contextlib.suppress(Exception):  # the class's own code
+                    add_note(result.error, f"In call {number} of the map: {call}")
+
+    def _text_of(self, submission: Submission, index: int) -> str:
+        array = self.arrays[submission.job_id]
+        if array.texts is None:
+            sealed = submission.texts
+            array.texts = call_texts.read(sealed, submission.size) if sealed else []
+        return array.texts[index] if index < len(array.texts) else ""
 
     def note_job(self, submission: Submission, calls: int) -> Array:
         """Take in a job that was accepted, of the calls that follow those of the last one."""
@@ -251,4 +286,5 @@ class SweepState:
             running_there = self._chunksize * sum(said.get(status, 0) for status in _RUNNING)
             running += min(running_there, calls - ended_here)
         failed = self.errors.total()
-        return Counts(running, ended - failed, failed, self.total, self.packed, self.sent_bytes)
+        done, told = ended - failed, str(self.failures)
+        return Counts(running, done, failed, self.total, self.packed, self.sent_bytes, told)

@@ -292,7 +292,14 @@ class Submitter:
             raise
         where = bundle.where
         return Submission(
-            job_id, where.bundle, where, bundle.key, bundle.size, bundle.digest, settings.nodes
+            job_id,
+            where.bundle,
+            where,
+            bundle.key,
+            bundle.size,
+            bundle.digest,
+            settings.nodes,
+            bundle.texts,
         )
 
     async def close(self) -> None:

@@ -27,6 +27,8 @@ class Submission:
         size: Number of tasks.
         digest: SHA-256 of the root of the bundle's index, hexadecimal.
         nodes: Number of nodes of each task.
+        texts: What lists show of the tasks' calls, as `farcall.payload.call_texts.seal` makes it;
+            empty where this process has not submitted the job.
     """
 
     job_id: str
@@ -36,6 +38,7 @@ class Submission:
     size: int
     digest: str = ""
     nodes: int = 1
+    texts: bytes = field(default=b"", repr=False, compare=False)
 
     def id_of(self, index: int) -> str:
         """Return the ID of one task's job, or of a node that is not the main one."""

@@ -16,6 +16,7 @@ from farcall.backends.base import Backend
 from farcall.model.commands import ENV_RUN
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
+from farcall.operations.why import NOTHING, Why
 from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
 
 _CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
@@ -31,11 +32,13 @@ class Entry:
         workflow: What it belongs to.
         client: The client process that submitted it, ``<user>-<date>-<time>-<random>``, which
             is its name in the bucket.
+        why: What it was called with, and why it failed, where that was asked for.
     """
 
     detail: JobDetail
     workflow: Workflow
     client: str
+    why: Why = NOTHING
 
     @classmethod
     def of(cls, detail: JobDetail) -> Entry | None:

@@ -14,6 +14,7 @@ from farcall.operations import json_view, nodes
 from farcall.operations.catalog import Entry
 from farcall.operations.explain import explain
 from farcall.operations.explanation import record
+from farcall.operations.reasons import Reasons
 from farcall.storage import bundles
 from farcall_runtime.contract import ENV_BUNDLE
 from farcall_runtime.envelope import EnvelopeError
@@ -43,6 +44,7 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
         ServiceError: Batch refused a call.
     """
     detail = entry.detail
+    (entry,) = await Reasons(session).fill([entry])
     known = await nodes.of(session, detail)
     explanation = record(await explain(session, detail, known))
     bundle = detail.environment.get(ENV_BUNDLE, "")

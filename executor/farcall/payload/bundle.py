@@ -51,6 +51,7 @@ class Bundle:
         key: What the job's outcomes are signed with.
         size: Number of tasks, once `pieces` is through.
         digest: SHA-256 of the root of its index, hexadecimal, likewise.
+        texts: What lists show of its tasks, likewise; see `farcall.payload.call_texts`.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Bundle:
         self.key = secrets.token_bytes(32)
         self.size = 0
         self.digest = "0" * 64  # as long as the one that is to come
+        self.texts = b""
         self._settings = settings
         self._tasks = tasks
         self._workflow = workflow
@@ -102,10 +104,10 @@ class Bundle:
             total += arguments.size
         if function is None:
             raise ValueError("a bundle has at least one task")
-        shown = call_texts.seal(texts)
-        pages, root = self._seal(function.origin, functions.values(), entries, shown)
-        if shown:
-            yield shown
+        self.texts = call_texts.seal(texts)
+        pages, root = self._seal(function.origin, functions.values(), entries)
+        if self.texts:
+            yield self.texts
         yield pages
         for _, each in functions.values():
             yield from each.pieces
@@ -117,7 +119,6 @@ class Bundle:
         origin: Origin,
         functions: Iterable[tuple[int, Packed]],
         entries: Sequence[tuple[int, int, bytes]],
-        texts: Buffer,
     ) -> envelope.SealedIndex:
         settings = self._settings
         return envelope.seal_index(
@@ -133,7 +134,7 @@ class Bundle:
             [(function.size, function.sha256) for _, function in functions],
             entries,
             origin.minor,
-            texts,
+            self.texts,
         )
 
     def rename(self) -> Location:

@@ -13,6 +13,7 @@ from farcall.model import endings, errors, exit_codes, output, terminal
 from farcall.model.endings import About, Verdict
 from farcall.model.output import Bytes
 from farcall.payload import unpickling
+from farcall.payload.error_texts import Reason
 from farcall.payload.hints import hint
 from farcall.payload.tracebacks import with_source
 from farcall_runtime import envelope, failures
@@ -44,6 +45,7 @@ class Result(NamedTuple):
         stderr: The same of the other stream.
         wall_s: Seconds it took; None where it did not come to its end.
         cpu_s: Seconds of CPU of its process; likewise.
+        reason: Why there is an error, where the outcome says so.
     """
 
     value: Any = None
@@ -52,6 +54,13 @@ class Result(NamedTuple):
     stderr: Bytes = b""
     wall_s: float | None = None
     cpu_s: float | None = None
+    reason: Reason | None = None
+
+    def why(self) -> Reason | None:
+        """Return why there is an error, in a line; None where there is none."""
+        if self.error is None or self.reason is not None:
+            return self.reason
+        return Reason.of_error(self.error)
 
     def unwrap(self) -> Any:
         """Return the value, or raise the error."""
@@ -178,7 +187,7 @@ def complete(
     running = len(found) if was_cut_off else None
     job = job.of(b"", b"")
     return found + [
-        Result(error=why.not_begun(job, number, calls, running))
+        Result(error=why.not_begun(job, number, calls, running), reason=Reason.of_verdict(why))
         for number in range(len(found) + 1, calls + 1)
     ]
 
@@ -243,6 +252,26 @@ def of_node(meta: dict[str, Any]) -> Verdict:
     return replace(found, sentence=f"node {meta['node']} failed: {found.sentence}")
 
 
+def reason(meta: dict[str, Any]) -> Reason | None:
+    """Say in a line why a task failed, as its outcome says; None where it has not."""
+    if meta["status"] == OutcomeStatus.REFUSED:
+        return Reason.of_verdict(exit_codes.refused(meta, About("", "")))
+    if meta["status"] != OutcomeStatus.DONE:
+        return Reason.of_verdict(of_process(meta))
+    bad = (each for each in meta["results"] if each["status"] != CallStatus.RETURNED)
+    record = next(bad, None)
+    return None if record is None else _reason_of(record)
+
+
+def _reason_of(record: dict[str, Any]) -> Reason:
+    """Say in a line why a call has no value; of a group of electrons why the first that failed."""
+    nodes = record.get("nodes", ())
+    record = next((node for node in nodes if node["status"] == record["status"]), record)
+    if record["status"] == CallStatus.RAISED:
+        return Reason.of_record(record)
+    return Reason.of_verdict(verdict(record))
+
+
 def _of_bad_call(meta: dict[str, Any]) -> Verdict:
     bad = (each for each in meta["results"] if each["status"] != CallStatus.RETURNED)
     record = next(bad, None)
@@ -254,12 +283,14 @@ def _of_bad_call(meta: dict[str, Any]) -> Verdict:
 
 
 def _cut_off(why: Verdict, job: About) -> Result:
-    return Result(error=why.error(job), stdout=job.stdout, stderr=job.stderr)
+    reason = Reason.of_verdict(why)
+    return Result(error=why.error(job), stdout=job.stdout, stderr=job.stderr, reason=reason)
 
 
 def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Result:
     value: Any = None
     error: BaseException | None = None
+    reason: Reason | None = None
     if record["status"] == CallStatus.RETURNED:
         try:
             value = unpickling.load(parts)
@@ -269,14 +300,14 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
                 f"the function's value cannot be unpickled here ({failures.in_words(trouble)})",
                 "install here what the value's class needs",
             )
-            error = why.error(job)
+            error, reason = why.error(job), Reason.of_verdict(why)
             error.__cause__ = trouble
-    elif record["status"] == CallStatus.RAISED:
-        error = _raised(record, parts, job)
     else:
-        error = explain(record, job)
+        is_raised = record["status"] == CallStatus.RAISED
+        error = _raised(record, parts, job) if is_raised else explain(record, job)
+        reason = _reason_of(record)
     wall_s, cpu_s = record.get("wall_s"), record.get("cpu_s")
-    return Result(value, error, job.stdout, job.stderr, wall_s, cpu_s)
+    return Result(value, error, job.stdout, job.stderr, wall_s, cpu_s, reason)
 
 
 def explain(record: dict[str, Any], job: About) -> errors.FarcallError:

@@ -72,6 +72,12 @@ def test_at_the_end_nothing_is_left(now):
     assert str(report) == "3 of 4 done, 1 failed, 0 running, 0 queued, 2.0 calls/s, 0:00:02"
 
 
+def test_what_failed_is_told_by_its_errors(now):
+    report = Report("work", 20)
+    report.take(Counts(done=3, failed=15, errors="ValueError x14, \x1bKeyError x1"))
+    assert "15 failed (ValueError x14, ^[KeyError x1), " in str(report)
+
+
 def test_where_the_number_of_calls_is_not_known_counts_have_no_total(now):
     report = Report("work", None)
     report.take(Counts(running=2, done=3, failed=1))

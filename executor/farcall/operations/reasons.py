@@ -1,0 +1,283 @@
+"""Reasons: what jobs were called with and why they failed, for lists of them.
+
+The texts of calls are in the bundle, those of an array all together: one request or two. Why a
+task failed is in its outcome, a request each, which is believed where the job's own key signed it.
+Nothing is unpickled. Without an outcome there are Batch's words.
+
+What is final is remembered, so that a list that is looked at again costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farcall.aws import refusals
+from farcall.engine.session import Session
+from farcall.model import endings
+from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
+from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.submission import Submission
+from farcall.operations.catalog import Entry
+from farcall.operations.why import Why
+from farcall.payload import results
+from farcall.payload.error_texts import Groups, Reason
+from farcall.storage import bundles, outcomes
+from farcall_runtime import envelope
+from farcall_runtime.contract import ENV_BUNDLE, ENV_DIGEST, OutcomeStatus
+
+_PARALLEL = 32
+_MOST_READ = 100
+"""Failed children of an array whose outcomes are read for its groups."""
+
+_MOST_TEXTS = 200_000
+_MOST_REASONS = 20_000
+"""How much is remembered, of which each has 200 characters at most."""
+
+
+class Reasons:
+    """Reads them, on one event loop.
+
+    Args:
+        session: The event loop's session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._places = asyncio.Semaphore(_PARALLEL)
+        self._texts: dict[str, list[str]] = {}
+        self._reading: dict[str, asyncio.Future[list[str]]] = {}
+        self._reasons: dict[str, Reason] = {}
+        self._groups: dict[str, Groups] = {}
+        self._troubles: dict[str, str] = {}
+
+    async def fill(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return some jobs with what is known of them.
+
+        Args:
+            entries: Plain jobs, arrays, children and nodes.
+
+        Raises:
+            ServiceError: Batch refused a call. What S3 refuses is a job's `Why.trouble`.
+        """
+        found = await asyncio.gather(*(self._why(entry) for entry in entries))
+        return [replace(entry, why=why) for entry, why in zip(entries, found, strict=True)]
+
+    async def _why(self, entry: Entry) -> Why:
+        detail = entry.detail
+        if entry.is_command or detail.node_index is not None:
+            has_failed = detail.status is JobStatus.FAILED and not _was_ended(detail)
+            return Why(error=_of_batch(detail).text if has_failed else None)
+        texts = await self.calls(detail)
+        bundle = _bundle_of(detail)
+        trouble = self._troubles.get(bundle)
+        if detail.array_size:
+            groups = await self.groups(detail)
+            for group in groups.groups:
+                group.call = _at(texts, group.example) or ""
+            errors = tuple(groups.record())
+            return Why(None, groups.told() or None, errors, trouble)
+        reason = await self._reason(detail)
+        trouble = trouble or self._troubles.get(detail.job_id)
+        return Why(_at(texts, detail.index), reason.text if reason else None, (), trouble)
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def calls(self, detail: JobDetail) -> list[str]:
+        """Return the texts of the calls of a job, an array's by index.
+
+        Args:
+            detail: A plain job, an array, or one of its children.
+
+        Returns:
+            A text for each task; none where the bundle is gone, or has none, or is forged.
+        """
+        try:
+            submission = Submission.whole(detail)
+        except FarcallError:
+            return []
+        bundle = _bundle_of(detail)
+        if bundle in self._texts:
+            return self._texts[bundle]
+        reading = self._reading.get(bundle)
+        if reading is None:
+            reading = self._reading[bundle] = asyncio.ensure_future(
+                self._read_texts(bundle, submission)
+            )
+            reading.add_done_callback(lambda _: self._reading.pop(bundle, None))
+        return await asyncio.shield(reading)
+
+    async def _read_texts(self, bundle: str, submission: Submission) -> list[str]:
+        store = self._session.stores.of(submission.where.bucket)
+        try:
+            async with self._places:
+                texts = await bundles.texts_of(store, submission) or []
+        except envelope.IntegrityError as error:
+            texts = []
+            self._troubles[bundle] = (
+                f"{submission.where.url} is not what was submitted ({error}); find out who writes "
+                "to the bucket"
+            )
+        except envelope.EnvelopeError as error:
+            texts = []
+            self._troubles[bundle] = f"{submission.where.url} cannot be read ({error})"
+        except FarcallError as error:
+            texts = []
+            if refusals.concerns_all(error):  # who only looks at jobs need not read bundles
+                self._texts[bundle] = texts
+                return texts
+            self._troubles[bundle] = str(error)
+            if _passes(error):  # it is asked again
+                return texts
+        else:
+            self._troubles.pop(bundle, None)
+        while self._texts and sum(map(len, self._texts.values())) > _MOST_TEXTS:
+            del self._texts[next(iter(self._texts))]
+        self._texts[bundle] = texts
+        return texts
+
+    # --- errors -------------------------------------------------------------------------------
+
+    async def errors(self, parent: JobDetail, indices: Iterable[int]) -> dict[int, Reason]:
+        """Return why failed children of an array failed, a request for each not known yet.
+
+        Args:
+            parent: The array.
+            indices: Those of the children, all of which have failed.
+        """
+        children = [
+            replace(
+                parent,
+                job_id=f"{parent.job_id}:{index}",
+                status=JobStatus.FAILED,
+                array_size=0,
+                status_summary={},
+            )
+            for index in indices
+        ]
+        found = await asyncio.gather(*map(self._reason, children))
+        pairs = zip(children, found, strict=True)
+        return {child.index: reason for child, reason in pairs if reason is not None}
+
+    async def groups(self, parent: JobDetail) -> Groups:
+        """Return why children of an array failed, of the first ones that nobody ended.
+
+        Of more than 100 children the others are left out.
+
+        Raises:
+            ServiceError: Batch refused a call.
+        """
+        if parent.job_id in self._groups:
+            return self._groups[parent.job_id]
+        groups = Groups()
+        if parent.status_summary.get(JobStatus.FAILED.value):
+            children = await self._failed_children(parent)
+            found = await asyncio.gather(*map(self._reason, children))
+            for child, reason in zip(children, found, strict=True):
+                if reason is not None:
+                    groups.add(child.index, reason)
+        if parent.status.is_final:
+            _bound(self._groups, _MOST_REASONS // _MOST_READ)
+            self._groups[parent.job_id] = groups
+        return groups
+
+    async def _failed_children(self, parent: JobDetail) -> list[JobDetail]:
+        found: list[JobDetail] = []
+        pages = self._session.backend.list_children(parent.job_id, JobStatus.FAILED)
+        async for page in pages:
+            children = (child_of(parent, listed) for listed in page)
+            found += [child for child in children if not _was_ended(child)]
+            if len(found) >= _MOST_READ:
+                break
+        return sorted(found, key=lambda child: child.index)[:_MOST_READ]
+
+    async def _reason(self, detail: JobDetail) -> Reason | None:
+        """Return why a task failed; None where it has not, or has not ended."""
+        if detail.status is not JobStatus.FAILED or _was_ended(detail):
+            return None
+        if detail.job_id not in self._reasons:
+            try:
+                reason = await self._read_reason(detail) or _of_batch(detail)
+            except ServiceError:  # which passes: it is asked again
+                return _of_batch(detail)
+            _bound(self._reasons, _MOST_REASONS)
+            self._reasons[detail.job_id] = reason
+        return self._reasons[detail.job_id]
+
+    async def _read_reason(self, detail: JobDetail) -> Reason | None:
+        """Return why a task failed, as its outcome says; None where there is none that does.
+
+        Raises:
+            ServiceError: S3 refused, and may answer the next time.
+        """
+        try:
+            submission, index = Submission.of(detail)
+            store = self._session.stores.of(submission.where.bucket)
+            async with self._places:
+                key = submission.where.outcome_key(index)
+                found = await outcomes.fetch(store, submission, key)
+        except envelope.EnvelopeError as error:
+            return Reason.of_verdict(endings.unusable(error))
+        except FarcallError as error:
+            self._troubles[detail.job_id] = str(error)
+            if _passes(error):
+                raise
+            return None
+        self._troubles.pop(detail.job_id, None)
+        if found is None or found.outcome.meta["status"] == OutcomeStatus.TERMINATED:
+            return None
+        return results.reason(found.outcome.meta)
+
+
+def _at(texts: Sequence[str], index: int) -> str | None:
+    return (texts[index] or None) if index < len(texts) else None
+
+
+def child_of(parent: JobDetail, listed: JobDetail) -> JobDetail:
+    """Return all that is known of an array's child.
+
+    Args:
+        parent: The array.
+        listed: What a listing says of the child.
+    """
+    return replace(
+        parent.with_status_of(listed),
+        job_id=listed.job_id,
+        created_at=listed.created_at or parent.created_at,
+        is_cancelled=listed.is_cancelled,
+        is_terminated=listed.is_terminated or _ended_by_words(listed),
+        array_size=0,
+        status_summary={},
+    )
+
+
+def _ended_by_words(listed: JobDetail) -> bool:
+    """Tell whether a person ended a child: a listing only has that person's words."""
+    return listed.status is JobStatus.FAILED and bool(
+        listed.status_reason and not listed.is_explained
+    )
+
+
+def _was_ended(detail: JobDetail) -> bool:
+    return detail.verdict().kind is JobCancelledError
+
+
+def _of_batch(detail: JobDetail) -> Reason:
+    """Return what Batch says of the end of a job that has failed."""
+    return Reason.of_verdict(detail.verdict())
+
+
+def _bundle_of(detail: JobDetail) -> str:
+    said = detail.environment
+    return f"{said.get(ENV_BUNDLE, '')} {said.get(ENV_DIGEST, '')}"
+
+
+def _passes(error: FarcallError) -> bool:
+    return isinstance(error, ServiceError) and refusals.may_pass(error)
+
+
+def _bound(known: dict[str, Any], most: int) -> None:
+    while len(known) >= most:
+        del known[next(iter(known))]

@@ -1,0 +1,173 @@
+"""Error texts: why calls failed, in a line each, and grouped. No I/O, and nothing is unpickled.
+
+Two failures are the same where the class of the error is, the function of the user's that raised
+it, and its message but for numbers, addresses and UUIDs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from farcall.model import terminal
+from farcall.model.endings import Verdict
+from farcall.model.errors import FarcallError
+
+LONGEST = 200
+"""Characters of a text."""
+
+_MOST_GROUPS = 100
+_MOST_TOLD = 5
+_OTHERS = "other errors"
+_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_VARYING = re.compile(rf"{_UUID}|0x[0-9a-fA-F]+|(?<![A-Za-z_0-9])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+class Reason(NamedTuple):
+    """Why a call has no value.
+
+    Attributes:
+        kind: Class of the error, as a traceback names it.
+        text: Class and first line of the message, at most 200 characters, without control
+            characters.
+        place: File and function that raised it, ``"fit.py:solve"``; empty where that is not known.
+    """
+
+    kind: str
+    text: str
+    place: str = ""
+
+    @classmethod
+    def of(cls, kind: str, message: str, place: str = "") -> Reason:
+        """Return a reason of an error's class and message."""
+        first = next((line for line in message.splitlines() if line.strip()), "")
+        kind = _in_a_line(kind)
+        text = _in_a_line(f"{kind}: {first.strip()}") if first else kind
+        return cls(kind, text, _in_a_line(place))
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Reason:
+        """Return why a call failed that raised, as its outcome says."""
+        first = record["chain"][0]
+        return cls.of(str(first["type"]), str(first["message"]), str(record.get("place", "")))
+
+    @classmethod
+    def of_verdict(cls, why: Verdict) -> Reason:
+        """Return why a job failed, as a backend, or its outcome, says it in farcall's words."""
+        return cls.of(why.kind.__name__, why.sentence)
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> Reason:
+        """Return why a call failed of which there is but the error; no code of a user's is run."""
+        kind = type(error).__name__
+        if not isinstance(error, FarcallError):
+            return cls.of(kind, "")
+        job_id = getattr(error, "job_id", "")
+        message = str(error)
+        return cls.of(kind, message.partition(f": job {job_id}")[0] if job_id else message)
+
+    @property
+    def likeness(self) -> tuple[str, str, str]:
+        """What is the same in reasons of one group."""
+        return self.kind, self.place, _VARYING.sub("#", self.text)
+
+
+@dataclass
+class Group:
+    """Calls that failed for the same reason.
+
+    Attributes:
+        reason: That of the first of them.
+        example: Number of that one.
+        count: How many they are.
+        call: What that one was called with; empty where that is not known.
+    """
+
+    reason: Reason
+    example: int
+    count: int = 0
+    call: str = ""
+
+    def __str__(self) -> str:
+        """Return the reason, how often it was one, and of which call."""
+        call = f": {self.call}" if self.call else ""
+        if self.count == 1:
+            return f"{self.reason.text} (call {self.example}{call})"
+        return f"{self.count} x {self.reason.text} (such as call {self.example}{call})"
+
+
+class Groups:
+    """Calls that failed, by their reasons; of very many reasons the last ones are one group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[object, Group] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def __str__(self) -> str:
+        """Return the classes of the errors with their counts: ``ValueError x14, KeyError x1``."""
+        counts: Counter[str] = Counter()
+        for group in self._groups.values():
+            counts[group.reason.kind] += group.count
+        told = [f"{kind} x{count}" for kind, count in counts.most_common(_MOST_TOLD)]
+        left = counts.total() - sum(count for _, count in counts.most_common(_MOST_TOLD))
+        return ", ".join([*told, f"others x{left}"] if left else told)
+
+    def add(self, number: int, reason: Reason, count: int = 1) -> Group:
+        """Take in calls that failed.
+
+        Args:
+            number: Number of the first of them.
+            reason: Why.
+            count: How many they are.
+
+        Returns:
+            The group that they are part of.
+        """
+        key: object = reason.likeness
+        if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
+            key, reason = _OTHERS, Reason(_OTHERS, _OTHERS)
+        group = self._groups.setdefault(key, Group(reason, number))
+        group.count += count
+        return group
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups, the largest first."""
+        return sorted(self._groups.values(), key=lambda group: (-group.count, group.example))
+
+    def record(self) -> list[dict[str, Any]]:
+        """Return them as JSON has words for it."""
+        return [
+            {
+                "text": group.reason.text,
+                "count": group.count,
+                "example": group.example,
+                "call": group.call or None,
+            }
+            for group in self.groups
+        ]
+
+    def lines(self) -> list[str]:
+        """Return the largest of them in a line each, and how many others there are."""
+        groups = self.groups
+        told = [str(group) for group in groups[:_MOST_TOLD]]
+        left = sum(group.count for group in groups[_MOST_TOLD:])
+        return [*told, f"{left} x other errors"] if left else told
+
+    def told(self) -> str:
+        """Return them in a line: of a single one its text, of several their classes."""
+        groups = self.groups
+        if len(groups) != 1:
+            return str(self)
+        (only,) = groups
+        return only.reason.text if only.count == 1 else f"{only.count} x {only.reason.text}"
+
+
+def _in_a_line(text: str) -> str:
+    text = terminal.in_a_line(text[: 2 * LONGEST])
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
