@@ -34,7 +34,8 @@ Errors, below FarcallError; the function's own exception is raised as it is:
         TaskError, CommandError, JobTimeoutError, OutOfMemoryError, HostLostError, ImageError,
         ChildKilledError, JobStuckError, JobCancelledError, JobLostError
     OutcomeError        the job ended, and its answer cannot be used
-        OutcomeMissingError, IntegrityError, VersionMismatchError, ResultNotPicklableError
+        OutcomeMissingError, SharedMissingError, IntegrityError, VersionMismatchError,
+        ResultNotPicklableError
 
 farcall.testing helps to test code that uses it; farcall.joblib is a backend of joblib. The command
 line is `farcall --help`; without an account, `farcall local -- python script.py` runs a script.
@@ -64,6 +65,7 @@ from farcall.model.errors import (
     ResultNotPicklableError,
     ServiceError,
     SettingsError,
+    SharedMissingError,
     SubmissionError,
     TaskError,
     TaskNotPicklableError,
@@ -125,6 +127,7 @@ __all__ = [
     "ServiceError",
     "Settings",
     "SettingsError",
+    "SharedMissingError",
     "SubmissionError",
     "Sweep",
     "Task",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import ExitCode, Location
-from farcall_runtime.envelope import Buffer, Index, Part
+from farcall_runtime.envelope import Buffer, Index, Part, Reference
 from farcall_runtime.storage import (
     SINGLE_PUT_BYTES,
     NotFoundError,
@@ -114,11 +116,13 @@ class Fetched(NamedTuple):
         meta: What the bundle says to all its containers.
         function: Offset and length of the pickled function in the payload file.
         arguments: The same of the pickled arguments.
+        shared_at: Where the shared values begin that these refer to; see `envelope.places_of`.
     """
 
     meta: dict[str, Any]
     function: tuple[int, int]
     arguments: tuple[int, int]
+    shared_at: int
 
 
 def _hexadecimal(name: str, environment: Mapping[str, str]) -> bytes:
@@ -224,7 +228,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
 
     Raises:
         RefusedError: The bundle is missing, was changed, comes from another Python, or holds no
-            task for a container like this one.
+            task for a container like this one; or so it is with a shared value.
     """
     try:
         bundle = _Bundle(job, storage)
@@ -235,6 +239,17 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         function, arguments = (
             bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
         )
+        shared_at = payload.tell()
+        payload.flush()
+        wanted = [*_references(payload, *function), *_references(payload, *arguments)]
+        if wanted:
+            bundle.bring_shared(wanted, payload)
+    except _SharedMissingError as error:
+        text = (
+            f"{error} (a value that the task shares with others; was it deleted before the job "
+            "started?)"
+        )
+        raise RefusedError(ExitCode.SHARED_MISSING, text) from error
     except NotFoundError as error:
         text = f"{error} (was it deleted before the job started?)"
         raise RefusedError(ExitCode.BUNDLE_MISSING, text) from error
@@ -247,7 +262,18 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
     payload.flush()
-    return Fetched(bundle.index.meta, function, arguments)
+    return Fetched(bundle.index.meta, function, arguments, shared_at)
+
+
+class _SharedMissingError(Exception):
+    """A shared value is not there."""
+
+
+def _references(payload: BinaryIO, at: int, length: int) -> list[Reference]:
+    """Return what a frame in the payload refers to; all that is looked at is its table."""
+    descriptor = payload.fileno()
+    size = envelope.table_size(os.pread(descriptor, 4, at)) if length else 0
+    return envelope.references(os.pread(descriptor, min(size, length), at)) if length else []
 
 
 def _check_python(index: Index) -> None:
@@ -291,6 +317,7 @@ class _Bundle:
     """
 
     def __init__(self, job: Assignment, storage: Storage) -> None:
+        self._where = job.where
         self._key = job.where.bundle_key
         self._storage = storage
         tail = storage.read_end(self._key, _FIRST_READ_BYTES)
@@ -328,3 +355,32 @@ class _Bundle:
                 raise envelope.IntegrityError("a part of the bundle differs from its index")
         payload.write(bytes(-part.length % envelope.ALIGNMENT))
         return at, part.length
+
+    def bring_shared(self, wanted: Iterable[Reference], payload: BinaryIO) -> None:
+        """Append the shared values to the payload file that frames refer to, each once.
+
+        They are fetched in parallel, and checked.
+
+        Raises:
+            IntegrityError: One is not named in the index, or differs from its digest.
+        """
+        places = envelope.places_of(wanted, payload.tell())
+        values = list(places)
+        ranges = [(self._key_of(each), 0, each.size) for each in values]
+        try:
+            pieces = self._storage.stream_all(ranges)
+            for number, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
+                payload.seek(places[values[number]])
+                digest = hashlib.sha256()
+                for _, piece in group:
+                    digest.update(piece)
+                    payload.write(piece)
+                if digest.digest() != values[number].sha256:
+                    text = f"{ranges[number][0]} is not what its name says"
+                    raise envelope.IntegrityError(text)
+        except NotFoundError as error:
+            raise _SharedMissingError(str(error)) from error
+
+    def _key_of(self, value: Reference) -> str:
+        place = self._where.shared(value.sha256.hex())
+        return place.data_key(self.index.shared(value))

@@ -88,17 +88,24 @@ class Child:
         theirs.close()
         streams.close_child_ends()
 
-    def go(self, function: tuple[int, int], arguments: tuple[int, int], cloudpickle: str) -> None:
+    def go(
+        self,
+        function: tuple[int, int],
+        arguments: tuple[int, int],
+        shared_at: int,
+        cloudpickle: str,
+    ) -> None:
         """Let the child begin.
 
         Args:
             function: Offset and length of the function in the payload.
             arguments: The same of the arguments.
+            shared_at: Where in the payload the shared values begin that these refer to.
             cloudpickle: Version of the client's cloudpickle.
         """
         self.payload.flush()
         _make_final(self.payload)
-        self.control.go([function, arguments, cloudpickle])
+        self.control.go([function, arguments, shared_at, cloudpickle])
 
     def listen(self) -> bool | None:
         """Take in the next message; tell whether there was one, or None at the end of all."""

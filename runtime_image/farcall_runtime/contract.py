@@ -67,6 +67,14 @@ VALUE_PART_BYTES = 16 * 1024 * 1024
 """A value that is too large for its outcome lies in parts, each an object; all but the last have
 so many bytes. S3's own multipart uploads would leave parts that no list of objects shows."""
 
+SHARED_LEAST_BYTES = 1024 * 1024
+"""From this size on (1 MiB) what a pickle holds or refers to is an object of its own, which all
+bundles below a prefix share."""
+
+SHARED = "shared"
+"""Name of these objects' folder, beside those of the runs; and in a bundle's facts that of the
+values its functions and arguments refer to: ``{"<sha256>": ["<generation>", <bytes>]}``."""
+
 SOON_CHUNKS = 150
 """After so many chunks of a stream, five minutes of steady output, the container stores them less
 often, unless somebody follows."""
@@ -122,6 +130,8 @@ class ExitCode(enum.IntEnum):
     RAISED = 1
     OUT_OF_MEMORY = 60
     """The kernel killed the task's process for its memory; the next attempt would have no more."""
+    SHARED_MISSING = 61
+    """A shared value that the function or its arguments refer to is not in the bucket."""
     STORE_UNFIT = 62
     """The bucket's store does not do what S3 does."""
     OUTCOME_OCCUPIED = 63
@@ -145,6 +155,49 @@ class ExitCode(enum.IntEnum):
 
 FINAL_EXIT_CODES = "6*"
 """The final codes as a pattern for Batch's ``onExitCode``."""
+
+
+class SharedPlace(NamedTuple):
+    """Where one shared value lies in the bucket: what it is called is what it holds.
+
+    Layout::
+
+        <root>/data/<generation>            the value, stored once and never changed
+        <root>/held/<run>                   a run that may still ask for it
+        <root>/condemned/<generation>       is about to be deleted: nobody new is to use it
+
+    Attributes:
+        root: Key prefix of the value, ``<prefix>/v1/shared/<sha256>``.
+    """
+
+    root: str
+
+    def data_key(self, generation: str) -> str:
+        """Key of the value itself, as one client has stored it."""
+        return f"{self.data_prefix}{generation}"
+
+    @property
+    def data_prefix(self) -> str:
+        """Common start of the keys of its generations, with the trailing slash."""
+        return f"{self.root}/data/"
+
+    def held_key(self, run: str) -> str:
+        """Key of the mark that the jobs of a run may ask for it."""
+        return f"{self.held_prefix}{run}"
+
+    @property
+    def held_prefix(self) -> str:
+        """Common start of the keys of such marks, with the trailing slash."""
+        return f"{self.root}/held/"
+
+    def condemned_key(self, generation: str) -> str:
+        """Key of the mark that a generation is about to be deleted."""
+        return f"{self.condemned_prefix}{generation}"
+
+    @property
+    def condemned_prefix(self) -> str:
+        """Common start of the keys of such marks, with the trailing slash."""
+        return f"{self.root}/condemned/"
 
 
 class Location(NamedTuple):
@@ -205,6 +258,14 @@ class Location(NamedTuple):
     def receipt_key(self, number: int) -> str:
         """Key of a receipt: what one client says it has of the bundle. They count from 0."""
         return f"{self.bundle_key}{RECEIPTS}{number}"
+
+    def shared(self, sha256: str) -> SharedPlace:
+        """Return where a shared value lies that the bundle refers to.
+
+        Args:
+            sha256: Its digest, 64 lower-case hexadecimal digits.
+        """
+        return SharedPlace(f"{shared_prefix(self.root)}{sha256}")
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -268,6 +329,15 @@ def bundles_prefix(root: str) -> str:
     return f"{root}/bundles/"
 
 
+def shared_prefix(root: str) -> str:
+    """Common start of the keys of all shared values, with the trailing slash.
+
+    Args:
+        root: Key prefix of any run: those below one prefix in the bucket share values.
+    """
+    return f"{root.rpartition('/')[0]}/{SHARED}/"
+
+
 def run_root(prefix: str, run: str) -> str:
     """Key prefix of a run.
 
@@ -281,6 +351,7 @@ def run_root(prefix: str, run: str) -> str:
 def describe() -> dict[str, object]:
     """Return the contract as plain values, to be compared between an image and a client."""
     where = Location("BUCKET", run_root("PREFIX", "RUN"), "BUNDLE")
+    shared = where.shared("SHA256")
     return {
         "protocol_version": PROTOCOL_VERSION,
         "environment": list(JOB_ENVIRONMENT),
@@ -294,6 +365,9 @@ def describe() -> dict[str, object]:
             "attempt": where.attempt_key(7, 1),
             "chunk": where.chunk_key(7, 1, STDOUT, 0),
             "followed": where.followed_key(7),
+            "shared": shared.data_key("GENERATION"),
+            "shared_held": shared.held_key("RUN"),
+            "shared_condemned": shared.condemned_key("GENERATION"),
         },
     }
 

@@ -21,10 +21,10 @@ import hmac
 import json
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from farcall_runtime.contract import PROTOCOL_VERSION
+from farcall_runtime.contract import PROTOCOL_VERSION, SHARED
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -47,6 +47,9 @@ _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
 CHUNK_HEAD_BYTES = _CHUNK_HEAD.size
 _PACK_HEAD = struct.Struct(">I")
 _PACK_LENGTH = struct.Struct(">Q")
+_REFERS = 1 << 63  # in a length: the bytes lie elsewhere, and their digest behind the table
+_GOES_ON = 1 << 62  # the buffer before it is not at its end: this is more of it
+_LENGTH = _GOES_ON - 1
 ALIGNMENT = 64
 """Buffers start at multiples of this many bytes, so that arrays on top of them are aligned."""
 
@@ -238,6 +241,21 @@ class Index:
         self.meta = _read_meta(root, _ROOT_HEAD.size, meta)
         self.end = at + len(root)
 
+    def shared(self, reference: Reference) -> str:
+        """Return which generation of a shared value the bundle was submitted with.
+
+        Args:
+            reference: What a frame in the bundle says of it.
+
+        Raises:
+            IntegrityError: The index does not name the value, or with another size.
+        """
+        named = self.meta.get(SHARED)
+        match named.get(reference.sha256.hex()) if isinstance(named, dict) else None:
+            case [str(generation), reference.size]:
+                return generation
+        raise IntegrityError("the index does not name a shared value that a part refers to")
+
     def page(self, number: int) -> Part:
         """Return where the page lies that has the row of an array child.
 
@@ -350,6 +368,160 @@ def unpack(data: Buffer) -> list[memoryview]:
             at += length
     except struct.error as error:
         raise IntegrityError("packed buffers end within their table") from error
+    if at != len(view):
+        raise IntegrityError("packed buffers are followed by other bytes")
+    return parts
+
+
+class Reference(NamedTuple):
+    """Stands in a frame for bytes that lie elsewhere: a shared value.
+
+    Attributes:
+        sha256: Digest of the bytes.
+        size: How many they are.
+    """
+
+    sha256: bytes
+    size: int
+
+
+def pack_shared(parts: Sequence[Sequence[Buffer | Reference]]) -> list[Buffer]:
+    """Frame several buffers as one, as `pack` does; pieces of them may be references.
+
+    Where none is, the frame is the one that `pack` makes.
+
+    Args:
+        parts: The buffers, each in one or more pieces.
+
+    Returns:
+        Pieces whose concatenation `unpack_shared` reads.
+    """
+    lengths: list[int] = []
+    digests: list[bytes] = []
+    inline: list[list[Buffer]] = []
+    for part in parts:
+        goes_on = 0
+        fresh = True
+        for piece in part:
+            if isinstance(piece, Reference):
+                lengths.append(piece.size | _REFERS | goes_on)
+                digests.append(piece.sha256)
+                inline.append([])
+                fresh = True
+            else:
+                if fresh:
+                    lengths.append(goes_on)
+                    inline.append([])
+                    fresh = False
+                lengths[-1] += len(piece)
+                inline[-1].append(piece)
+            goes_on = _GOES_ON
+        if not part:
+            lengths.append(0)
+            inline.append([])
+    head = pack_head(lengths) + b"".join(digests)
+    pieces: list[Buffer] = [head]
+    at = len(head)
+    for row, length in zip(inline, lengths, strict=True):
+        if length & _REFERS:
+            continue
+        pieces.append(bytes(-at % ALIGNMENT))
+        pieces.extend(row)
+        at = length & _LENGTH
+    return [piece for piece in pieces if len(piece)]
+
+
+def places_of(references: Iterable[Reference], at: int) -> dict[Reference, int]:
+    """Return where in the payload shared values lie, each once and aligned, from an offset on."""
+    places: dict[Reference, int] = {}
+    for each in references:
+        if each not in places:
+            places[each] = at
+            at += each.size + -each.size % ALIGNMENT
+    return places
+
+
+def references(data: Buffer) -> list[Reference]:
+    """Return what a frame refers to, in its order.
+
+    Args:
+        data: The frame, or the beginning of it with at least its table.
+
+    Raises:
+        IntegrityError: The table is longer than the data.
+    """
+    _, found, _ = _table(memoryview(data))
+    return found
+
+
+def table_size(start: Buffer) -> int:
+    """Return how many bytes the table of a frame has at most, read off its first four.
+
+    Raises:
+        IntegrityError: They are fewer.
+    """
+    if len(start) < _PACK_HEAD.size:
+        raise IntegrityError("packed buffers end within their table")
+    (count,) = _PACK_HEAD.unpack_from(start)
+    return int(_PACK_HEAD.size + (_PACK_LENGTH.size + _DIGEST_BYTES) * count)
+
+
+def _table(view: memoryview) -> tuple[list[int], list[Reference], int]:
+    """Return a frame's lengths with their marks, what it refers to, and where its table ends."""
+    try:
+        (count,) = _PACK_HEAD.unpack_from(view)
+        at = _PACK_HEAD.size + _PACK_LENGTH.size * count
+        if at > len(view):
+            raise IntegrityError("packed buffers end within their table")
+        lengths = list(struct.unpack_from(f">{count}Q", view, _PACK_HEAD.size))
+    except struct.error as error:
+        raise IntegrityError("packed buffers end within their table") from error
+    found = []
+    for length in lengths:
+        if length & _REFERS:
+            digest = bytes(view[at : at + _DIGEST_BYTES])
+            at += _DIGEST_BYTES
+            if len(digest) < _DIGEST_BYTES:
+                raise IntegrityError("packed buffers end within their table")
+            found.append(Reference(digest, length & _LENGTH))
+    return lengths, found, at
+
+
+def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[list[Buffer]]:
+    """Return the buffers that `pack_shared` framed, each in its pieces, without copying them.
+
+    Args:
+        data: The frame.
+        find: Returns the bytes that a reference stands for; for equal references maybe others.
+
+    Raises:
+        IntegrityError: The lengths don't fit the data, or what was found is of another size.
+        Exception: What ``find`` raises.
+    """
+    view = memoryview(data)
+    lengths, found, at = _table(view)
+    referred = iter(found)
+    parts: list[list[Buffer]] = []
+    for length in lengths:
+        piece: Buffer
+        if length & _REFERS:
+            wanted = next(referred)
+            piece = find(wanted)
+            if len(piece) != wanted.size:
+                raise IntegrityError("a shared value has not the size that a frame speaks of")
+        else:
+            at += -at % ALIGNMENT
+            many = length & _LENGTH
+            if many > len(view) - at:
+                raise IntegrityError("packed buffers end before their last byte")
+            piece = view[at : at + many]
+            at += many
+        if not length & _GOES_ON:
+            parts.append([piece])
+        elif parts:
+            parts[-1].append(piece)
+        else:
+            raise IntegrityError("packed buffers begin with more of another one")
     if at != len(view):
         raise IntegrityError("packed buffers are followed by other bytes")
     return parts

@@ -13,13 +13,19 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from farcall_runtime.envelope import Buffer
+from farcall_runtime.envelope import Buffer, Reference
 
 Pieces: TypeAlias = "list[Buffer]"
 """One buffer, in pieces to be read one behind the other."""
 
-_IN_BAND_BYTES = 1024  # smaller buffers are not worth a place of their own
+IN_BAND_BYTES = 1024
+"""Smaller buffers are not worth a place of their own."""
+
 _COPY_BYTES = 4 * 1024 * 1024
+_NOT_HERE = (
+    "a value that was stored by itself is pickled by farcall alone, in the arguments of a task or "
+    "in what its function refers to; pass the value itself elsewhere"
+)
 _COPIED_BYTES = 64 * 1024  # smaller pickles are copied whole, which takes less than reading them
 
 
@@ -31,7 +37,8 @@ def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Piec
         new_sink: Makes what the pickle is written to, where that is not to be memory.
 
     Returns:
-        The pickle, then the buffers that it refers to: views of the value's own memory.
+        The pickle, then the buffers that it refers to: views of the value's own memory. One that
+        is smaller than `IN_BAND_BYTES` is a view of an `Elsewhere`.
 
     Raises:
         Exception: Whatever the value's own pickling code raises.
@@ -41,10 +48,14 @@ def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Piec
 
     def keep_in(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < _IN_BAND_BYTES:
+        if raw.nbytes < IN_BAND_BYTES and not isinstance(raw.obj, Elsewhere):
             return True
         buffers.append([raw])
         return False
+
+    def keep_all_but_elsewhere(buffer: pickle.PickleBuffer) -> bool:
+        with memoryview(buffer) as view:
+            return not isinstance(view.obj, Elsewhere) or keep_in(buffer)
 
     new_sink = new_sink or Sink
     sink = new_sink()
@@ -53,7 +64,7 @@ def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Piec
     except BufferError:  # a buffer with gaps has no raw form
         buffers.clear()
         sink = new_sink()
-        new(sink, protocol=5).dump(value)
+        new(sink, protocol=5, buffer_callback=keep_all_but_elsewhere).dump(value)
     return [sink.taken(), *buffers]
 
 
@@ -110,9 +121,49 @@ def load(parts: Sequence[Buffer], unpickler: type[pickle.Unpickler] = pickle.Unp
     Raises:
         Exception: Whatever the unpickling code of the value raises.
     """
-    data = parts[0]
-    source = io.BytesIO(data) if len(data) <= _COPIED_BYTES else _Source(data)
-    return unpickler(source, buffers=parts[1:]).load()
+    return load_pieces([[part] for part in parts], unpickler)
+
+
+def load_pieces(
+    parts: Sequence[Sequence[Buffer]], unpickler: type[pickle.Unpickler] = pickle.Unpickler
+) -> Any:
+    """Unpickle what `dump` made, each part of it in one or more pieces; see `load`."""
+    pickled, *others = parts
+    small = len(pickled) == 1 and len(pickled[0]) <= _COPIED_BYTES
+    source = io.BytesIO(pickled[0]) if small else _Source(pickled)
+    buffers = [part[0] if len(part) == 1 else bytearray().join(part) for part in others]
+    return unpickler(source, buffers=buffers).load()
+
+
+class Elsewhere(bytearray):
+    """Stands for the bytes of a shared value in what is pickled: a buffer that has none.
+
+    Args:
+        reference: Names the value.
+    """
+
+    __slots__ = ("reference",)
+
+    def __init__(self, reference: Reference) -> None:
+        super().__init__()
+        self.reference = reference
+
+
+def opened(pickled: Sequence[Buffer], buffers: Sequence[Buffer], sizes: Sequence[int]) -> Any:
+    """Return a value that was stored by itself: pickles name this function where it stands.
+
+    Args:
+        pickled: The value's pickle, in pieces.
+        buffers: What the pickle refers to.
+        sizes: How many bytes each of these has, the pieces first.
+
+    Raises:
+        pickle.UnpicklingError: The bytes are not here.
+        Exception: Whatever the unpickling code of the value raises.
+    """
+    if [len(each) for each in (*pickled, *buffers)] != list(sizes):
+        raise pickle.UnpicklingError(_NOT_HERE)
+    return load_pieces([pickled, *([each] for each in buffers)])
 
 
 def itself(value: Any) -> Any:
@@ -137,30 +188,39 @@ class Sink:
 
 
 class _Source:
-    """A file over a buffer that copies in steps, so that no single step takes long."""
+    """A file over pieces of a buffer that copies in steps, so that no single step takes long."""
 
-    def __init__(self, data: Buffer) -> None:
-        self._data = memoryview(data)
-        self._at = 0
+    def __init__(self, pieces: Sequence[Buffer]) -> None:
+        self._pieces = [memoryview(piece) for piece in pieces]
+        self._pieces.reverse()  # the next one is the last
 
     def read(self, size: int = -1) -> bytes:
-        end = len(self._data) if size < 0 else self._at + size
-        data = bytes(self._data[self._at : end])
-        self._at += len(data)
-        return data
+        if size < 0:
+            size = sum(map(len, self._pieces))
+        if self._pieces and size < len(self._pieces[-1]):  # mostly
+            return bytes(self._next(size))
+        data = bytearray(min(size, sum(map(len, self._pieces))))
+        self.readinto(data)
+        return bytes(data)
 
     def readinto(self, target: Any) -> int:
-        size = min(len(target), len(self._data) - self._at)
         view = memoryview(target)
-        for start in range(0, size, _COPY_BYTES):
-            end = min(start + _COPY_BYTES, size)
-            view[start:end] = self._data[self._at + start : self._at + end]
-        self._at += size
-        return size
+        at = 0
+        while at < len(view) and self._pieces:
+            piece = self._next(min(len(view) - at, _COPY_BYTES))
+            view[at : at + len(piece)] = piece
+            at += len(piece)
+        return at
 
     def readline(self) -> bytes:
-        rest = self._data[self._at :]
-        for length in range(1, len(rest) + 1):  # only tiny protocol-0 opcodes ask for lines
-            if rest[length - 1] == ord("\n"):
-                return self.read(length)
-        return self.read()
+        line = bytearray()
+        while not line.endswith(b"\n") and (byte := self.read(1)):
+            line += byte  # only tiny protocol-0 opcodes ask for lines
+        return bytes(line)
+
+    def _next(self, most: int) -> memoryview:
+        """Take bytes off the next piece."""
+        piece = self._pieces.pop()
+        if most < len(piece):
+            self._pieces.append(piece[most:])
+        return piece[:most]

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -270,27 +270,49 @@ class Storage:
             TooShortError: It ends before the first of these bytes.
             StorageError: S3 could not be asked.
         """
-        end = start + length
-        if length <= _STREAM_BYTES:
-            yield self._read(key, start, end)
+        return (piece for _, piece in self.stream_all([(key, start, length)]))
+
+    def stream_all(self, ranges: Sequence[tuple[str, int, int]]) -> Iterator[tuple[int, Buffer]]:
+        """Yield bytes of objects, one behind the other, in pieces of up to 8 MiB.
+
+        While one is taken the next are on their way, of other objects too.
+
+        Args:
+            ranges: Key, first byte and number of bytes of each.
+
+        Returns:
+            The number of the range, and a piece of it.
+
+        Raises:
+            NotFoundError: There is no such object.
+            TooShortError: It ends before the first of these bytes.
+            StorageError: S3 could not be asked.
+        """
+        if len(ranges) == 1 and ranges[0][2] <= _STREAM_BYTES:
+            ((key, start, length),) = ranges
+            yield 0, self._read(key, start, start + length)
             return
         from concurrent.futures import ThreadPoolExecutor  # few tasks need it
 
-        starts = iter(range(start, end, _STREAM_BYTES))
-        coming: list[Future[memoryview]] = []
+        wanted = (
+            (number, key, at, min(at + _STREAM_BYTES, start + length))
+            for number, (key, start, length) in enumerate(ranges)
+            for at in range(start, start + length, _STREAM_BYTES)
+        )
+        coming: list[tuple[int, Future[memoryview]]] = []
         with ThreadPoolExecutor(_PARALLEL_PARTS) as threads:
             try:
                 while True:
-                    for at in islice(starts, _PARALLEL_PARTS - len(coming)):
-                        stop = min(at + _STREAM_BYTES, end)
-                        coming.append(threads.submit(self._read, key, at, stop))
+                    for number, key, at, end in islice(wanted, _PARALLEL_PARTS - len(coming)):
+                        coming.append((number, threads.submit(self._read, key, at, end)))
                     if not coming:
                         return
-                    yield coming.pop(0).result()
+                    number, piece = coming.pop(0)
+                    yield number, piece.result()
             except RuntimeError as error:  # a limit of processes, or of memory for stacks
-                raise StorageError(f"s3://{self.bucket}/{key}: no thread: {error}") from error
+                raise StorageError(f"s3://{self.bucket}: no thread: {error}") from error
             finally:
-                for each in coming:
+                for _, each in coming:
                     each.cancel()
 
     def create(self, key: str, pieces: list[Buffer]) -> Created:

@@ -11,13 +11,14 @@ import atexit
 import contextlib
 import faulthandler
 import gc
+import itertools
 import mmap
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -58,6 +59,9 @@ class Encoded(NamedTuple):
     parts: list[Pieces]
 
 
+_MOST_MAPPINGS = 64
+"""Each has a descriptor, of which a process has few; more references to one value get copies."""
+
 _TRIES = 3
 """How often the supervisor is called where a handler of the function's own signals raises then."""
 
@@ -90,23 +94,61 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     ordered = supervisor.wait()
     if ordered is None:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
-    (at, length), (arguments_at, arguments_length), theirs = ordered
-    view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
-    payload.close()
+    *ranges, shared_at, theirs = ordered
+    memory = _Memory(payload.fileno())
+    function, arguments = (memory.first[at : at + length] for at, length in ranges)
+    memory.note_shared((function, arguments), shared_at)
     gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
     gc.enable()
-    run(
-        view[at : at + length],
-        view[arguments_at : arguments_at + arguments_length],
-        (theirs, cloudpickle.__version__),
-        _hand_over,
-    )
+    run(function, arguments, (theirs, cloudpickle.__version__), _hand_over, memory.find)
     _flush()
     # What the interpreter does at its end, but for waiting for threads the function left.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     _flush()
     os._exit(0)
+
+
+class _Memory:
+    """The payload, mapped so that whoever writes to it has the pages that he writes to.
+
+    A shared value lies there once, and each reference to it has a mapping that it shares with no
+    other of the same value: what is changed in one argument is not changed in another. As long as
+    nobody writes, all are the same memory.
+
+    Args:
+        descriptor: The payload's.
+
+    Attributes:
+        first: A mapping of all of it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._places: dict[envelope.Reference, int] = {}
+        self._found: dict[envelope.Reference, int] = {}
+        self._mappings: list[memoryview] = []  # for good: freeing one closes a descriptor
+        self.first = self._mapping(0)
+
+    def note_shared(self, frames: Iterable[Buffer], shared_at: int) -> None:
+        """Note where the shared values lie that some frames refer to, in their order."""
+        wanted = itertools.chain.from_iterable(map(envelope.references, frames))
+        self._places = envelope.places_of(wanted, shared_at)
+
+    def find(self, wanted: envelope.Reference) -> Buffer:
+        """Return what a reference stands for: bytes that no other reference is to see changed."""
+        number = self._found.get(wanted, 0)
+        self._found[wanted] = number + 1
+        at = self._places[wanted]
+        if number < _MOST_MAPPINGS:
+            return self._mapping(number)[at : at + wanted.size]
+        return bytearray(self._mapping(number % _MOST_MAPPINGS)[at : at + wanted.size])
+
+    def _mapping(self, number: int) -> memoryview:
+        while len(self._mappings) <= number:
+            mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_COPY)
+            self._mappings.append(memoryview(mapped))
+        return self._mappings[number]
 
 
 def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
@@ -162,8 +204,16 @@ def _open_stream(descriptor: int, name: str) -> None:
         setattr(sys, each, stream)
 
 
+def _find_nothing(_wanted: envelope.Reference) -> Buffer:
+    raise envelope.IntegrityError("the payload refers to a shared value, and comes without any")
+
+
 def run(
-    function: Buffer, arguments: Buffer, versions: tuple[str, str], hand_over: HandOver
+    function: Buffer,
+    arguments: Buffer,
+    versions: tuple[str, str],
+    hand_over: HandOver,
+    find: Callable[[envelope.Reference], Buffer] = _find_nothing,
 ) -> None:
     """Run a payload's calls one after the other; once the task is told to stop, no other begins.
 
@@ -172,14 +222,18 @@ def run(
         arguments: Those of all calls, packed.
         versions: Those of cloudpickle, the client's and this side's.
         hand_over: Gets what came of each call as it ends.
+        find: Returns the shared value that a reference in the payload stands for.
     """
     global _interruptible
     try:
         _interruptible = True
         check_cloudpickle(*versions)
-        call = pickles.load(envelope.unpack(function))
+        # Both before any unpickling, which runs code that may do anything to a descriptor.
+        frames = [envelope.unpack_shared(frame, find) for frame in (function, arguments)]
+        call = pickles.load_pieces(frames[0])
         processes.remember(call)
-        calls = pickles.load(envelope.unpack(arguments))
+        calls = pickles.load_pieces(frames[1])
+        del frames
         _interruptible = False
     except BaseException as error:  # unpickling runs the user's code
         _interruptible = False

@@ -134,6 +134,9 @@ GROUP = {
     ],
 }
 
+SHARED_VALUES = [b"a shared value" * 10, b"in the middle of the pickle, "]
+GENERATIONS = ["0123456789abcdef0123456789abcdef", "generation"]
+
 VALUE_PARTS = [b"pickle", bytes(range(256)) * 5]
 """Stand for pickles: bytes that no Python version has a say in."""
 
@@ -156,16 +159,34 @@ def electrons() -> bytes:
     return pickle.dumps([functools.partial(electron.run_group, [length]), call], protocol=4)
 
 
-def bundle() -> tuple[bytes, str]:
+def bundle(
+    meta: dict[str, object], functions: list[bytes], entries: list[tuple[int, bytes]]
+) -> tuple[bytes, str]:
     """Return a bundle, and the digest of its index."""
     pages, root = envelope.seal_index(
-        BUNDLE_META,
-        [(len(data), hashlib.sha256(data).digest()) for data in FUNCTIONS],
-        [(number, len(data), hashlib.sha256(data).digest()) for number, data in ENTRIES],
+        meta,
+        [(len(data), hashlib.sha256(data).digest()) for data in functions],
+        [(number, len(data), hashlib.sha256(data).digest()) for number, data in entries],
     )
-    entries = [data for _, data in ENTRIES]
-    data = b"".join([envelope.bundle_start(), *entries, pages, *FUNCTIONS, root])
+    bodies = [data for _, data in entries]
+    data = b"".join([envelope.bundle_start(), *bodies, pages, *functions, root])
     return data, hashlib.sha256(root).hexdigest()
+
+
+def referring() -> tuple[bytes, str]:
+    """Return a bundle whose function and arguments refer to shared values, and its digest."""
+    one, other = (envelope.Reference(hashlib.sha256(v).digest(), len(v)) for v in SHARED_VALUES)
+    function = b"".join(envelope.pack_shared([[b"function"], [one]]))
+    arguments = [[b"pickle, ", other, b"its end"], [one], [], [b"buffer"], [one]]
+    meta = {
+        **BUNDLE_META,
+        "shared": {
+            value.sha256.hex(): [generation, value.size]
+            for value, generation in zip((one, other), GENERATIONS, strict=True)
+        },
+    }
+    entries = [(0, b"".join(envelope.pack_shared(arguments)))]
+    return bundle(meta, [function], entries)
 
 
 def outcome(meta: dict[str, object], index: int, parts: list[bytes] | None) -> bytes:
@@ -183,10 +204,13 @@ def chunk() -> bytes:
 def files() -> dict[str, bytes]:
     """Return every golden file by its name, as this version of the code writes it."""
     with mock.patch.object(envelope, "sys", SimpleNamespace(version_info=(*PYTHON, 4))):
-        data, digest = bundle()
+        data, digest = bundle(BUNDLE_META, FUNCTIONS, ENTRIES)
+        shared, its_digest = referring()
         return {
             "bundle": data,
             "bundle.digest": f"{digest}\n".encode(),
+            "bundle-shared": shared,
+            "bundle-shared.digest": f"{its_digest}\n".encode(),
             **{name: outcome(*parts) for name, parts in OUTCOMES.items()},
             "chunk": chunk(),
             "electrons": electrons(),

@@ -48,6 +48,30 @@ def test_the_parts_of_a_bundle_are_found(number):
     entry.check(found[1])
 
 
+def test_what_refers_to_shared_values_is_read():
+    data, digest = read("bundle-shared"), read("bundle-shared.digest").decode().strip()
+    index = envelope.Index(data[-envelope.root_size(data) :], digest)
+    values = {hashlib.sha256(value).digest(): value for value in golden.SHARED_VALUES}
+    asked = []
+
+    def find(wanted):
+        asked.append(index.shared(wanted))
+        return values[wanted.sha256]
+
+    page = index.page(0)
+    entry = index.entry(0, data[page.offset : page.offset + page.length])
+    function, arguments = (
+        [b"".join(part) for part in envelope.unpack_shared(frame, find)]
+        for each in (index.function(entry.function), entry)
+        if (frame := data[each.offset : each.offset + each.length])
+    )
+    one, other = golden.SHARED_VALUES
+    assert function == [b"function", one]
+    assert arguments == [b"pickle, " + other + b"its end", one, b"", b"buffer", one]
+    first, second = golden.GENERATIONS
+    assert asked == [first, second, first, first]
+
+
 @pytest.mark.parametrize("name", golden.OUTCOMES)
 def test_an_outcome_is_read(name):
     meta, index, parts = golden.OUTCOMES[name]

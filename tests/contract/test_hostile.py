@@ -37,6 +37,11 @@ def open_outcome(data, name="outcome-returned"):
     return envelope.open_outcome(golden.KEY, PLACES[name], data)
 
 
+def found(reference):
+    """Return what a reference stands for, where there is memory for that."""
+    return bytes(min(reference.size, 1000))
+
+
 READERS = {
     "root_size": envelope.root_size,
     "Index": lambda data: envelope.Index(bytes(data), DIGEST),
@@ -44,6 +49,9 @@ READERS = {
     "open_chunk": open_chunk,
     "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
     "unpack": envelope.unpack,
+    "unpack_shared": lambda data: envelope.unpack_shared(data, found),
+    "references": envelope.references,
+    "table_size": envelope.table_size,
 }
 
 
@@ -238,6 +246,89 @@ def test_packed_buffers_of_any_lengths_are_refused_or_lie_within_the_data(count,
     assert sum(map(len, found)) <= len(data + rest)
 
 
+REFERS, GOES_ON = 1 << 63, 1 << 62
+
+
+@given(
+    count=st.integers(0, 12) | st.sampled_from(HUGE),
+    lengths=st.lists(
+        st.builds(
+            int.__or__,
+            st.integers(0, 300) | st.sampled_from(HUGER),
+            st.sampled_from([0, REFERS, GOES_ON, REFERS | GOES_ON]),
+        ),
+        max_size=10,
+    ),
+    rest=st.binary(max_size=600),
+)
+def test_references_of_any_kind_are_refused_or_get_what_they_speak_of(count, lengths, rest):
+    data = wire.packed(count, lengths) + rest
+    asked = []
+
+    def find(reference):
+        asked.append(reference)
+        return found(reference)
+
+    try:
+        parts = envelope.unpack_shared(data, find)
+    except IntegrityError:
+        return
+    assert asked == envelope.references(data)
+    assert [len(part) for part in parts] == [
+        1 + next((n for n, after in enumerate(rest) if not after & GOES_ON), len(rest))
+        for at, length in enumerate(lengths[:count])
+        if not length & GOES_ON
+        for rest in [lengths[at + 1 : count]]
+    ]
+    assert envelope.table_size(data) <= 4 + 40 * count
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.lists(st.binary(max_size=200) | st.binary(min_size=1, max_size=99).map(bytearray)),
+        max_size=5,
+    )
+)
+def test_references_come_back_as_what_they_stand_for(parts):
+    """What is a bytearray here is referred to."""
+    values = {hashlib.sha256(each).digest(): bytes(each) for part in parts for each in part}
+    framed = [
+        [
+            envelope.Reference(hashlib.sha256(each).digest(), len(each))
+            if isinstance(each, bytearray)
+            else each
+            for each in part
+        ]
+        for part in parts
+    ]
+    data = b"".join(envelope.pack_shared(framed))
+    back = envelope.unpack_shared(data, lambda reference: values[reference.sha256])
+    assert [b"".join(part) for part in back] == [b"".join(part) for part in parts]
+    if not envelope.references(data):
+        assert data == b"".join(envelope.pack(parts))
+    else:
+        with pytest.raises(IntegrityError):
+            envelope.unpack(data)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, [], {}, "generation", ["generation"], [1, 100], ["g", 99], ["g", "100"], ["g", 100, 0]],
+)
+def test_an_index_names_a_shared_value_with_generation_and_size(entry):
+    value = envelope.Reference(bytes(32), 100)
+
+    def opened(shared):
+        _, root = envelope.seal_index({"shared": shared}, [], [])
+        return envelope.Index(root, hashlib.sha256(root).hexdigest())
+
+    assert opened({value.sha256.hex(): ["g", 100]}).shared(value) == "g"
+    for shared in ({value.sha256.hex(): entry}, entry, {}):
+        with pytest.raises(IntegrityError, match="does not name"):
+            opened(shared).shared(value)
+
+
 def declared_sizes():
     """Yield readers, each with an object that speaks of more bytes than there are in the world."""
     root = bytearray(ROOT)
@@ -273,7 +364,7 @@ def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
 def test_every_function_that_decodes_is_among_those_tested_here():
     """What takes bytes from the bucket; a new one belongs into `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
-    encoding.add("seal_receipt")
+    encoding |= {"seal_receipt", "pack_shared", "places_of"}
     public = {
         name
         for name, value in vars(envelope).items()
@@ -282,7 +373,7 @@ def test_every_function_that_decodes_is_among_those_tested_here():
     }
     assert public - encoding - {"size", "portions"} | {"Index"} == set(READERS)
     methods = {name for name, value in vars(envelope.Index).items() if inspect.isfunction(value)}
-    assert methods == {"__init__", "page", "entry", "texts", "function"}
+    assert methods == {"__init__", "page", "entry", "texts", "function", "shared"}
 
 
 def test_a_page_of_the_index_passes_only_in_its_own_place():

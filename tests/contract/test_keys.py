@@ -46,6 +46,7 @@ def test_the_contract_is_version_1():
             "RETURNED": 0,
             "RAISED": 1,
             "OUT_OF_MEMORY": 60,
+            "SHARED_MISSING": 61,
             "STORE_UNFIT": 62,
             "OUTCOME_OCCUPIED": 63,
             "BAD_ENVIRONMENT": 64,
@@ -69,6 +70,9 @@ def test_the_contract_is_version_1():
             "attempt": "PREFIX/v1/RUN/attempts/BUNDLE/7/1",
             "chunk": "PREFIX/v1/RUN/streams/BUNDLE/7/1/stdout/00000000",
             "followed": "PREFIX/v1/RUN/streams/BUNDLE/7/followed",
+            "shared": "PREFIX/v1/shared/SHA256/data/GENERATION",
+            "shared_held": "PREFIX/v1/shared/SHA256/held/RUN",
+            "shared_condemned": "PREFIX/v1/shared/SHA256/condemned/GENERATION",
         },
     }
 
@@ -93,6 +97,15 @@ def test_outcomes_lie_in_the_inbox_and_nothing_else_does():
     others.append(WHERE.chunk_key(0, 1, "stdout", 0))
     assert WHERE.outcome_key(0).startswith(inbox)
     assert [key for key in others if key.startswith(inbox)] == []
+
+
+@pytest.mark.parametrize("prefix", ["", "a", "/a/b/"])
+def test_runs_below_one_prefix_share_values_and_others_do_not(prefix):
+    one, other = (Location("bucket", contract.run_root(prefix, run), "b") for run in ("r", "s"))
+    assert one.shared("ab") == other.shared("ab")
+    assert one.shared("ab").root.startswith(contract.run_root(prefix, "shared") + "/ab")
+    assert one.shared("ab") != WHERE.shared("ab")
+    assert one.shared("ab").root.startswith(contract.shared_prefix(other.root))
 
 
 def test_chunks_sort_as_text():
@@ -221,6 +234,7 @@ def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
     assert by_pattern == {code for code in ExitCode if 60 <= code <= 69}
     assert by_pattern == {
         ExitCode.OUT_OF_MEMORY,
+        ExitCode.SHARED_MISSING,
         ExitCode.STORE_UNFIT,
         ExitCode.OUTCOME_OCCUPIED,
         ExitCode.BAD_ENVIRONMENT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import obstore
@@ -56,10 +57,21 @@ def value_of(outcome):
 class Attempt:
     """A task's bundle in the bucket, and the process that runs it."""
 
-    def __init__(self, aws, proxy, function, *args, calls=None, tasks=1, time_limit=300):
+    def __init__(
+        self,
+        aws,
+        proxy,
+        function,
+        *args,
+        calls=None,
+        tasks=1,
+        time_limit=300,
+        pack=pickling.pack_calls,
+    ):
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         settings = Settings(s3_bucket_name=bucket, retry_attempts=1)
-        (arguments,) = pickling.pack_calls([calls or [(args, {})]])
+        (arguments,) = pack([calls or [(args, {})]])
+        self.shared = {}  # what of the bundle's values lies where
         self._bundle = Bundle(
             settings.model_copy(update={"time_limit": time_limit}),
             "v1/attempts",
@@ -67,6 +79,7 @@ class Attempt:
             iter([(pickling.pack_function(function), arguments)] * tasks),
             Workflow("attempts"),
             most=10_000,
+            share=self._share,
         )
         self.where = self._bundle.where
         self._endpoint = proxy.url
@@ -77,7 +90,15 @@ class Attempt:
             client_options={"allow_http": True},
         )
         obstore.put(self._bucket, self.where.bundle_key, b"".join(self._bundle.pieces()))
+        for key, value in self.shared.items():
+            self.put(key, value)
         self.process = None
+
+    def _share(self, piece):
+        self.shared[self.where.shared(piece.hexdigest).data_key("generation")] = bytes(piece.data)
+        generation = Future()
+        generation.set_result("generation")
+        return generation
 
     def put(self, key, data):
         """Store an object beside the process."""

@@ -30,7 +30,7 @@ from farcall.payload.bundle import renamed
 from farcall.storage import bundles
 from farcall.storage.store import NO_SUCH_KEY, Arrived, Store
 from farcall_runtime import envelope
-from farcall_runtime.contract import RECEIPTS, Location, bundles_prefix, is_key, run_root
+from farcall_runtime.contract import RECEIPTS, SHARED, Location, bundles_prefix, is_key, run_root
 
 _log = logging.getLogger("farcall")
 
@@ -128,7 +128,7 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
     """
     store = session.stores.of(settings.s3_bucket_name)
     listed = await store.list_folders(f"{run_root(settings.prefix, '')}/")
-    names = [name for name in listed if _NAME.fullmatch(name)]
+    names = [name for name in listed if _NAME.fullmatch(name) and name != SHARED]
     roots = [run_root(settings.prefix, name) for name in names]
     found = await _each(lambda root: _bundles(store, root), roots)
     left = [Run(n, len(b), min(b.values())) for n, (b, _) in zip(names, found, strict=True) if b]

@@ -33,6 +33,7 @@ from farcall.payload.bundle import FIXED
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Packed
 from farcall.payload.results import CallResult, Result
+from farcall.payload.shared import Digests
 from farcall.payload.spill import where_needed
 from farcall.storage.store import Arrived
 
@@ -296,16 +297,18 @@ class Sweep(Awaitable[list[R]]):
 
     async def _submit(self, session: Session, state: SweepState, reader: CallReader) -> None:
         """Submit the calls as they come, one array after the other."""
+        digests = Digests()  # an array that is changed meanwhile would not travel safely anyway
         try:
             with session.at_work():
                 submitter = await session.submitter(self._settings)
                 function = await session.threads.run(
-                    pickling.pack_function, self._function, self._fixed
+                    pickling.pack_function, self._function, self._fixed, digests
                 )
             texts = CallTexts(self._function, self._fixed)
             to_text = texts.of if self._settings.call_texts else None
             while (groups := await reader.groups()) is not None:
-                packed = pickling.pack_calls(groups, self._settings.cache_dir, to_text)
+                cache_dir = self._settings.cache_dir
+                packed = pickling.pack_calls(groups, cache_dir, to_text, digests)
                 tasks = self._tasks(function, packed, reader, state)
                 while True:
                     if self._inputs.size is None:
@@ -336,7 +339,7 @@ class Sweep(Awaitable[list[R]]):
     ) -> Iterator[tuple[Packed, Packed]]:
         """Yield function and arguments of each task, in a thread."""
         for arguments in packed:
-            reader.note_bytes(arguments.size)
+            reader.note_bytes(arguments.size + sum(value.size for value in arguments.shared))
             packed_before = state.submitted if state.packed is None else state.packed
             state.packed = min(packed_before + self._chunksize, reader.given)
             yield function, arguments

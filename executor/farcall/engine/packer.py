@@ -16,6 +16,7 @@ from farcall.engine.worker_threads import WorkerThreads
 from farcall.payload import pickling
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Call, Packed
+from farcall.payload.shared import Digests
 
 _TOGETHER = 256
 """Calls pickled in one go; those that wait for them go on together, which holds up the loop."""
@@ -68,16 +69,17 @@ def _pack_all(some: list[_Wanted]) -> list[tuple[Packed, Packed] | Exception]:
     """Pickle; what cannot be pickled has its error in the place of its pickles."""
     functions: dict[int, Packed] = {}
     texts: dict[int, CallTexts] = {}
+    digests = Digests()  # they came within a moment
     done: list[tuple[Packed, Packed] | Exception] = []
     with pickling.project_by_value():
         for wanted in some:
             function = wanted.function
             try:
                 if id(function) not in functions:
-                    functions[id(function)] = pickling.pack_function(function)
+                    functions[id(function)] = pickling.pack_function(function, None, digests)
                     texts[id(function)] = CallTexts(function)
                 to_text = texts[id(function)].of if wanted.with_text else None
-                call = pickling.pack_call(wanted.calls, wanted.cache_dir, to_text)
+                call = pickling.pack_call(wanted.calls, wanted.cache_dir, to_text, digests)
                 done.append((functions[id(function)], call))
             except Exception as error:  # the caller is to have it
                 done.append(error)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from farcall.aws.access import Access
@@ -19,6 +23,7 @@ from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import Origin, Packed
+from farcall.payload.shared import Piece
 from farcall.storage.store import Store
 from farcall_runtime.contract import Location
 
@@ -30,6 +35,7 @@ _QUICK_BYTES = 1024 * 1024
 """A bundle of fewer tasks and bytes is put together on the spot: a thread would take longer."""
 
 _TOLD_TOGETHER = 256
+_SHARED_TOGETHER = 4
 _CANCELLED = "cancelled while it was submitted"
 
 
@@ -70,10 +76,42 @@ class _Gathering:
     settings: Settings
     workflow: Workflow
     tasks: list[_Pending] = field(default_factory=list)
+    shared: set[Piece] = field(default_factory=set)
     size: int = 0
     wanted: int = 0
     timer: asyncio.TimerHandle | None = None
     submitting: asyncio.Task[Submission] | None = None
+
+
+class _Sharing:
+    """Stores shared values of one run, each once."""
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store = store
+        self._root = root
+        self._begun: dict[bytes, Future[str]] = {}
+        self._lock = threading.Lock()
+        self._places = threading.Semaphore(_SHARED_TOGETHER)
+
+    def begin(self, loop: asyncio.AbstractEventLoop, value: Piece) -> Future[str]:
+        """Begin to store a value; see `Share`."""
+        with self._lock:
+            begun = self._begun.get(value.sha256)
+            if begun is None or (begun.done() and (begun.cancelled() or begun.exception())):
+                self._places.acquire()
+                storing = self._store_one(value)
+                begun = asyncio.run_coroutine_threadsafe(storing, loop)
+                begun.add_done_callback(lambda _: self._places.release())
+                self._begun[value.sha256] = begun
+            return begun
+
+    async def _store_one(self, value: Piece) -> str:
+        if value.data is None:
+            raise FarcallError(f"the shared value {value.hexdigest} is no longer here")
+        generation = secrets.token_hex(16)
+        place = Location(self._store.bucket, self._root, "").shared(value.hexdigest)
+        await self._store.put(place.data_key(generation), [value.data], quick=True)
+        return generation
 
 
 class Submitter:
@@ -101,6 +139,7 @@ class Submitter:
         self._store = store
         self._root = root
         self._most = backend.capabilities.largest_array
+        self._sharing = _Sharing(store, root)
         self._sender = Sender(backend, store, access.timing)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
@@ -148,7 +187,9 @@ class Submitter:
         place: asyncio.Future[tuple[Submission, int]]
         place = asyncio.get_running_loop().create_future()
         gathering.tasks.append(_Pending(name, function, arguments, planned, node, place))
-        gathering.size += function.size + arguments.size
+        new = {*function.shared, *arguments.shared} - gathering.shared
+        gathering.shared |= new
+        gathering.size += function.size + arguments.size + sum(value.size for value in new)
         gathering.wanted += 1
         if (
             len(gathering.tasks) >= self._most_of(settings)
@@ -272,7 +313,17 @@ class Submitter:
         """
         belongs_to = workflow or Workflow.of(settings)
         most = self._most_of(settings)
-        bundle = Bundle(settings, self._root, name, iter(tasks), belongs_to, facts, most=most)
+        loop = asyncio.get_running_loop()
+        bundle = Bundle(
+            settings,
+            self._root,
+            name,
+            iter(tasks),
+            belongs_to,
+            facts,
+            most=most,
+            share=partial(self._sharing.begin, loop),
+        )
         # A job that cannot be taken is refused here, before its bundle is uploaded.
         await self._backend.prepare(job_of(bundle, settings, self._access, size=most))
         ticket = Ticket()

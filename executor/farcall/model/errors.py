@@ -20,6 +20,7 @@
         JobLostError
       OutcomeError                        ended well, the answer cannot be used
         OutcomeMissingError
+          SharedMissingError
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError
@@ -163,6 +164,10 @@ class OutcomeError(_EndedError):
 
 class OutcomeMissingError(OutcomeError):
     """There is no outcome although the job ran, or the job could not reach its bucket."""
+
+
+class SharedMissingError(OutcomeMissingError):
+    """A value that tasks share is no longer in the bucket, so the task was not run."""
 
 
 class IntegrityError(OutcomeError):

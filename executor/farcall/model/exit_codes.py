@@ -10,6 +10,13 @@ from farcall.model.endings import LOST, MEMORY, SUBNET, About, Verdict
 from farcall_runtime.contract import ExitCode
 
 EXITS: dict[int, Verdict] = {
+    ExitCode.SHARED_MISSING: Verdict(
+        errors.SharedMissingError,
+        "the job did not find a value in the bucket that its arguments or its function share with "
+        "others, and ran nothing",
+        "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
+        "nobody may delete what is below shared/; then submit again, which stores the value anew",
+    ),
     ExitCode.STORE_UNFIT: Verdict(
         errors.OutcomeMissingError,
         "the store of the bucket does not do what S3 does",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from farcall.model import job_names
@@ -13,6 +14,7 @@ from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 from farcall.payload import call_texts
 from farcall.payload.pickling import Origin, Packed
+from farcall.payload.shared import Piece, Share, stay_here
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
@@ -44,6 +46,8 @@ class Bundle:
         workflow: What they belong to.
         facts: What the bundle says of them besides, JSON.
         most: How many tasks it takes: children of the largest array.
+        share: Sees to it that the large values are in the bucket that its tasks refer to. It is
+            called by `pieces`, which waits for what it has begun.
 
     Attributes:
         where: Its place; it and its job have one name, so that who finds it finds the job.
@@ -64,6 +68,7 @@ class Bundle:
         facts: Mapping[str, Any] | None = None,
         *,
         most: int,
+        share: Share = stay_here,
     ) -> None:
         self.where = Location(settings.s3_bucket_name, root, job_names.unique(name))
         self.keys = [self.where.bundle_key]
@@ -76,12 +81,15 @@ class Bundle:
         self._workflow = workflow
         self._facts = facts or {}
         self._most = most
+        self._share = share
+        self._shared: dict[bytes, tuple[int, Future[str]]] = {}  # no bytes: they may go
 
     def pieces(self) -> Iterator[Buffer]:
         """Yield the bytes, once; what is hashed is hashed on the way, and nothing is kept.
 
         Raises:
             TaskTooLargeError: The arguments of a task are larger than an upload can be.
+            Exception: What comes of sharing a value.
         """
         functions: dict[bytes, tuple[int, Packed]] = {}
         entries: list[tuple[int, int, bytes]] = []
@@ -96,8 +104,11 @@ class Bundle:
                 yield envelope.bundle_start(task[0].origin.minor)
             function, arguments = task
             if arguments.size > _LARGEST_BYTES:
-                raise _too_large(arguments)
+                raise _too_large(arguments.size)
             number, _ = functions.setdefault(function.sha256, (len(functions), function))
+            grown = self._note_shared((*function.shared, *arguments.shared))
+            # What the first task has, all others may have in common with it.
+            total += grown if entries else 0
             digest = yield from _hashed(arguments.pieces)
             entries.append((number, arguments.size, digest))
             texts.append(arguments.text)
@@ -121,6 +132,10 @@ class Bundle:
         entries: Sequence[tuple[int, int, bytes]],
     ) -> envelope.SealedIndex:
         settings = self._settings
+        shared = {
+            digest.hex(): [generation.result(), size]
+            for digest, (size, generation) in self._shared.items()
+        }
         return envelope.seal_index(
             {
                 "python": origin.python,
@@ -130,12 +145,25 @@ class Bundle:
                 "time_limit_s": settings.time_limit,
                 "queue": settings.batch_queue,
                 **self._facts,
+                **({contract.SHARED: shared} if shared else {}),
             },
             [(function.size, function.sha256) for _, function in functions],
             entries,
             origin.minor,
             self.texts,
         )
+
+    def _note_shared(self, values: Iterable[Piece]) -> int:
+        """Have values shared that are not yet; return how many bytes they are."""
+        size = 0
+        for value in values:
+            if value.sha256 in self._shared:
+                continue
+            if value.size > _LARGEST_BYTES:
+                raise _too_large(value.size)
+            self._shared[value.sha256] = value.size, self._share(value)
+            size += value.size
+        return size
 
     def rename(self) -> Location:
         """Take another name, and return the place; what is stored is the caller's to move."""
@@ -178,9 +206,9 @@ def _hashed(pieces: Iterable[Buffer]) -> Generator[Buffer, None, bytes]:
     return digest.digest()
 
 
-def _too_large(arguments: Packed) -> TaskTooLargeError:
+def _too_large(size: int) -> TaskTooLargeError:
     return TaskTooLargeError(
-        f"the arguments of a task are {arguments.size / 1e9:.1f} GB, and "
+        f"the arguments of a task are {size / 1e9:.1f} GB, and "
         f"{_LARGEST_BYTES / 1e9:.0f} GB are allowed; store them where the task can read them, and "
         "pass where that is"
     )

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,8 +27,10 @@ import cloudpickle
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.interrupts import is_ctrl_c
 from farcall.payload import culprits
+from farcall.payload.shared import Digests, Piece, take
 from farcall.payload.spill import NoRoomError, Spill
 from farcall_runtime import envelope, failures, pickles
+from farcall_runtime.contract import SHARED_LEAST_BYTES
 from farcall_runtime.envelope import Buffer
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -68,16 +70,18 @@ class Packed:
     """A function, or the arguments of one task, ready to travel.
 
     Attributes:
-        pieces: The bytes, in pieces; large ones are views of the user's own arrays.
+        pieces: The bytes, in pieces.
         size: Number of bytes.
         origin: Who pickled the functions in it.
         text: Of arguments, what lists show of them; may be empty.
+        shared: The large values that they refer to, each once.
     """
 
     pieces: list[Buffer]
     size: int
     origin: Origin = HERE
     text: str = ""
+    shared: tuple[Piece, ...] = ()
 
     @functools.cached_property
     def sha256(self) -> bytes:
@@ -107,19 +111,24 @@ def check_callable(function: object) -> None:
         )
 
 
-def pack_function(function: Callable[..., Any], fixed: Mapping[str, Any] | None = None) -> Packed:
+def pack_function(
+    function: Callable[..., Any],
+    fixed: Mapping[str, Any] | None = None,
+    digests: Digests | None = None,
+) -> Packed:
     """Pickle a function with what it refers to.
 
     Args:
         function: The function.
         fixed: Keywords that are the same in all calls: they travel with the function.
+        digests: Remembers which large values were hashed.
 
     Raises:
         TaskNotPicklableError: Something that it refers to cannot be pickled, or a keyword.
     """
     try:
         with project_by_value():
-            return _pack(functools.partial(function, **fixed) if fixed else function)
+            parts = pickles.dump(functools.partial(function, **fixed) if fixed else function)
     except BaseException as error:  # pickling runs the user's code
         if is_ctrl_c(error):
             raise
@@ -133,49 +142,59 @@ def pack_function(function: Callable[..., Any], fixed: Mapping[str, Any] | None 
             "around itself (globals, closures, self) travels with it: make what cannot travel "
             "inside the function"
         ) from error
+    return _frame(parts, digests=digests)
 
 
 def pack_calls(
     groups: Iterable[Sequence[Call]],
     cache_dir: str | None = None,
     to_text: ToText | None = None,
+    digests: Digests | None = None,
 ) -> Iterator[Packed]:
     """Pickle the arguments of tasks: one call each, or several where they are chunked.
 
     They are pickled a few at a time, as they are asked for: neither do all pickles of a large
-    sweep lie in memory, nor do other threads wait for all of them.
+    sweep lie in memory, nor do other threads wait for all of them, nor for the hashing of any.
 
     Args:
         groups: The calls of each task.
         cache_dir: Folder for a pickle that is too large for the memory; None for none.
         to_text: Says in short what they are; None where nobody is to know.
+        digests: Remembers which large values were hashed.
 
     Raises:
         NoRoomError: There is no room in that folder.
         TaskNotPicklableError: An argument cannot be pickled; the message says which.
     """
     groups = iter(groups)
-    while packed := _pack_some(groups, cache_dir, to_text):
-        yield from packed
+    digests = digests or Digests()
+    while some := _pickle_some(groups, cache_dir, to_text):
+        some.reverse()
+        while some:  # what has been taken is not kept here
+            yield _frame(*some.pop(), digests)
 
 
-def _pack_some(
+def _pickle_some(
     groups: Iterator[Sequence[Call]], cache_dir: str | None, to_text: ToText | None
-) -> list[Packed]:
-    packed: list[Packed] = []
+) -> list[tuple[list[pickles.Pieces], str]]:
+    pickled: list[tuple[list[pickles.Pieces], str]] = []
     size = 0
     with project_by_value():
-        while len(packed) < _TOGETHER and size < _TOGETHER_BYTES:
+        while len(pickled) < _TOGETHER and size < _TOGETHER_BYTES:
             calls = next(groups, None)
             if calls is None:
                 break
-            packed.append(pack_call(calls, cache_dir, to_text))
-            size += packed[-1].size
-    return packed
+            parts = _pickle_call(calls, cache_dir)
+            pickled.append((parts, to_text(calls) if to_text is not None else ""))
+            size += sum(map(envelope.size, parts))
+    return pickled
 
 
 def pack_call(
-    calls: Sequence[Call], cache_dir: str | None = None, to_text: ToText | None = None
+    calls: Sequence[Call],
+    cache_dir: str | None = None,
+    to_text: ToText | None = None,
+    digests: Digests | None = None,
 ) -> Packed:
     """Pickle the arguments of one task; see `pack_calls`.
 
@@ -183,10 +202,15 @@ def pack_call(
         NoRoomError: There is no room in ``cache_dir``.
         TaskNotPicklableError: An argument cannot be pickled; the message says which.
     """
+    parts = _pickle_call(calls, cache_dir)
+    return _frame(parts, to_text(calls) if to_text is not None else "", digests)
+
+
+def _pickle_call(calls: Sequence[Call], cache_dir: str | None) -> list[pickles.Pieces]:
     new_sink = functools.partial(Spill, cache_dir) if cache_dir else None
     try:
         with project_by_value():
-            packed = _frame(pickles.dump(list(calls), new_sink))
+            return pickles.dump(list(calls), new_sink)
     except BaseException as error:  # pickling runs the user's code
         if isinstance(error, NoRoomError) or is_ctrl_c(error):
             raise
@@ -194,7 +218,6 @@ def pack_call(
             why = culprits.explain(calls)
         why = why or f"the arguments cannot be pickled together ({failures.in_words(error)})"
         raise TaskNotPicklableError(why) from error
-    return packed if to_text is None else replace(packed, text=to_text(calls))
 
 
 def pack_plain(value: object, origin: Origin = HERE) -> Packed:
@@ -204,16 +227,25 @@ def pack_plain(value: object, origin: Origin = HERE) -> Packed:
         value: The data.
         origin: Who pickled what is inside.
     """
-    return _pack(value, origin)
+    return _frame(pickles.dump(value), origin=origin)
 
 
-def _pack(value: object, origin: Origin = HERE) -> Packed:
-    return _frame(pickles.dump(value), origin)
-
-
-def _frame(parts: list[pickles.Pieces], origin: Origin = HERE) -> Packed:
+def _frame(
+    parts: list[pickles.Pieces],
+    text: str = "",
+    digests: Digests | None = None,
+    origin: Origin = HERE,
+) -> Packed:
+    """Frame a pickle and its buffers, but for what is large: hash that, and refer to it."""
     pieces = envelope.pack(parts)
-    return Packed(pieces, envelope.size(pieces), origin)
+    size = envelope.size(pieces)
+    if size < SHARED_LEAST_BYTES and len(parts) == 1:
+        return Packed(pieces, size, origin, text)
+    left, shared = take(parts, digests or Digests())
+    if shared:
+        pieces = envelope.pack_shared(left)
+        size = envelope.size(pieces)
+    return Packed(pieces, size, origin, text, shared)
 
 
 # --- modules by value ------------------------------------------------------------------------

@@ -26,6 +26,11 @@ def load(parts: Sequence[Buffer]) -> Any:
     return pickles.load(parts, _HomeUnpickler)
 
 
+def load_pieces(parts: Sequence[Sequence[Buffer]]) -> Any:
+    """Unpickle a value whose parts are in pieces; see `load`."""
+    return pickles.load_pieces(parts, _HomeUnpickler)
+
+
 class _HomeUnpickler(pickle.Unpickler):
     """Reads a pickle made in the container with the classes of this process.
 

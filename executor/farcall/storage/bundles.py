@@ -10,13 +10,14 @@ import asyncio
 import hashlib
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from farcall.model.endings import About
 from farcall.model.errors import (
     FarcallError,
     IntegrityError,
+    SharedMissingError,
     TaskNotPicklableError,
     VersionMismatchError,
 )
@@ -24,11 +25,12 @@ from farcall.model.submission import Submission
 from farcall.payload import call_texts, unpickling
 from farcall.payload.bundle import FIXED
 from farcall.payload.pickling import Call
+from farcall.payload.shared import sha256
 from farcall.storage.store import Store
 from farcall.storage.stores import Stores
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location
-from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part
+from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part, Reference
 
 _FIRST_READ_BYTES = 64 * 1024
 """One request brings all of a small bundle, and the index of a large one."""
@@ -137,6 +139,7 @@ class BundleReader:
             self._bundles[submission] = bundle
         try:
             data, function = await bundle.payload(index)
+            shared = await bundle.shared([data, function])
         except envelope.VersionMismatchError as error:
             remedy = "use the farcall and the Python that it was submitted with"
             raise VersionMismatchError(about.tell(str(error), remedy), **about.fields()) from error
@@ -145,15 +148,25 @@ class BundleReader:
             remedy = "find out who writes to the bucket"
             raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
         # In a thread, whose `KeyboardInterrupt` is the arguments' own and nobody's Ctrl-C.
-        return await asyncio.to_thread(_unpickled, data, function, bundle.fixed, about)
+        return await asyncio.to_thread(_unpickled, (data, function), shared, bundle.fixed, about)
 
 
-def _unpickled(data: Buffer, function: Buffer, fixed: Sequence[str], about: About) -> list[Call]:
+def _unpickled(
+    frames: tuple[Buffer, Buffer],
+    shared: Mapping[Reference, Buffer],
+    fixed: Sequence[str],
+    about: About,
+) -> list[Call]:
     """Unpickle the calls of a task; keywords that are the same in all are with the function."""
+
+    def find(wanted: Reference) -> Buffer:
+        return bytearray(shared[wanted])  # what is changed in one place is not in another
+
     try:
-        calls: list[Call] = unpickling.load(envelope.unpack(data))
+        data, function = frames
+        calls: list[Call] = unpickling.load_pieces(envelope.unpack_shared(data, find))
         if fixed:
-            known = unpickling.load(envelope.unpack(function)).keywords
+            known = unpickling.load_pieces(envelope.unpack_shared(function, find)).keywords
             same = {name: known[name] for name in fixed}
             calls = [(args, {**same, **kwargs}) for args, kwargs in calls]
     except BaseException as error:  # the arguments' own code
@@ -213,6 +226,31 @@ class _Bundle:
         function = self._functions.get(entry.function, b"")
         return await self._verified(index, entry, data), function
 
+    async def shared(self, frames: Iterable[Buffer]) -> dict[Reference, Buffer]:
+        """Return the verified values that some frames of the bundle refer to.
+
+        Raises:
+            EnvelopeError: One is not what it is called, or the index does not name it.
+            FarcallError: It is no longer there.
+        """
+        index = self._index
+        wanted = {each for frame in frames if frame for each in envelope.references(frame)}
+        if index is None or not wanted:
+            return {}
+
+        async def fetch(value: Reference) -> tuple[Reference, Buffer]:
+            place = self._where.shared(value.sha256.hex())
+            key = place.data_key(index.shared(value))
+            async with self._places:
+                data = await self._store.get_part(key, 0, value.size, value.size)
+            if data is None:
+                raise self._missing(key)
+            if await asyncio.to_thread(sha256, data) != value.sha256:
+                raise envelope.IntegrityError(f"{key} is not what its name says")
+            return value, data
+
+        return dict(await asyncio.gather(*map(fetch, wanted)))
+
     async def _verified(self, index: Index, part: Part, data: Buffer = b"") -> Buffer:
         if len(data) < part.length:
             async with self._places:
@@ -256,7 +294,12 @@ class _Bundle:
             raise self._missing()
         return data
 
-    def _missing(self) -> FarcallError:
+    def _missing(self, key: str = "") -> FarcallError:
+        if key:
+            return SharedMissingError(
+                f"s3://{self._where.bucket}/{key} is no longer there: a value that tasks share is "
+                "deleted when no run holds it, or by the bucket's lifecycle rule"
+            )
         return FarcallError(
             f"{self._where.url} is no longer there: a bundle is deleted when every task of it has "
             "been delivered, or by the bucket's lifecycle rule"

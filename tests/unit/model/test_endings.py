@@ -96,6 +96,7 @@ def test_a_task_out_of_time_says_so(child_status):
     ("expected", "code"),
     [
         (errors.OutcomeMissingError, ExitCode.BUNDLE_MISSING),
+        (errors.SharedMissingError, ExitCode.SHARED_MISSING),
         (errors.IntegrityError, ExitCode.INTEGRITY),
         (errors.VersionMismatchError, ExitCode.VERSION_MISMATCH),
         (errors.OutcomeMissingError, ExitCode.STORAGE_UNREACHABLE),

@@ -29,6 +29,7 @@ TREE = """
         JobLostError
       OutcomeError
         OutcomeMissingError
+          SharedMissingError
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError

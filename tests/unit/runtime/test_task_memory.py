@@ -1,0 +1,43 @@
+"""The payload's memory: shared values lie there once, and who writes to one changes no other."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+
+from farcall_runtime import envelope, task
+from farcall_runtime.envelope import Reference
+
+ONE, OTHER = Reference(b"1" * 32, 100), Reference(b"2" * 32, 5000)
+
+
+@pytest.fixture
+def memory():
+    frames = [
+        b"".join(envelope.pack_shared([[b"a", ONE, b"b"], [OTHER]])),
+        b"".join(envelope.pack_shared([[OTHER], [ONE]])),
+    ]
+    with tempfile.TemporaryFile() as file:
+        file.write(b"".join(frames).ljust(640))
+        for place, letter in ((640, b"x"), (768, b"y")):
+            file.seek(place)
+            file.write(letter * {640: ONE.size, 768: OTHER.size}[place])
+        file.flush()
+        made = task._Memory(file.fileno())
+        made.note_shared(frames, 640)
+        yield made
+
+
+def test_each_reference_gets_its_own(memory):
+    found = [memory.find(ONE) for _ in range(3)]
+    assert [bytes(each) for each in found] == [b"x" * 100] * 3
+    found[0][:3] = b"abc"
+    assert [bytes(each[:3]) for each in found] == [b"abc", b"xxx", b"xxx"]
+    assert bytes(memory.find(OTHER)) == b"y" * 5000
+
+
+def test_more_references_than_a_process_may_have_files_open(memory):
+    found = [memory.find(OTHER) for _ in range(3000)]
+    found[-1][0] = 1
+    assert {bytes(each) for each in found[:-1]} == {b"y" * 5000}
