@@ -26,6 +26,7 @@ from benchmarks import (
     output,
     pool,
     report,
+    shared,
     sharing,
     waiting,
 )
@@ -39,6 +40,7 @@ _TITLES = {
     "pool": pool.TITLE,
     "waiting": waiting.TITLE,
     "large": large.TITLE,
+    "shared": shared.TITLE,
     "output": output.TITLE,
     "calls": calls.TITLE,
     "embedded": embedded.TITLE,
@@ -64,6 +66,9 @@ _LONG = {"embedded"}
 @click.option(
     "--size", default=1024, show_default=True, help="MiB of the large values, and of the output."
 )
+@click.option(
+    "--shared-calls", "sharers", default=shared.CALLS, show_default=True, help="Calls of each map."
+)
 @click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
 @click.option("--embedded", "real", type=int, help="Tasks for the embedded AWS (10 a second).")
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")
@@ -80,6 +85,7 @@ def main(
     sweeps: int,
     starts: int,
     size: int,
+    sharers: int,
     count: int,
     real: int | None,
     peer: bool,
@@ -102,6 +108,7 @@ def main(
         "pool": lambda: _pool(say, 3 * repeats, given),
         "waiting": lambda: _waiting(say, tasks, given),
         "large": lambda: _large(say, size, given),
+        "shared": lambda: _shared(say, size, sharers, given),
         "output": lambda: output.part(say, size << 20, options=given),
         "calls": lambda: calls.part(say, min(tasks, _CALLS), options=given),
         "embedded": lambda: embedded.part(say, real or tasks, options=given),
@@ -171,6 +178,11 @@ def _waiting(say: Callable[[str], object], tasks: int, given: str) -> report.Par
 def _large(say: Callable[[str], object], size: int, given: str) -> report.Part:
     with stage() as place:
         return large.part(say, place, size << 20, options=given)
+
+
+def _shared(say: Callable[[str], object], size: int, calls: int, given: str) -> report.Part:
+    with stage() as place:
+        return shared.part(say, place, size << 20, calls, options=given)
 
 
 if __name__ == "__main__":

@@ -24,17 +24,22 @@ class Buckets:
 
     Attributes:
         stored: When each object was stored, `time.monotonic`, which all processes share.
+        taken_bytes: How many bytes came in bodies that were stored.
     """
 
     def __init__(self) -> None:
         self.stored: dict[str, float] = {}
+        self.taken_bytes = 0
+        self._at: dict[str, str] = {}
         self._objects: dict[str, tuple[bytes, dict[str, str]]] = {}
         self._uploads: dict[str, dict[int, bytes]] = {}
 
     def clear(self) -> None:
         """Delete everything."""
         self.stored.clear()
+        self.taken_bytes = 0
         self._objects.clear()
+        self._at.clear()
         self._uploads.clear()
 
     def fill(self, name: str, count: int, data: bytes) -> None:
@@ -69,11 +74,13 @@ class Buckets:
         headers = {"ETag": f'"{tag}"', "Last-Modified": formatdate(usegmt=True)}
         self._objects[name] = (data, headers)
         self.stored[name] = time.monotonic()
+        self._at[name] = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
         return headers
 
     def _put(self, name: str, headers: Mapping[str, str], body: bytes) -> Answer:
         if headers.get("If-None-Match") == "*" and name in self._objects:
             return _refuse(412, "PreconditionFailed")
+        self.taken_bytes += len(body)
         return 200, self._store(name, body), b""
 
     def _answer_parts(
@@ -88,6 +95,7 @@ class Buckets:
         upload = query["uploadId"]
         if method == "PUT":
             self._uploads[upload][int(query["partNumber"])] = body
+            self.taken_bytes += len(body)
             return "UploadPart", (200, {"ETag": f'"{query["partNumber"]}"'}, b"")
         parts = self._uploads.pop(upload)
         if method == "DELETE":
@@ -136,7 +144,7 @@ class Buckets:
         return (
             f"<Contents><Key>{escape(name.partition('/')[2])}</Key><Size>{len(data)}</Size>"
             f"<ETag>{escape(headers['ETag'])}</ETag><StorageClass>STANDARD</StorageClass>"
-            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+            f"<LastModified>{self._at[name]}</LastModified></Contents>"
         )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -72,14 +73,16 @@ class Cloud:
             return self._buckets.fill(
                 document["name"], document["count"], document["data"].encode()
             )
-        if name == "counts":
-            return self._counts
-        if name == "connections":
-            return {side: len(peers) for side, peers in self._peers.items()}
-        if name == "stored":
-            return self._buckets.stored
-        if name == "release":
-            return self._may_run.set()
+        simple: dict[str, Callable[[], Any]] = {
+            "counts": lambda: self._counts,
+            "connections": lambda: {side: len(peers) for side, peers in self._peers.items()},
+            "stored": lambda: self._buckets.stored,
+            "taken": lambda: self._buckets.taken_bytes,
+            "release": self._may_run.set,
+            "hold": self._may_run.clear,
+        }
+        if name in simple:
+            return simple[name]()
         job = await self._queue.waiting.get()
         await self._may_run.wait()
         return {

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -80,6 +80,10 @@ def _play(
     first = Assignment.read(environment)
     bundle = memoryview(storage.read(first.where.bundle_key, 0, 1 << 40))
     index = Index(bytes(bundle[-envelope.root_size(bundle) :]), first.digest)
+    shared = {
+        bytes.fromhex(sha256): _shared(storage, first.where, sha256, *named)
+        for sha256, named in index.meta.get(contract.SHARED, {}).items()
+    }
     for number in range(job["size"]):
         if job["is_array"]:
             environment[contract.ENV_ARRAY_INDEX] = str(number)
@@ -92,7 +96,21 @@ def _play(
             parts.append(bundle[part.offset : part.offset + part.length])
             part.check(parts[-1])
         key = assignment.where.outcome_key(assignment.number)
-        yield key, _run(assignment, key, *parts, storage)
+        yield key, _run(assignment, key, *parts, storage, shared)
+
+
+def _shared(
+    storage: Storage, where: contract.Location, sha256: str, generation: str, size: int
+) -> Buffer:
+    """Fetch a shared value, once for all tasks of a job, and verify it."""
+    data = bytearray(size)
+    at = 0
+    for piece in storage.stream(where.shared(sha256).data_key(generation), 0, size):
+        data[at : at + len(piece)] = piece
+        at += len(piece)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise envelope.IntegrityError("a shared value is not what it is called")
+    return memoryview(data)
 
 
 def _run(
@@ -101,6 +119,7 @@ def _run(
     function: Buffer,
     arguments: Buffer,
     storage: Storage | None = None,
+    shared: Mapping[bytes, Buffer] | None = None,
 ) -> list[Buffer]:
     started, cpu = time.monotonic(), time.process_time()
     records: list[task.Record] = []
@@ -110,7 +129,8 @@ def _run(
         records.append(record)
         results.extend(parts)
 
-    task.run(function, arguments, (cloudpickle.__version__,) * 2, keep)
+    found = shared or {}
+    task.run(function, arguments, lambda r: found[r.sha256], (cloudpickle.__version__,) * 2, keep)
     meta = {
         "status": contract.OutcomeStatus.DONE,
         "code": contract.ExitCode.RETURNED.value,

@@ -13,6 +13,7 @@ Calls:
     Task                such a function: await simulate(3), .map, .starmap, .submit, .run
     Sweep               what Task.map returns: to be awaited, or iterated by async for
     Job                 what submit and attach give: result, status, logs, cancel
+    Shared              a value that put has stored once, for arguments of many calls
     CallResult          value or error of one call, with output and time
     MapFailure          how far a map had come when a call's error was raised
     Run, Recovered      the tasks of a client that is gone, found again
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from farcall.client.map_failure import MapFailure
     from farcall.client.pool import BatchPoolExecutor
     from farcall.client.recovery import Recovered, Run
+    from farcall.client.shared import Shared
     from farcall.client.sweep import Sweep
     from farcall.client.task import Task
     from farcall.engine.logs.node_poller import NodeLine
@@ -127,6 +129,7 @@ __all__ = [
     "ServiceError",
     "Settings",
     "SettingsError",
+    "Shared",
     "SharedMissingError",
     "SubmissionError",
     "Sweep",
@@ -152,6 +155,7 @@ _HOMES = {
     "Run": "client.recovery",
     "CallResult": "payload.results",
     "Settings": "model.settings",
+    "Shared": "client.shared",
     "Sweep": "client.sweep",
     "Task": "client.task",
 }

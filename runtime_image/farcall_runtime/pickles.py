@@ -29,16 +29,19 @@ _NOT_HERE = (
 _COPIED_BYTES = 64 * 1024  # smaller pickles are copied whole, which takes less than reading them
 
 
-def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Pieces]:
+def dump(
+    value: object, new_sink: Callable[[], Sink] | None = None, least_bytes: int = IN_BAND_BYTES
+) -> list[Pieces]:
     """Pickle a value with cloudpickle.
 
     Args:
         value: The value.
         new_sink: Makes what the pickle is written to, where that is not to be memory.
+        least_bytes: Smaller buffers are copied into the pickle.
 
     Returns:
         The pickle, then the buffers that it refers to: views of the value's own memory. One that
-        is smaller than `IN_BAND_BYTES` is a view of an `Elsewhere`.
+        is smaller than ``least_bytes`` is a view of an `Elsewhere`.
 
     Raises:
         Exception: Whatever the value's own pickling code raises.
@@ -48,7 +51,7 @@ def dump(value: object, new_sink: Callable[[], Sink] | None = None) -> list[Piec
 
     def keep_in(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < IN_BAND_BYTES and not isinstance(raw.obj, Elsewhere):
+        if raw.nbytes < least_bytes and not isinstance(raw.obj, Elsewhere):
             return True
         buffers.append([raw])
         return False

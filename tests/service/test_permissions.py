@@ -111,6 +111,8 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
         assert await several.task(abs)(-1) == [1, 1]
         data = os.urandom(LARGE_BYTES)
         assert await opened.task(size_of)(data) == (data, LARGE_BYTES)
+        shared = await opened.put(data)
+        assert await opened.task(len).map([shared, shared]) == [LARGE_BYTES, LARGE_BYTES]
     assert keys_below(enforced, "farcall/v1/") == before | {
         key for key in keys_below(enforced, "farcall/v1/") if "/attempts/" in key
     }

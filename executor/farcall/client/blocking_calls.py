@@ -20,7 +20,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import InvalidStateError
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -204,6 +204,19 @@ class BlockingCalls:
                 del self._works[future]  # which nothing would ever end
                 raise
         return future
+
+    def wait_for(self, begin: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Run what is no call on the loop, and wait for what it returns.
+
+        Raises:
+            RuntimeError: There are to be no more calls, or it is asked in a fork's child or on the
+                event loop's own thread.
+        """
+        self.check_process()
+        self.check_thread()
+        if self.is_shut or _is_exiting:
+            raise RuntimeError("cannot use a BatchPoolExecutor after shutdown")
+        return self._loop.run(begin())
 
     def check_process(self) -> None:
         """Refuse what would wait for ever in a fork's child.

@@ -10,11 +10,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
-from farcall.client import recovery
+from farcall.client import recovery, shared
 from farcall.client.command_job import CommandHandle, CommandJob, group_nodes, name_of
 from farcall.client.frames import frames_hidden
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered, Run
+from farcall.client.shared import Shared
 from farcall.client.task import Task
 from farcall.engine.fetcher import Output
 from farcall.engine.launcher import launch
@@ -42,6 +43,7 @@ _log = logging.getLogger("farcall")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 _WITHOUT_ASYNC = "in code without async use farcall.BatchPoolExecutor"
@@ -174,6 +176,32 @@ class BatchExecutor:
         copy = BatchExecutor(self.settings, **options)
         copy._unfinished = self._unfinished  # of the same class
         return copy
+
+    async def put(self, value: T) -> Shared[T]:
+        """Store a value in the bucket once, to be passed to any number of calls.
+
+        ::
+
+            shared = await executor.put(X)
+            ys = await fit.map(itertools.repeat(shared), params)
+
+        What it returns stands for the value anywhere in arguments; the function gets the value
+        itself. The bytes are taken now: what is changed afterwards stays as it was for the calls.
+        It is stored until it is discarded, or the run ends: its block is left, or the event loop
+        ends. Jobs that go on then keep it.
+
+        Large values are stored once without this, too, whenever they are passed; but they are
+        hashed for each map, which takes about a second for a GiB. See the page on shared data.
+
+        Args:
+            value: What can be pickled.
+
+        Raises:
+            TaskNotPicklableError: It cannot be pickled.
+            SettingsError: Something the options name does not exist.
+            ServiceError: S3 refused or could not be reached.
+        """
+        return await shared.put(self.settings, value)
 
     def attach(self, job_id: str) -> Job[Any]:
         """Join a job of farcall's again, from any process and machine.

@@ -16,6 +16,7 @@ from farcall.client.executor import BatchExecutor
 from farcall.client.frames import frames_hidden
 from farcall.client.future import BatchFuture
 from farcall.client.pool_map import Chunks, MapValues, Source, SweepWork, all_of
+from farcall.client.shared import Shared
 from farcall.client.task import Task
 from farcall.model.errors import SettingsError, TaskNotPicklableError
 from farcall.model.interrupts import left_by
@@ -34,6 +35,7 @@ _log = logging.getLogger("farcall")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _MANY = 10_000
 """Calls that somebody makes at a time who has to know a number, and there is no limit."""
@@ -200,6 +202,30 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         else:
             source = Chunks(partial(self._start_chunk, task), calls, chunksize, buffersize)
         return MapValues(source, ends_at)
+
+    def put(self, value: T) -> Shared[T]:
+        """Store a value in the bucket once, to be passed to any number of calls.
+
+        See `BatchExecutor.put`. It stays until `discard`, or until the pool is shut down and its
+        calls have ended.
+
+        Raises:
+            TaskNotPicklableError: It cannot be pickled.
+            SettingsError: Something the options name does not exist.
+            ServiceError: S3 refused or could not be reached.
+            RuntimeError: As by `submit`.
+        """
+        return self._calls.wait_for(lambda: self.executor.put(value))
+
+    def discard(self, shared: Shared[Any]) -> None:
+        """Let a value go that was put: see `Shared.discard`.
+
+        Raises:
+            FarcallError: Another pool or event loop has put it.
+            ServiceError: S3 refused or could not be reached.
+            RuntimeError: As by `submit`.
+        """
+        self._calls.wait_for(shared.discard)
 
     def _task(self, function: Callable[P, R]) -> Task[P, R]:
         if isinstance(function, Task):

@@ -6,13 +6,14 @@ it is deleted, so whoever looks into that finds all there was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.storage.held import Held
 from farcall.storage.stores import Stores
+from farcall_runtime.contract import Location
 
 
 class Cleaner:
@@ -21,11 +22,21 @@ class Cleaner:
     Args:
         stores: The buckets.
         timing: How many bundles are counted.
+        on_deleted: Is told of a bundle that is of no more use.
+        on_failed: Is told of a bundle of which a task failed, for each of these.
     """
 
-    def __init__(self, stores: Stores, timing: Timing) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        timing: Timing,
+        on_deleted: Callable[[Location], object],
+        on_failed: Callable[[Location], object],
+    ) -> None:
         self._stores = stores
         self._timing = timing
+        self._on_deleted = on_deleted
+        self._on_failed = on_failed
         self._held = Held()
         self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all went well
 
@@ -63,6 +74,8 @@ class Cleaner:
             store.delete_delivered(submission, index, spent)
             if output and holder is not None:
                 self._held.hold(holder, store, list(output))
+        else:
+            self._on_failed(submission.where)
         if bundle in self._left:
             left, well = self._left.pop(bundle)
             left, well = left - 1, well and bool(spent)
@@ -70,6 +83,8 @@ class Cleaner:
                 self._left[bundle] = left, well
             else:
                 store.end_bundle(submission.where, delete=well)
+                if well:
+                    self._on_deleted(submission.where)
 
     def let_go(self) -> None:
         """Have the output deleted that is still held."""

@@ -22,15 +22,17 @@ from farcall.engine.fetcher import Fetcher
 from farcall.engine.launcher import Launcher
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.packer import Packer
+from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
 from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import clock
 from farcall.model.clock import within
-from farcall.model.errors import JobLostError
+from farcall.model.errors import FarcallError, JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
+from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
 from farcall.storage.store import Store
 from farcall.storage.stores import Stores
@@ -75,6 +77,7 @@ class Session:
         launcher: Submits command jobs.
         packer: Pickles what is submitted.
         fetcher: Fetches what came of tasks.
+        shared: The values that several tasks refer to.
         cleaner: Deletes what they left in the bucket.
         bundles: Reads back what was submitted.
         run: This process's name in the bucket.
@@ -96,7 +99,10 @@ class Session:
         self.threads = WorkerThreads()
         self.packer = Packer(self.threads)
         self.fetcher = Fetcher(backend, self.stores, self.tracker, self.threads)
-        self.cleaner = Cleaner(self.stores, access.timing)
+        self.shared = SharedValues(self.run, access.timing)
+        self.cleaner = Cleaner(
+            self.stores, access.timing, self.shared.note_deleted, self.shared.forget
+        )
         self.bundles = BundleReader(self.stores)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._checks: dict[tuple[Any, ...], asyncio.Future[None]] = {}
@@ -132,7 +138,7 @@ class Session:
         store = self.stores.of(settings.s3_bucket_name)
         root = run_root(settings.prefix, self.run)
         await asyncio.gather(store.check(root), self.check(settings))
-        return Submitter(self.aws, self.backend, self.terminations, store, root)
+        return Submitter(self.aws, self.backend, self.terminations, store, root, self.shared)
 
     async def detail(self, job_id: str) -> JobDetail | None:
         """Return what Batch says of a job, or None if it does not know it.
@@ -226,6 +232,7 @@ class Session:
         for store in self.stores:
             with contextlib.suppress(Exception):  # what stays there harms nobody
                 await self._flush(store)
+        await self._let_go_of_shared()
         await self._last_reports()
 
     async def _flush(self, store: Store) -> None:
@@ -235,6 +242,16 @@ class Session:
         except asyncio.TimeoutError:
             text = "delivered objects stay in s3://%s, which did not answer for %g s; a lifecycle "
             _log.warning(f"{text}rule can delete them", store.bucket, limit_s)
+
+    async def _let_go_of_shared(self) -> None:
+        limit_s = self.timing.last_deletions_s
+        try:
+            await within(limit_s, self.shared.close())
+        except asyncio.TimeoutError:
+            text = "shared values stay in the bucket, which did not answer for %g s; another run "
+            _log.warning(f"{text}deletes them, or a lifecycle rule", limit_s)
+        except FarcallError as error:
+            _log.warning("shared values stay in the bucket (%s)", reason(error))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for what comes of fewer blocks, or of less that is submitted."""

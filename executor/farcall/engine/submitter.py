@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 from farcall.aws.access import Access
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import Backend, JobSpec, raise_first
 from farcall.engine.sender import Sender
+from farcall.engine.shared import SharedValues
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
@@ -35,7 +32,6 @@ _QUICK_BYTES = 1024 * 1024
 """A bundle of fewer tasks and bytes is put together on the spot: a thread would take longer."""
 
 _TOLD_TOGETHER = 256
-_SHARED_TOGETHER = 4
 _CANCELLED = "cancelled while it was submitted"
 
 
@@ -83,37 +79,6 @@ class _Gathering:
     submitting: asyncio.Task[Submission] | None = None
 
 
-class _Sharing:
-    """Stores shared values of one run, each once."""
-
-    def __init__(self, store: Store, root: str) -> None:
-        self._store = store
-        self._root = root
-        self._begun: dict[bytes, Future[str]] = {}
-        self._lock = threading.Lock()
-        self._places = threading.Semaphore(_SHARED_TOGETHER)
-
-    def begin(self, loop: asyncio.AbstractEventLoop, value: Piece) -> Future[str]:
-        """Begin to store a value; see `Share`."""
-        with self._lock:
-            begun = self._begun.get(value.sha256)
-            if begun is None or (begun.done() and (begun.cancelled() or begun.exception())):
-                self._places.acquire()
-                storing = self._store_one(value)
-                begun = asyncio.run_coroutine_threadsafe(storing, loop)
-                begun.add_done_callback(lambda _: self._places.release())
-                self._begun[value.sha256] = begun
-            return begun
-
-    async def _store_one(self, value: Piece) -> str:
-        if value.data is None:
-            raise FarcallError(f"the shared value {value.hexdigest} is no longer here")
-        generation = secrets.token_hex(16)
-        place = Location(self._store.bucket, self._root, "").shared(value.hexdigest)
-        await self._store.put(place.data_key(generation), [value.data], quick=True)
-        return generation
-
-
 class Submitter:
     """Submits the tasks of one event loop, account and bucket.
 
@@ -123,6 +88,7 @@ class Submitter:
         terminations: Ends jobs of tasks that were cancelled too late to be taken back.
         store: The bucket.
         root: Key prefix of the run.
+        shared: The values that several tasks refer to.
     """
 
     def __init__(
@@ -132,6 +98,7 @@ class Submitter:
         terminations: Terminations,
         store: Store,
         root: str,
+        shared: SharedValues,
     ) -> None:
         self._access = access
         self._backend = backend
@@ -139,7 +106,7 @@ class Submitter:
         self._store = store
         self._root = root
         self._most = backend.capabilities.largest_array
-        self._sharing = _Sharing(store, root)
+        self._shared = shared
         self._sender = Sender(backend, store, access.timing)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
@@ -313,16 +280,9 @@ class Submitter:
         """
         belongs_to = workflow or Workflow.of(settings)
         most = self._most_of(settings)
-        loop = asyncio.get_running_loop()
+        use = self._shared.use(self._store, self._root)
         bundle = Bundle(
-            settings,
-            self._root,
-            name,
-            iter(tasks),
-            belongs_to,
-            facts,
-            most=most,
-            share=partial(self._sharing.begin, loop),
+            settings, self._root, name, iter(tasks), belongs_to, facts, most=most, share=use
         )
         # A job that cannot be taken is refused here, before its bundle is uploaded.
         await self._backend.prepare(job_of(bundle, settings, self._access, size=most))
@@ -340,8 +300,10 @@ class Submitter:
         except BaseException:
             if ticket.withdraw():  # no job will ask for it, and none that turns up is to run
                 self._store.delete_later(bundle.keys)
+                use.release()
             raise
         where = bundle.where
+        use.note_submitted(where)
         return Submission(
             job_id,
             where.bundle,

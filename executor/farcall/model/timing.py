@@ -68,6 +68,9 @@ class Timing:
         quick_retry_s: obstore itself tries it again; after that it is told, and is tried again as
             `store_retry_s` says.
         sending_retry_s: obstore itself tries one again that sends much.
+        shared_mark_s: A run's marker of a shared value is trusted, before it is stored again and
+            the value looked for; see `farcall.storage.shared`. It is renewed twice as often.
+        shared_kept_s: A shared value that nothing refers to any more stays for the next map.
         delete_after_s: Objects that nobody needs any more wait for others, to be deleted together.
         largest_outcome_bytes: An outcome is not taken that is larger. It has values of up to
             64 MiB in it, and what is said of each call; others may have put anything there.
@@ -116,6 +119,8 @@ class Timing:
     store_retry_s: float = 60.0
     quick_retry_s: float = 5.0
     sending_retry_s: float = 60.0
+    shared_mark_s: float = 3600.0
+    shared_kept_s: float = 3600.0
     delete_after_s: float = 1.0
     largest_outcome_bytes: int = 1024 * _MIB
     fetch_retry_s: float = 600.0

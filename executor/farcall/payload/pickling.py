@@ -27,7 +27,7 @@ import cloudpickle
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.interrupts import is_ctrl_c
 from farcall.payload import culprits
-from farcall.payload.shared import Digests, Piece, take
+from farcall.payload.shared import Digests, Piece, Value, take
 from farcall.payload.spill import NoRoomError, Spill
 from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.contract import SHARED_LEAST_BYTES
@@ -218,6 +218,24 @@ def _pickle_call(calls: Sequence[Call], cache_dir: str | None) -> list[pickles.P
             why = culprits.explain(calls)
         why = why or f"the arguments cannot be pickled together ({failures.in_words(error)})"
         raise TaskNotPicklableError(why) from error
+
+
+def pack_value(value: object) -> Value:
+    """Pickle a value that is to be stored by itself.
+
+    Raises:
+        TaskNotPicklableError: It cannot be pickled; the message says what of it.
+    """
+    try:
+        with project_by_value():
+            return Value.of(value)
+    except BaseException as error:  # pickling runs the user's code
+        if is_ctrl_c(error):
+            raise
+        raise TaskNotPicklableError(
+            f"a {type(value).__name__} cannot be pickled ({failures.in_words(error)}); put what "
+            "it is made of, and make it inside the function"
+        ) from error
 
 
 def pack_plain(value: object, origin: Origin = HERE) -> Packed:

@@ -8,10 +8,11 @@ below one prefix share.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mmap
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pickle import PickleBuffer
@@ -210,7 +211,10 @@ class Value:
         Raises:
             Exception: Whatever the value's own pickling code raises.
         """
-        return cls(*take(pickles.dump(value), digests or Digests()))
+        pickled, *buffers = pickles.dump(value, least_bytes=SHARED_LEAST_BYTES)
+        # However many its parts are: what is passed many times is to be few bytes.
+        parts = [list(_joined(pickled)), *buffers]
+        return cls(*take(parts, digests or Digests()))
 
     @property
     def size(self) -> int:
@@ -230,6 +234,15 @@ class Value:
         sizes = [_size(each) for each in (*pickled, *(part[0] for part in buffers))]
         standing = [[_standing(each) for each in part] for part in (pickled, *buffers)]
         return pickles.opened, (standing[0], [part[0] for part in standing[1:]], sizes)
+
+
+def _joined(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Join what is small and lies side by side, in pieces that are large enough to be shared."""
+    for is_large, some in itertools.groupby(pieces, lambda p: len(p) >= SHARED_LEAST_BYTES):
+        if is_large:
+            yield from some
+        else:
+            yield b"".join(some)
 
 
 def _size(each: Buffer | Reference) -> int:

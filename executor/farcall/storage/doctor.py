@@ -16,6 +16,7 @@ from farcall.aws.findings import FAILED, OK, WARNING, Finding, guarded
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
 from farcall.storage.bucket import RANGE_IGNORED, Bucket
+from farcall.storage.shared import FRESH
 from farcall_runtime.contract import Location, run_root
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
@@ -25,8 +26,13 @@ _OTHER_STORE = (
     "set s3_bucket_name and endpoint_url to a store that does as S3 does, or renew this one: "
     "outcomes are stored once, and read in parts"
 )
-_KEPT_DAYS = 7
+_USE_DAYS = 7
 """How long Batch tells of a job that has ended, and how long its objects are of use."""
+
+_KEPT_DAYS = _USE_DAYS + FRESH.days
+"""Shared values are used again that were stored some time ago."""
+
+_ADVISED_DAYS = 30
 
 
 async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[Finding]:
@@ -172,16 +178,17 @@ async def _lifecycle(client: Any, settings: Settings) -> list[Finding]:
     rules = await _rules(client, settings)
     days = [rule["Expiration"]["Days"] for rule in rules if "Days" in rule.get("Expiration", {})]
     remedy = (
-        f"add a rule that deletes what is older than 30 days under {where or 'the whole bucket'}: "
-        "aws s3api put-bucket-lifecycle-configuration (it replaces the rules there are)"
+        f"add a rule that deletes what is older than {_ADVISED_DAYS} days under "
+        f"{where or 'the whole bucket'}: aws s3api "
+        "put-bucket-lifecycle-configuration (it replaces the rules there are)"
     )
     if not days:
         found = f"no rule deletes what stays under {where or 'the bucket'}, such as failed tasks"
         return [Finding("lifecycle", WARNING, found, remedy)]
     found = f"objects are deleted after {min(days)} days"
     if min(days) < _KEPT_DAYS:
-        found += ", also those of jobs that wait or run longer"
-        return [Finding("lifecycle", WARNING, found, f"let them stay for {_KEPT_DAYS} days")]
+        found += ", also those of jobs that wait or run longer, and what these share"
+        return [Finding("lifecycle", WARNING, found, f"let them stay for {_ADVISED_DAYS} days")]
     return [Finding("lifecycle", OK, found)]
 
 

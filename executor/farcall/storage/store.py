@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import obstore
 from obstore.store import S3Store
@@ -55,6 +55,9 @@ _ABORT_S = 5.0
 """For how long somebody who has given an upload up waits for S3 to say that it has, too."""
 
 T = TypeVar("T")
+
+RunInThread: TypeAlias = Callable[..., Awaitable[Any]]
+"""Runs a function with its arguments in a thread, as `asyncio.to_thread` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class Store:
         *,
         quick: bool = False,
         on_sent: Callable[[int], object] = lambda _: None,
+        run: RunInThread = asyncio.to_thread,
     ) -> None:
         """Store an object while its pieces are still being made; a large one in parallel parts.
 
@@ -150,6 +154,7 @@ class Store:
             pieces: Its bytes; a large piece is read where it lies.
             quick: Whether they are made so quickly that they need no thread.
             on_sent: Is told how many bytes more were sent.
+            run: Has them made in a thread.
 
         Raises:
             Exception: What comes out of ``pieces``.
@@ -157,7 +162,7 @@ class Store:
             ServiceError: S3 refused or could not be reached.
         """
         chunks = joined(pieces)
-        first = take(chunks) if quick else await asyncio.to_thread(take, chunks)
+        first = take(chunks) if quick else await run(take, chunks)
         size = sum(map(len, first))
         if size <= SINGLE_PUT_BYTES:
             await self._requests.ask(
@@ -169,7 +174,7 @@ class Store:
             on_sent(size)
             return
         parts = in_parts(first, chunks)
-        await self._upload(key, lambda: asyncio.to_thread(next, parts, None), on_sent)
+        await self._upload(key, lambda: run(next, parts, None), on_sent)
 
     async def _upload(
         self,
@@ -458,6 +463,19 @@ class Store:
         """
         found = await self._list(prefix)
         return {each.key[len(prefix) :]: moment_of(each.at) for each in found}
+
+    async def list_stored(self, prefix: str) -> dict[str, tuple[int, datetime]]:
+        """Return sizes of the objects below a prefix with a slash, and when they were stored.
+
+        Returns:
+            Both, by what comes after the prefix in the key.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        found = await self._list(prefix)
+        return {each.key[len(prefix) :]: (each.size, moment_of(each.at)) for each in found}
 
     async def list_folders(self, prefix: str) -> list[str]:
         """Return what follows a prefix in keys, up to the next slash, sorted.

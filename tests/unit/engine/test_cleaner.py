@@ -21,7 +21,8 @@ class Owner:
     def __init__(self, timing):
         stores = Stores(access_in_memory())
         self.store = stores.of("bucket")
-        self.cleaner = Cleaner(stores, timing)
+        self.deleted, self.failed = [], []
+        self.cleaner = Cleaner(stores, timing, self.deleted.append, self.failed.append)
 
     async def submit(self, name, size=1):
         where = Location("bucket", ROOT, name)
@@ -48,8 +49,10 @@ async def test_a_bundle_is_deleted_after_its_last_task_if_all_went_well(owner):
     for submission, index, spent in ((well, 0, ["o"]), (badly, 0, []), (badly, 1, ["o"])):
         discard(SETTINGS, submission, index, spent)
     assert await owner.bundles_left() == ["badly", "well"]
+    assert owner.deleted == []
     discard(SETTINGS, well, 1, ["o"])
     assert await owner.bundles_left() == ["badly"]
+    assert (owner.deleted, owner.failed) == ([well.where], [badly.where])
 
 
 async def test_artifacts_are_kept_where_that_is_asked_for(owner):

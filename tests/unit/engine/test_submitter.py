@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import Settings
+from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
@@ -80,7 +81,8 @@ async def submitter(account):
         bucket_region=lambda bucket: "us-east-1", s3_endpoint="", timing=TIMING
     )
     backend = ScriptedBatch(None, account)
-    return Submitter(access, backend, account, account, "farcall/v1/run")
+    shared = SharedValues("run", TIMING)
+    return Submitter(access, backend, account, account, "farcall/v1/run", shared)
 
 
 def work(x):

@@ -1,0 +1,82 @@
+"""Shared value: what was put into the bucket once, and stands in arguments for what it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Generic, SupportsIndex, TypeVar
+
+from farcall.engine.session import Session, session_for
+from farcall.model.errors import FarcallError
+from farcall.model.settings import Settings
+from farcall.payload import pickling
+from farcall.payload.shared import Value
+from farcall_runtime.contract import run_root
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """A value in the bucket; see `BatchExecutor.put`.
+
+    It may stand anywhere in the arguments of calls: in a list, a dictionary, an object. The
+    function gets the value itself.
+
+    Attributes:
+        size: Its bytes as it is pickled.
+    """
+
+    def __init__(self, value: Value, session: Session, settings: Settings, name: str) -> None:
+        self.size = value.size
+        self._value = value
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._bucket = settings.s3_bucket_name
+        self._root = run_root(settings.prefix, session.run)
+        self._name = name
+        self._is_discarded = False
+
+    def __repr__(self) -> str:
+        state = ", discarded" if self._is_discarded else ""
+        return f"<Shared {self._name} of {self.size / 1e6:.1f} MB in s3://{self._bucket}{state}>"
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> tuple[Any, ...]:
+        if self._is_discarded:
+            raise FarcallError(f"{self!r} is no longer in the bucket; put the value again")
+        return self._value.reduce()
+
+    async def discard(self) -> None:
+        """Let the value go: it is deleted as soon as no job needs it, of this run or another.
+
+        A call that is submitted after that with this object is refused. Doing it twice is no
+        error. Without it the value goes when the run ends: when the block is left, or the event
+        loop ends.
+
+        Raises:
+            FarcallError: Another event loop has put it.
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        if self._loop is not asyncio.get_running_loop():
+            raise FarcallError(
+                "another event loop has put this value: discard it there; it goes when that ends"
+            )
+        if self._is_discarded:
+            return
+        self._is_discarded = True
+        with self._session.at_work():
+            store = self._session.stores.of(self._bucket)
+            digests = [piece.sha256 for piece in self._value.pieces]
+            await self._session.shared.discard(store, self._root, digests)
+
+
+async def put(settings: Settings, value: T) -> Shared[T]:
+    """Store a value, unless it is there; see `BatchExecutor.put`."""
+    session = await session_for(settings)
+    with session.at_work():
+        await session.submitter(settings)  # looks whether there is such a bucket
+        packed = await session.threads.run(pickling.pack_value, value)
+        store = session.stores.of(settings.s3_bucket_name)
+        root = run_root(settings.prefix, session.run)
+        await session.shared.pin(store, root, packed.pieces)
+    packed.forget()
+    return Shared(packed, session, settings, type(value).__name__)

@@ -1,0 +1,184 @@
+"""Large values of several calls and clients: stored once, and deleted when all are through."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import numpy as np
+import pytest
+
+from farcall import BatchExecutor, BatchPoolExecutor, FarcallError, TaskNotPicklableError
+from tests.support.patience import PATIENCE_S
+
+SIZE = 2 * 1024 * 1024
+HELD = np.random.default_rng(1).integers(0, 255, SIZE, dtype=np.uint8)
+"""A global that travels with a function."""
+
+
+def stored(kind: str = "data") -> list[str]:
+    """Return the keys of shared values, or of their markers."""
+    pages = boto3.client("s3").get_paginator("list_objects_v2")
+    bucket = os.environ["FARCALL_S3_BUCKET_NAME"]
+    found = (
+        each["Key"] for page in pages.paginate(Bucket=bucket) for each in page.get("Contents", [])
+    )
+    return [key for key in found if "/shared/" in key and f"/{kind}/" in key]
+
+
+@pytest.fixture
+def array() -> np.ndarray[Any, Any]:
+    """Nobody else's."""
+    return np.frombuffer(os.urandom(SIZE), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def before(aws: object) -> list[str]:
+    """What other tests have left."""
+    return stored()
+
+
+def total(array: Any, factor: int = 1) -> int:
+    return int(array.sum()) * factor
+
+
+async def test_an_array_is_stored_once_for_all_calls_and_maps_and_is_gone_afterwards(
+    make_executor: Callable[..., BatchExecutor], array: Any, before: list[str]
+) -> None:
+    expected = int(array.sum())
+    closed_over = {"array": array}
+    async with make_executor() as executor:
+        task = executor.task(total)
+        for _ in range(2):
+            assert await task.map(itertools.repeat(array), range(3)) == [0, expected, 2 * expected]
+        assert await task(array.copy()) == expected  # equal bytes are the same value
+        by_closure = await executor.submit(lambda: int(closed_over["array"].sum()))
+        assert await by_closure.result() == expected
+        shared = await executor.put([array, "and more"])
+        assert await executor.task(lambda pair: int(pair[0].sum()))(shared) == expected
+        (data,) = set(stored()) - set(before)
+        (marker,) = [key for key in stored("held") if key.startswith(data.partition("/data/")[0])]
+        assert marker.endswith(await executor.run_name())
+    assert set(stored()) <= set(before)
+    assert marker not in stored("held")
+
+
+async def test_what_is_put_goes_anywhere_into_arguments_until_it_is_discarded(
+    executor: BatchExecutor, before: list[str]
+) -> None:
+    values = {"a": np.full(SIZE, 1, np.uint8), "b": b"x" * SIZE, "c": [1, 2]}
+    shared = await executor.put(values)
+    values["a"][:] = 7  # its bytes were taken before
+    assert repr(shared).startswith("<Shared dict of 4.2 MB in s3://")
+    task = executor.task(lambda deep: (int(deep[0]["x"]["a"].sum()), deep[0]["x"]["c"], deep[1]))
+    assert await task([{"x": shared}, 5]) == (SIZE, [1, 2], 5)
+    assert len(set(stored()) - set(before)) == 2
+    await shared.discard()
+    await shared.discard()
+    assert set(stored()) <= set(before)
+    with pytest.raises(TaskNotPicklableError, match="discarded> is no longer in the bucket"):
+        await task([{"x": shared}, 5])
+
+
+async def test_what_a_failed_task_refers_to_stays_with_its_bundle(
+    make_executor: Callable[..., BatchExecutor], array: Any, before: list[str]
+) -> None:
+    def fail(array: Any) -> None:
+        raise ValueError("no")
+
+    async with make_executor() as executor:
+        with pytest.raises(ValueError, match="no"):
+            await executor.task(fail)(array)
+    assert len(set(stored()) - set(before)) == 1
+
+
+def test_a_pool_puts_too(options: dict[str, Any], array: Any, before: list[str]) -> None:
+    with BatchPoolExecutor(**options) as pool:
+        shared = pool.put(array)
+        sums = list(pool.map(total, itertools.repeat(shared), range(2)))
+        assert sums == [0, int(array.sum())]
+        assert len(set(stored()) - set(before)) == 1
+        pool.discard(shared)
+        assert set(stored()) <= set(before)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.put(array)
+
+
+async def test_another_loop_discards_nothing(
+    options: dict[str, Any], executor: BatchExecutor, array: Any
+) -> None:
+    with BatchPoolExecutor(**options) as pool:
+        shared = pool.put(array)
+        with pytest.raises(FarcallError, match="another event loop has put this value"):
+            await shared.discard()
+
+
+CLIENT = """
+import asyncio, itertools, sys, time
+import numpy as np
+from pathlib import Path
+from farcall import BatchExecutor
+
+async def main():
+    array = np.load(sys.argv[1])
+    gate = Path(sys.argv[2])
+    def total(array, number):
+        while not gate.exists():
+            time.sleep(0.02)
+        return int(array.sum()) + number
+    async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as executor:
+        print(await executor.run_name(), flush=True)
+        shared = await executor.put(array)
+        sweep = executor.task(total).map(itertools.repeat(shared), range(2))
+        waiting = asyncio.ensure_future(sweep._gather())
+        while not sweep.job_ids:
+            await asyncio.sleep(0.01)
+        print("submitted", flush=True)
+        print(await waiting, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def client(file: Path, gate: Path) -> Iterator[subprocess.Popen[str]]:
+    arguments = [sys.executable, "-c", CLIENT, str(file), str(gate)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_of_two_clients_one_is_killed_and_neithers_jobs_lose_the_array(
+    make_executor: Callable[..., BatchExecutor], array: Any, tmp_path: Path, before: list[str]
+) -> None:
+    file, gate = tmp_path / "array.npy", tmp_path / "gate"
+    np.save(file, array)
+    expected = [int(array.sum()), int(array.sum()) + 1]
+    with client(file, gate) as killed, client(file, gate) as other:
+        runs = [process.stdout.readline().strip() for process in (killed, other)]
+        for process in (killed, other):
+            assert process.stdout.readline() == "submitted\n"
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(PATIENCE_S)
+        gate.touch()
+        assert other.stdout.readline() == f"{expected}\n"
+        assert other.wait(PATIENCE_S) == 0
+    # The other one has let go of it, and the killed one's jobs may still ask.
+    assert set(stored()) - set(before)
+    markers = [key.rpartition("/")[2] for key in stored("held")]
+    assert runs[0] in markers
+    assert runs[1] not in markers
+    async with make_executor() as executor:
+        recovered = await executor.recover(runs[0])
+        assert [await job.result() for job in recovered.jobs] == expected
+        await recovered.discard()

@@ -1,0 +1,63 @@
+"""What `put` returns, on the fake: a bucket that is a folder."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from farcall import BatchExecutor, FarcallError, TaskNotPicklableError
+from farcall.testing import fake_cloud
+
+SIZE = 2 * 1024 * 1024
+
+
+@pytest.fixture
+def cloud():
+    with fake_cloud() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def executor(cloud):
+    async with BatchExecutor(linger_s=0.02) as opened:
+        yield opened
+
+
+async def test_a_value_stands_anywhere_in_arguments(executor):
+    shared = await executor.put({"bytes": b"x" * SIZE, "list": [1, 2]})
+    assert repr(shared).startswith("<Shared dict of 2.1 MB in s3://")
+    assert shared.size > SIZE
+    look = executor.task(lambda pair, *, other: (len(pair[0]["bytes"]), pair[1], other["list"]))
+    assert await look([shared, 3], other=shared) == (SIZE, 3, [1, 2])
+    assert len(pickle.dumps(await executor.put(range(3)))) < 1000  # small ones are in the handle
+
+
+async def test_what_is_discarded_is_refused(executor):
+    shared = await executor.put(b"x" * SIZE)
+    await shared.discard()
+    await shared.discard()
+    assert "discarded" in repr(shared)
+    with pytest.raises(TaskNotPicklableError, match="put the value again"):
+        await executor.task(len)(shared)
+
+
+async def test_many_small_parts_are_few_bytes_in_each_call(executor):
+    parts = [bytes([n]) * 100_000 for n in range(30)]
+    shared = await executor.put(parts)
+    assert len(shared._value.pieces) == 1
+    assert await executor.task(lambda some: [len(each) for each in some])(shared) == [100_000] * 30
+
+
+async def test_what_cannot_be_pickled_cannot_be_put(executor):
+    with pytest.raises(TaskNotPicklableError, match="a list cannot be pickled"):
+        await executor.put([threading.Lock()])
+
+
+async def test_a_value_of_a_run_that_is_over_is_missed(cloud):
+    async with BatchExecutor(linger_s=0.02) as executor:
+        shared = await executor.put(b"x" * SIZE)
+    async with BatchExecutor(linger_s=0.02) as executor:
+        with pytest.raises(FarcallError, match="no longer at .*; put it again"):
+            await executor.task(len)(shared)
