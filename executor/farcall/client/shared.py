@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 from farcall.engine.session import Session, session_for
@@ -28,7 +29,7 @@ class Shared(Generic[T]):
     def __init__(self, value: Value, session: Session, settings: Settings, name: str) -> None:
         self.size = value.size
         self._value = value
-        self._session = session
+        self._session = weakref.ref(session)  # who keeps this keeps no connections open
         self._loop = asyncio.get_running_loop()
         self._bucket = settings.s3_bucket_name
         self._root = run_root(settings.prefix, session.run)
@@ -63,10 +64,13 @@ class Shared(Generic[T]):
         if self._is_discarded:
             return
         self._is_discarded = True
-        with self._session.at_work():
-            store = self._session.stores.of(self._bucket)
+        session = self._session()
+        if session is None:  # it went with the run
+            return
+        with session.at_work():
+            store = session.stores.of(self._bucket)
             digests = [piece.sha256 for piece in self._value.pieces]
-            await self._session.shared.discard(store, self._root, digests)
+            await session.shared.discard(store, self._root, digests)
 
 
 async def put(settings: Settings, value: T) -> Shared[T]:

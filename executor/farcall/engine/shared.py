@@ -255,9 +255,11 @@ class SharedValues:
             ServiceError: S3 refused or could not be reached.
         """
         for sha256 in digests:
-            value = self._at(store, root, sha256)
-            value.pins = max(0, value.pins - 1)
-            await self._let_go(value)
+            place = SharedPlace(f"{shared_prefix(root)}{sha256.hex()}")
+            value = self._values.get((store, place))
+            if value is not None:  # else the session is closed
+                value.pins = max(0, value.pins - 1)
+                await self._let_go(value)
 
     async def close(self) -> None:
         """Let go what no bundle refers to any more; markers of the others stay."""
@@ -276,6 +278,9 @@ class SharedValues:
         try:
             await asyncio.gather(*map(let_go, list(self._values.values())))
         finally:
+            self._values.clear()
+            self._bundles.clear()
+            self._sweeping.clear()
             if self._threads is not None:
                 self._threads.shutdown(wait=False)
 
