@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -60,6 +61,14 @@ def write_hostile():
     print(HOSTILE)
 
 
+def draw(go):
+    sys.stderr.write("\r10%\r50%")
+    sys.stderr.flush()
+    while not Path(go).exists():
+        time.sleep(0.02)
+    sys.stderr.write("\r100%\n")
+
+
 @pytest.fixture
 async def job(executor, tmp_path):
     """A job that has ended."""
@@ -80,6 +89,24 @@ async def test_a_followed_job_shows_everything_where_it_was_written(executor, tm
     assert (code, first) == (0, "out 1\n")
     assert out.splitlines() == [f"out {n}" for n in range(2, 2001)]
     assert err == "err 1\nerr 2\n"
+
+
+async def test_on_a_terminal_a_progress_bar_is_seen_while_it_runs(executor, tmp_path):
+    submitted = await executor.submit(draw, str(tmp_path / "go"))
+    ours, its = pty.openpty()
+    following = start("-f", submitted.id, stdout=its, stderr=its)
+    os.close(its)
+    shown = b""
+    with contextlib.suppress(OSError):  # as the other end is closed
+        while piece := await asyncio.to_thread(os.read, ours, 65_536):
+            shown += piece
+            if b"\r50%" in shown or shown.startswith(b"50%"):
+                (tmp_path / "go").touch()
+    os.close(ours)
+
+    assert following.wait() == 0
+    assert shown.endswith(b"100%\r\n")
+    assert shown.count(b"\n") == 1
 
 
 async def test_what_is_shown_can_be_chosen(job, logs):

@@ -75,6 +75,19 @@ def die_with_the_container(go):
     os.kill(os.getppid(), signal.SIGKILL)
 
 
+def draw(go):
+    """Two bars, as tqdm writes them; the first ends, and the second wipes itself."""
+    for number in range(100):
+        sys.stderr.write(f"\r{number + 1}%|{'#' * number}|")
+        sys.stderr.flush()
+    while not Path(go).exists():
+        time.sleep(0.02)
+    sys.stderr.write("\r100%|done|\n\r 50%")
+    print("returned\r", flush=True)
+    sys.stderr.write("\r    \r")
+    sys.stderr.flush()
+
+
 def crash():
     print("before", flush=True)
     sys.stdout.write("in the middle of a li")
@@ -97,6 +110,26 @@ async def test_what_is_written_right_before_the_end_is_not_lost(executor, tmp_pa
     assert texts(found, "stderr") == [f"err {n}" for n in range(MANY)]
     assert {line.attempt for line in found} == {1}
     assert found[0].at <= found[-1].at
+
+
+async def test_a_progress_bar_is_seen_while_it_runs_and_kept_as_it_is_at_last(executor, tmp_path):
+    job = await executor.submit(draw, str(tmp_path / "go"))
+    session = await session_for(executor.settings)
+    found = []
+    async for batch in reader.lines(session, job.id, follow=True):
+        found += batch
+        if any(line.text.startswith("100%") for line in found):
+            (tmp_path / "go").touch()
+
+    states = [line for line in found if line.goes_on]
+    assert f"100%|{'#' * 99}|" in texts(states, "stderr")
+    assert len(states) < 100
+    lines = [line for line in found if not line.goes_on]
+    assert texts(lines, "stderr") == ["100%|done|"]
+    assert texts(lines, "stdout") == ["returned"]
+    assert texts(await read(executor, job.id), "stderr") == ["100%|done|"]
+    assert [line async for line in job.logs(stream="stderr")] == ["100%|done|"]
+    assert (await job.stderr()).count("\r") == 104  # not a byte is lost
 
 
 async def test_each_attempt_is_followed_in_its_turn(executor, tmp_path):

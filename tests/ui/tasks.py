@@ -17,6 +17,19 @@ def hold(gate: str, value: int = 0) -> int:
     return value
 
 
+def draw(gate: str) -> None:
+    """Draw a progress bar, whose end waits for a file."""
+    import pathlib
+    import sys
+    import time
+
+    sys.stderr.write("\r10%|#|\r50%|#####|")
+    sys.stderr.flush()
+    while not pathlib.Path(gate).exists():
+        time.sleep(0.05)
+    sys.stderr.write("\r100%|##########|\n")
+
+
 def diverge(step: int) -> None:
     raise ArithmeticError(f"diverged at step {step}")
 

@@ -76,6 +76,20 @@ async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_p
     await shoot(page, "output-side-by-side")
 
 
+async def test_a_progress_bar_moves_and_stays_as_it_is_at_last(executor, open_page, gate, shoot):
+    job = await executor(workflow="drawing").submit(tasks.draw, str(gate))
+    page = await open_page(f"#/job/{job.id}")
+    await page.get_by_role("tab", name="Output").click()
+    lines, states = page.get_by_test_id("line"), page.get_by_test_id("state")
+
+    await expect(states).to_have_text(["50%|#####|"])
+    await expect(lines).to_have_count(0)
+    await shoot(page, "output-bar")
+    gate.touch()
+    await expect(lines).to_have_text(["100%|##########|"])
+    await expect(states).to_have_count(0)
+
+
 async def test_one_task_of_an_array_is_cancelled_and_only_that_one(
     executor, open_page, gate, shoot
 ):

@@ -115,6 +115,9 @@ def show_logs(
     read, each line begins with the node's number. Of a function on several nodes it is the main
     node, 0, unless another one is named.
 
+    Of a line that a progress bar rewrites the last state is shown; on a terminal, with -f and
+    without --grep, also those before it, as they come, in the last row.
+
     On a terminal, control characters are shown and not obeyed, colours excepted. Elsewhere lines
     are written as they are. Ctrl-C leaves the jobs running. That a job failed is no failure of
     this command.
@@ -269,7 +272,11 @@ async def _print(
         async for batch in batches:
             if turn is not None:
                 await turn.wait()
-            lines = [line for line in batch if part.grep is None or part.grep.search(line.text)]
+            lines = batch
+            if part.grep is not None or layout.as_json:  # each line once, as it is at last
+                lines = [line for line in batch if not getattr(line, "goes_on", False)]
+            if part.grep is not None:
+                lines = [line for line in lines if part.grep.search(line.text)]
             for number, group in itertools.groupby(lines, key=lambda line: line.attempt):
                 if number != attempt and part.attempt is None:
                     layout.tell_attempt(source, number)
@@ -406,6 +413,7 @@ class _Layout(NamedTuple):
 
     def _document(self, source: _Source, line: Any) -> str:
         said = line._asdict()
+        said.pop("goes_on", None)
         told = {"text": said.pop("text"), "stream": said.pop("stream", LOG), **said}
         return json.dumps({**told, "at": iso(line.at), "job": source.detail.job_id})
 

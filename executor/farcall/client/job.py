@@ -248,6 +248,7 @@ class Job(Generic[R]):
     ) -> AsyncIterator[str]:
         """Yield the lines the task has written, without their line ends.
 
+        Of a line that a progress bar has rewritten, by carriage returns, it is the last state.
         Of a task on several nodes they are the main one's; `BatchExecutor.attach` to
         ``"<job>#<index>"`` gives those of another one.
 
@@ -266,14 +267,15 @@ class Job(Generic[R]):
         async with contextlib.aclosing(self.lines(follow=follow)) as batches:
             async for batch in batches:
                 for line in batch:
-                    if line.stream in wanted or line.stream == LOG:
+                    if not line.goes_on and (line.stream in wanted or line.stream == LOG):
                         yield line.text
 
     async def lines(self, *, follow: bool = False) -> AsyncGenerator[list[Line], None]:
         """Yield the lines the task has written, as they come, with all that is known of each.
 
         Args:
-            follow: Go on until the job's end.
+            follow: Go on until the job's end. What progress bars show on the way there is among
+                them, see `Line.goes_on`.
 
         Raises:
             ServiceError: AWS refused a call.

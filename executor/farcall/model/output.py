@@ -1,4 +1,8 @@
-"""Output of a task, put together or cut into lines, and which part of it is whose. No I/O."""
+"""Output of a task, put together or cut into lines, and which part of it is whose. No I/O.
+
+Progress bars write their line again and again, each *state* after a carriage return, and no end of
+the line before the last one. Of such a line its last state counts; the others were replaced by it.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +57,22 @@ class Notes:
         return [_note(length) for _, length in self._left]
 
 
+def last_state(line: str) -> str:
+    """Return what a line shows at last, without its end: what comes after a return replaces it.
+
+    A state that is empty replaces nothing, and one of blanks wipes the line.
+    """
+    if "\r" not in line:
+        return line
+    state = line.rstrip("\r").rpartition("\r")[2]
+    return "" if state.isspace() else state
+
+
 class Lines:
-    """Cuts the chunks of an attempt's streams into lines, and knows how much it has seen."""
+    """Cuts the chunks of an attempt's streams into lines, and knows how much it has seen.
+
+    Of a line that has states, the last one alone is returned, and kept.
+    """
 
     def __init__(self) -> None:
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
@@ -68,8 +86,15 @@ class Lines:
         )
         self._seen[stream] = self._seen.get(stream, 0) + len(data)
         text = self._begun.get(stream, "") + decoder.decode(data)
-        *lines, self._begun[stream] = text.split("\n")
-        return lines
+        *lines, rest = text.split("\n")
+        # A return stays: it says that there are states, and at the end it may be a line end's.
+        self._begun[stream] = rest[max(0, rest.rstrip("\r").rfind("\r")) :]
+        return [last_state(line) for line in lines] if "\r" in text else lines
+
+    def state(self, stream: str) -> str | None:
+        """Return what the line that goes on shows by now; None where it has no states."""
+        begun = self._begun.get(stream, "")
+        return last_state(begun) if "\r" in begun else None
 
     def add_rest_of(self, stream: str, whole: Bytes) -> list[str]:
         """Return the lines that end in what was not seen yet, given the whole stream."""
@@ -83,7 +108,7 @@ class Lines:
         """Return the last line if it does not end; nothing comes after it."""
         decoder = self._decoders.get(stream)
         rest = decoder.decode(b"", final=True) if decoder is not None else ""
-        last = self._begun.pop(stream, "") + rest
+        last = last_state(self._begun.pop(stream, "") + rest)
         return [last] if last else []
 
 

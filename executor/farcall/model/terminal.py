@@ -23,7 +23,7 @@ CONTROLS = "\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 direction of writing, and are halves of a character, which no encoding has bytes for."""
 
 _BUT_LINES = re.compile(f"(?!\n)[{CONTROLS}]")
-_BUT_RETURNS = re.compile(f"(?!\r)[{CONTROLS}]")
+_ANY = re.compile(f"[{CONTROLS}]")
 _SPACES = re.compile(f"\r\n|[{_BLANKS}]")
 
 
@@ -38,17 +38,14 @@ def in_a_line(text: str) -> str:
 
 
 def output(text: str) -> str:
-    """Return a line of a task's output, with its colours, which end with the line.
-
-    A carriage return stays, by which a progress bar rewrites its own line.
-    """
+    """Return a line of a task's output, with its colours, which end with the line."""
     pieces = []
     start = 0
     for colour in _COLOURS.finditer(text):
-        pieces += [_BUT_RETURNS.sub(_name, text[start : colour.start()]), colour[0]]
+        pieces += [_ANY.sub(_name, text[start : colour.start()]), colour[0]]
         start = colour.end()
     end = _RESET if start else ""
-    return "".join([*pieces, _BUT_RETURNS.sub(_name, text[start:]), end])
+    return "".join([*pieces, _ANY.sub(_name, text[start:]), end])
 
 
 def _name(found: re.Match[str]) -> str:

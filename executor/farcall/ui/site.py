@@ -234,9 +234,12 @@ async def _events(
 
 
 def _line(line: reader.Line | NodeLine) -> dict[str, Any]:
-    return {
+    told = {
         "text": line.text,
         "stream": LOG if isinstance(line, NodeLine) else line.stream,
         "attempt": line.attempt,
         "at": json_view.moment(line.at),
     }
+    if isinstance(line, reader.Line) and line.goes_on:
+        told["goes_on"] = True
+    return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 from farcall.cli import printing
@@ -23,12 +24,71 @@ class _Terminal(io.TextIOWrapper):
         return True
 
 
-def test_a_line_that_rewrites_itself_cannot_rewrite_what_stands_before_it(monkeypatch):
-    shown = _Terminal(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(sys, "stdout", shown)
-    line = Line("10%\r20%\x1b[2J", "stdout", 1, None)
-    printing.Printer(begin=lambda _: "TIME ").print([line])
-    assert shown.buffer.getvalue() == b"TIME 10%\rTIME 20%^[[2J\n"
+def terminal(monkeypatch):
+    """Make a terminal of both streams; return what gives the rows on it."""
+    opened = _Terminal(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", opened)
+    monkeypatch.setattr(sys, "stderr", opened)
+
+    def rows():
+        found, row = [], ""
+        for piece in re.findall("[\r\n]|[^\r\n]+", opened.buffer.getvalue().decode()):
+            if piece == "\n":
+                found.append(row.rstrip())
+                row = ""
+            elif piece != "\r":
+                row = piece + row[len(piece) :]
+        return [*found, row.rstrip()]
+
+    return rows
+
+
+def state(text, stream="stderr"):
+    return Line(text, stream, 1, None, goes_on=True)
+
+
+def line(text, stream="stdout"):
+    return Line(text, stream, 1, None)
+
+
+def test_a_bar_is_in_the_last_row_until_its_line_comes(monkeypatch):
+    shown = terminal(monkeypatch)
+    printer = printing.Printer(begin=lambda _: "fit | ")
+    printer.print([state("10% #"), state("20% ##\x1b[2J")])
+    assert shown() == ["fit | 20% ##^[[2J"]
+    printer.print([line("epoch 1"), line("epoch 2"), state("30%")])
+    assert shown() == ["fit | epoch 1", "fit | epoch 2", "fit | 30%"]
+    printer.print([line("done", "stderr")])
+    assert shown()[2:] == ["fit | done", ""]
+    printer.print([state("again")])
+    printing.say("farcall: lost")
+    assert shown()[3:] == ["farcall: lost", ""]
+    printer.print([state("again"), state("")])
+    assert shown()[4:] == [""]
+
+
+def test_of_several_bars_the_one_that_moved_last_is_shown(monkeypatch):
+    shown = terminal(monkeypatch)
+    one, other = (printing.Printer(begin=lambda _, name=name: f"{name} ") for name in "ab")
+    one.print([state("10%")])
+    other.print([state("50%")])
+    one.print([state("")])  # it is not this one that is shown
+    assert shown() == ["b 50%"]
+    one.print([line("whole", "stderr")])
+    assert shown() == ["a whole", "b 50%"]
+
+
+def test_a_bar_is_cut_to_the_terminal_s_width(monkeypatch):
+    shown = terminal(monkeypatch)
+    printing.Printer().print([state("\u4e2d" * 100)])
+    assert shown() == ["\u4e2d" * 39]
+
+
+def test_elsewhere_than_on_a_terminal_states_are_left_out(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    printing.Printer().print([state("10%", "stdout"), line("100%"), state("1%", "stdout")])
+    assert out.buffer.getvalue() == b"100%\n"
 
 
 def test_what_the_terminals_encoding_lacks_is_shown(monkeypatch):

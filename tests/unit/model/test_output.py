@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +58,65 @@ def test_each_call_has_what_is_left_of_its_own_bytes(calls, lost):
         begin = end
     assert places == sorted(places)
     assert joined[places[-1] :] == b""
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("windows\r", "windows"),
+        ("10%\r20%", "20%"),
+        ("10%\r20%\r", "20%"),
+        ("\r 0%\r 100%", " 100%"),  # as tqdm begins
+        ("100%\r    \r", ""),  # as tqdm wipes its bar
+        ("100%\r    \rdone", "done"),
+        ("\r", ""),
+    ],
+)
+def test_of_a_line_with_returns_the_last_state_counts(line, shown):
+    assert output.last_state(line) == shown
+    lines = output.Lines()
+    assert lines.add("stdout", f"{line}\n".encode()) == [shown]
+
+
+@given(st.text(st.sampled_from("ab \r\n\u00fc")), st.sets(st.integers(0, 60)))
+def test_wherever_chunks_end_the_lines_are_the_same(text, cuts):
+    data = text.encode()
+    begins = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    lines, found = output.Lines(), []
+    for begin, end in itertools.pairwise(begins):
+        found += lines.add("stdout", data[begin:end])
+    found += lines.end("stdout")
+
+    *whole, rest = (_last(line) for line in text.split("\n"))
+    assert found == [*whole, *([rest] if rest else [])]
+    assert lines.seen("stdout") == len(data)
+
+
+def _last(line):
+    """The same as the module does, from the beginning on."""
+    state = ([""] + [part for part in re.split("\r", line) if part])[-1]
+    return "" if "\r" in line and not state.strip() else state
+
+
+def test_a_bar_that_never_ends_takes_no_room_and_shows_its_last_state():
+    lines = output.Lines()
+    assert lines.state("stderr") is None
+    for number in range(1000):
+        assert lines.add("stderr", b"\r%4d of 1000" % number + b"\rx" * 50) == []
+        assert lines.add("stderr", b"\r%4d of 1000" % number) == []
+        assert lines.state("stderr") == f"{number:4} of 1000"
+    assert len(lines._begun["stderr"]) < 20
+    assert lines.add("stderr", b"\r    \r") == []
+    assert lines.state("stderr") == ""
+    assert lines.end("stderr") == []
+
+
+def test_a_line_that_only_waits_for_its_end_has_no_state():
+    lines = output.Lines()
+    lines.add("stdout", b"Loading ...")
+    assert lines.state("stdout") is None

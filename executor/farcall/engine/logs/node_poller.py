@@ -23,6 +23,7 @@ from farcall.engine.watch import Patience, Trouble
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail
+from farcall.model.output import last_state
 from farcall.model.timing import Timing
 
 Begun: TypeAlias = "dict[str, tuple[datetime, dict[str, datetime]]]"
@@ -262,7 +263,9 @@ class Reading:
         if event.at < self.floor or event.key in self._seen or (until and event.at > until):
             return False
         self._seen[event.key] = event.at
-        self.follower.take(NodeLine(self.log.node, self.log.attempt, event.at, event.text))
+        self.follower.take(
+            NodeLine(self.log.node, self.log.attempt, event.at, last_state(event.text))
+        )
         if self._settle_s:
             self._quiet_since = clock.now()
         return True

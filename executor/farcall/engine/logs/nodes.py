@@ -20,6 +20,7 @@ from farcall.engine.watch import Trouble
 from farcall.model import clock
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
+from farcall.model.output import last_state
 from farcall.model.timing import Timing
 
 __all__ = ["NodeLine", "NodeLogs"]
@@ -290,7 +291,7 @@ class _Past:
 
     def _line(self, event: LogEvent) -> NodeLine:
         log = self._logs[event.stream]
-        return NodeLine(log.node, log.attempt, event.at, event.text)
+        return NodeLine(log.node, log.attempt, event.at, last_state(event.text))
 
 
 async def _merged(

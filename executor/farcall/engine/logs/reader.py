@@ -48,7 +48,8 @@ async def lines(
     Args:
         session: The running event loop's session.
         job_id: A plain job, or a child of an array.
-        follow: Go on until the job's end; the last lines are among them.
+        follow: Go on until the job's end; the last lines are among them, and on the way there
+            what progress bars show, see `Line.goes_on`.
         streams: ``"stdout"``, ``"stderr"`` or both. Lines from CloudWatch, which does not tell
             them apart, are given in any case.
         attempt: Number of one attempt, from 1; by default all, one after the other.
@@ -155,6 +156,7 @@ class LogReader:
         is_over = await self._history.is_over(number)
         while self._follow and not is_over:
             yield None
+            yield transcript.states()
             self._mark.renew(transcript.next)
             await asyncio.sleep(self._history.timing.log_pause_s)
             yield await transcript.look()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from farcall.engine.logs.attempt_history import AttemptHistory
 from farcall.engine.logs.transcript import LOG, Ending, Line, Transcript
+from farcall.model.output import last_state
 from farcall.storage.chunks import ChunkPlace, Chunks
 from farcall_runtime.contract import STREAMS
 
@@ -84,7 +85,7 @@ async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[Pr
     places = await chunks.places(number)
     if is_over and not _is_whole(ending, places):
         found = [] if part.tail is None else await history.log(number).last(part.tail)
-        lines = [Line(event.text, LOG, number, event.at) for event in found]
+        lines = [Line(last_state(event.text), LOG, number, event.at) for event in found]
         return Prepared(transcript, lines or None), len(lines)
     count = 0
     if ending is not None:
@@ -113,8 +114,8 @@ async def _begun(chunks: Chunks, number: int, stream: str, sequence: int) -> byt
         chunk = await chunks.get(number, stream, before)
         _, end, last = (chunk[0] if chunk is not None else b"\n").rpartition(b"\n")
         begun = last + begun
-        if end:
-            break
+        if end or b"\r" in begun.rstrip(b"\r"):
+            break  # what comes before was replaced
     return begun
 
 

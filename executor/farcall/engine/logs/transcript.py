@@ -4,11 +4,14 @@ Chunks come first: they are verified, and tell stdout from stderr. What an attem
 beyond them comes next. Where there is no outcome, because the container was killed or because
 somebody has taken the result, CloudWatch has the rest; of its lines those are left out that were
 given before.
+
+A progress bar's line is given once, as it is at last. Who follows is given its states before, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import sys
 from array import array
@@ -18,7 +21,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from farcall.backends.base import Log, LogLine
-from farcall.model import output
+from farcall.model import clock, output
 from farcall.model.output import Bytes, Lines
 from farcall.model.timing import Timing
 from farcall.storage.chunks import ChunkPlace, Chunks
@@ -28,6 +31,9 @@ LOG = "log"
 """The stream of a line from CloudWatch, which does not tell stdout from stderr."""
 
 _SETTLING_LOOKS = 5
+_STATES_S = 0.25
+_LONGEST_CHARACTER = 4
+"""Bytes of UTF-8; a log that cuts a line cuts no character in two."""
 _REPLACED = re.compile("\ufffd+")
 
 
@@ -40,12 +46,15 @@ class Line(NamedTuple):
         attempt: Number of the attempt, from 1.
         at: When it was stored, which is some seconds after it was written; from CloudWatch when
             it was written. None where that is not known.
+        goes_on: Whether it is but a state of a line, as progress bars write them, which the next
+            line or state of its stream replaces; an empty one wipes it.
     """
 
     text: str
     stream: str
     attempt: int
     at: datetime | None
+    goes_on: bool = False
 
 
 class Ending(NamedTuple):
@@ -91,6 +100,8 @@ class Transcript:
         self._lines = Lines()
         self._remembered = array("q")
         self._left_out_until: datetime | None = None
+        self._states: dict[str, str] = {}
+        self._states_at = -math.inf
 
     def begin_at(
         self, stream: str, sequence: int, begun: bytes, left_out: ChunkPlace | None
@@ -164,8 +175,8 @@ class Transcript:
             return None
         lines: list[Line] = []
         for stream, rest in rests.items():
-            texts = [*self._lines.add(stream, rest or b""), *self._lines.end(stream)]
-            lines += self._give(texts, stream, ending.at)
+            texts = self._lines.add(stream, rest or b"")
+            lines += self._give(texts, stream, ending.at) + self._end(stream, ending.at)
         return lines
 
     async def _rest(self, stream: str, ending: Ending, *, with_notes: bool) -> bytes | None:
@@ -205,17 +216,42 @@ class Transcript:
         """Return the lines up to the attempt's end, given all that it has written."""
         lines: list[Line] = []
         for stream, whole in zip(STREAMS, (stdout, stderr), strict=True):
-            texts = [*self._lines.add_rest_of(stream, whole), *self._lines.end(stream)]
-            lines += self._give(texts, stream, None)
+            texts = self._lines.add_rest_of(stream, whole)
+            lines += self._give(texts, stream, None) + self._end(stream, None)
         return lines
 
     def end(self) -> list[Line]:
         """Return the lines that have not ended, as far as they are known."""
-        return [
+        return [line for stream in STREAMS for line in self._end(stream, None)]
+
+    def _end(self, stream: str, at: datetime | None) -> list[Line]:
+        # A bar may be wiped at its end.
+        return self._give(self._lines.end(stream), stream, at) + self._wipe(stream)
+
+    def _wipe(self, stream: str) -> list[Line]:
+        return self._give_state("", stream) if self._states.get(stream) else []
+
+    def states(self) -> list[Line]:
+        """Return what the lines that go on show by now, if it is new, 4 times a second at most.
+
+        It is for who follows. `Line.goes_on` is set in these.
+        """
+        if clock.now() - self._states_at < _STATES_S:
+            return []
+        shown = {stream: self._lines.state(stream) for stream in STREAMS}
+        lines = [
             line
-            for stream in STREAMS
-            for line in self._give(self._lines.end(stream), stream, None)
+            for stream, state in shown.items()
+            if state is not None and state != self._states.get(stream, "")
+            for line in self._give_state(state, stream)
         ]
+        if lines:
+            self._states_at = clock.now()
+        return lines
+
+    def _give_state(self, state: str, stream: str) -> list[Line]:
+        self._states[stream] = state
+        return [Line(state, stream, self.number, None, goes_on=True)]
 
     async def from_log(self, log: Log, *, settle: bool) -> AsyncIterator[list[Line]]:
         """Yield those lines of the attempt's CloudWatch log that were not given before.
@@ -235,13 +271,18 @@ class Transcript:
                 )
             ]
             return
+        yield [line for stream in STREAMS for line in self._wipe(stream)]
         left = Counter(self._remembered)
         for look in range(_SETTLING_LOOKS if settle else 1):
             if look:
                 await asyncio.sleep(self._timing.log_settle_s)
             came = False
             async for events in log.read():
-                lines = [self._line(event) for event in events if self._is_new(event, left)]
+                lines = [
+                    self._line(event)
+                    for event in map(self._reduced, events)
+                    if event is not None and self._is_new(event, left)
+                ]
                 if lines:
                     came = True
                     self.given += len(lines)
@@ -255,6 +296,15 @@ class Transcript:
 
     def _note(self, text: str) -> Line:
         return Line(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)
+
+    def _reduced(self, event: LogLine) -> LogLine | None:
+        """Return a line as it was at last; None for a part of one that the next part replaces."""
+        if "\r" not in event.text:
+            return event
+        if len(event.text.encode(errors="replace")) > self._cut_bytes - _LONGEST_CHARACTER:
+            return None
+        state = output.last_state(event.text)
+        return event._replace(text=state) if state else None
 
     def _line(self, event: LogLine) -> Line:
         return Line(event.text, LOG, self.number, event.at)
@@ -270,6 +320,8 @@ class Transcript:
 
     def _give(self, texts: list[str], stream: str, at: datetime | None) -> list[Line]:
         self.given += len(texts)
+        if texts:
+            self._states.pop(stream, None)  # what it showed is replaced
         if self.given <= self._timing.most_lines:
             for text in texts:
                 self._remembered.extend(map(_recognize, _pieces(text, self._cut_bytes)))

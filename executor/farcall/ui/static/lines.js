@@ -12,9 +12,7 @@ const ESCAPES = /\u001b\[[0-?]*[ -/]*[@-~]|\u001b[\]PX^_][^\u0007\u001b]*(?:\u00
 
 /** Returns a line without sequences for terminals, and with nothing else that acts. */
 export function shown(text) {
-  let plain = text.replace(ESCAPES, "").replace(/\r+$/, "");
-  // A bar of progress draws itself anew after each carriage return.
-  plain = plain.slice(plain.lastIndexOf("\r") + 1);
+  let plain = text.replace(ESCAPES, "");
   if (plain.length > MOST_CHARACTERS) plain = `${plain.slice(0, MOST_CHARACTERS)}… (${plain.length} characters)`;
   return clean(plain);
 }
@@ -25,11 +23,19 @@ export class Lines {
     this.kept = [];
     this.dropped = 0;
     this.next = 0;
+    /** What progress bars show by now, by stream: lines that go on, and may be replaced. */
+    this.states = new Map();
   }
 
   /** Takes lines as the server sends them; returns those to show. */
   take(lines) {
-    const taken = lines.map((line) => ({ n: this.next++, text: shown(line.text), stream: line.stream, attempt: line.attempt, at: line.at }));
+    const taken = [];
+    for (const line of lines) {
+      const one = { text: shown(line.text), stream: line.stream, attempt: line.attempt, at: line.at };
+      this.states.delete(line.stream);
+      if (!line.goes_on) taken.push({ n: this.next++, ...one });
+      else if (line.text) this.states.set(line.stream, one);
+    }
     this.kept.push(...taken);
     if (this.kept.length > MOST_LINES) this.dropped += this.kept.splice(0, this.kept.length - MOST_LINES).length;
     return taken.slice(-MOST_LINES);

@@ -104,8 +104,14 @@ export class Output {
     const taken = this.lines.take(this.pending);
     this.pending = [];
     for (const pane of this.panes) pane.add(taken.filter((line) => pane.takes(line)));
+    this._states();
     this._count();
     this._say();
+  }
+
+  _states() {
+    const states = [...this.lines.states.values()];
+    for (const pane of this.panes) pane.states(states.filter((state) => pane.takes(state)));
   }
 
   _build() {
@@ -116,6 +122,7 @@ export class Output {
     this.space.replaceChildren(...this.panes.map((pane) => pane.element));
     this.space.classList.toggle("side", this.side);
     for (const pane of this.panes) pane.add(this.lines.kept.filter((line) => pane.takes(line)));
+    this._states();
     this._wrap(this.wrap);
     this._follow(this.follows);
     setAttr(this.buttons.side, "aria-pressed", String(this.side));

@@ -18,7 +18,8 @@ export class Pane {
     this.size = 0;
     this.blocks = h("div.blocks");
     this.empty = h("p.note", {}, "Nothing yet.");
-    this.scroller = h("div.pane-lines", { role: "log", "aria-label": name, "aria-live": "off", tabindex: "0" }, this.blocks, this.empty);
+    this.live = h("div.live");
+    this.scroller = h("div.pane-lines", { role: "log", "aria-label": name, "aria-live": "off", tabindex: "0" }, this.blocks, this.live, this.empty);
     this.total = h("span.quiet");
     this.element = h("section.pane", {}, h("div.pane-head", {}, h("span", { text: name }), this.total), this.scroller);
     this.attempt = 0;
@@ -40,6 +41,7 @@ export class Pane {
 
   clear() {
     this.blocks.replaceChildren();
+    this.live.replaceChildren();
     this.size = 0;
     this.attempt = 0;
     this.marked = null;
@@ -67,6 +69,14 @@ export class Pane {
       this.blocks.firstChild.remove();
     }
     setText(this.total, `${count(this.size)} lines`);
+    if (this.follows) frame(this._down);
+  }
+
+  /** Shows below the lines what progress bars show by now. */
+  states(states) {
+    if (!states.length && !this.live.childElementCount) return;
+    if (states.length) this.empty.hidden = true;
+    this.live.replaceChildren(...states.map((state) => h("div.line", { data: { testid: "state", stream: state.stream }, text: state.text })));
     if (this.follows) frame(this._down);
   }
 

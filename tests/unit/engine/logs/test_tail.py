@@ -98,3 +98,13 @@ async def test_the_end_of_an_attempt_that_s3_lacks_is_cloudwatchs(store):
 
     prepared = await prepare(course, 1, 1, Part(tail=1))
     assert [line[:2] for line in prepared[1].lines] == [("b", "log")]
+
+
+async def test_a_bar_s_last_state_is_found_without_reading_all_of_them(store):
+    for number in range(50):
+        await put(store, "stderr", number, b"\r%d of 50" % number)
+    await put(store, "stderr", 50, b", done\n")
+    course = Course(store, {})
+    found = await prepare(course, 1, 1, Part(tail=1))
+    assert [sequence for *_, sequence in course.read] == [50, 49]
+    assert await every(found[1].transcript.catch_up()) == ["49 of 50, done"]

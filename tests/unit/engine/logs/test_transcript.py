@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
-from farcall.engine.logs.transcript import Transcript
+from farcall.engine.logs.transcript import Line, Transcript
 from farcall.storage.chunks import Chunks
 from tests.unit.fakes import Clock, store_in_memory
 from tests.unit.transcripts import SUBMISSION, access, ended, every, log, page, put, texts
@@ -96,3 +96,43 @@ async def test_beyond_a_million_lines_it_is_said_where_the_rest_is(store, attemp
 
 
 # --- only the end -------------------------------------------------------------------------------
+
+
+# --- progress bars ------------------------------------------------------------------------------
+
+
+async def test_a_bar_is_given_state_by_state_and_kept_as_it_is_at_last(
+    store, attempt, monkeypatch
+):
+    Clock(asyncio.get_running_loop(), monkeypatch)
+    shown = []
+    for number in range(40):
+        await put(store, "stderr", number, b"\r%d of 40" % (number + 1))
+        assert await attempt.look() == []
+        shown += [(number, line) for line in attempt.states()]
+        await asyncio.sleep(0.1)
+    assert [number for number, _ in shown] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39]
+    assert shown[-1][1] == Line("40 of 40", "stderr", 1, None, goes_on=True)
+    assert attempt.states() == []  # nothing is new
+
+    await put(store, "stderr", 40, b"\nagain: \r1 of 2")
+    assert texts(await attempt.look()) == ["40 of 40"]
+    await asyncio.sleep(1)
+    assert texts(attempt.states()) == ["1 of 2"]
+    closed = await attempt.close(ended(err=(41, 0, b"\r     \r")))
+    assert closed == [Line("", "stderr", 1, None, goes_on=True)]  # the bar wiped itself
+
+
+async def test_a_bar_is_known_again_in_cloudwatch(store, attempt):
+    await put(store, "stderr", 0, b"a\r\nx\r10%\r100%\nb\rgoes on")
+    assert await every(attempt.catch_up()) == ["a", "100%"]
+    assert texts(attempt.states()) == ["goes on"]
+
+    cut = "\r" + "1%\r" * LARGEST_EVENT_BYTES
+    there = ["a\r", "x\r10%\r100%", cut[:LARGEST_EVENT_BYTES], "b\rgoes on\rend", "y\r  \r"]
+    found = [
+        (line.text, line.goes_on)
+        async for lines in attempt.from_log(log(*there), settle=False)
+        for line in lines
+    ]
+    assert found == [("", True), ("end", False)]
