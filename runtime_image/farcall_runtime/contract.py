@@ -35,6 +35,11 @@ ENV_STREAM_S = "FARCALL_STREAM_S"
 """Seconds between two chunks of output. The embedded AWS sets it where a test wants it to; no
 client does, and on AWS it is not there."""
 
+ENV_LOG_LEVEL = "FARCALL_LOG_LEVEL"
+"""The least level of what the function logs that is written, where not `LOG_LEVEL`."""
+
+LOG_LEVEL = "INFO"
+
 JOB_ENVIRONMENT = (
     ENV_BUNDLE,
     ENV_DIGEST,
@@ -43,6 +48,7 @@ JOB_ENVIRONMENT = (
     ENV_REGION,
     ENV_WORKFLOW,
     ENV_DISPATCH,
+    ENV_LOG_LEVEL,
 )
 
 ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"

@@ -24,7 +24,14 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from farcall_runtime import envelope, failures, nodes, pickles, processes
 from farcall_runtime.channel import BrokenError, Slate, TaskEnd
-from farcall_runtime.contract import ENV_STREAM_S, JOB_ENVIRONMENT, STREAMS, CallStatus
+from farcall_runtime.contract import (
+    ENV_LOG_LEVEL,
+    ENV_STREAM_S,
+    JOB_ENVIRONMENT,
+    LOG_LEVEL,
+    STREAMS,
+    CallStatus,
+)
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.pickles import Pieces
 
@@ -78,6 +85,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     global _supervisor, _why, _own_streams
     _supervisor, _why = supervisor, why
     nodes.tell_address(os.environ)
+    log_level = os.environ.get(ENV_LOG_LEVEL, LOG_LEVEL)
     for name in (*JOB_ENVIRONMENT, ENV_STREAM_S):
         os.environ.pop(name, None)  # the function has no business with the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
@@ -90,6 +98,10 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
 
     processes.install()
     import cloudpickle  # now, while the supervisor still fetches the payload
+
+    from farcall_runtime import logs  # which takes no time: cloudpickle has imported logging
+
+    logs.set_up(log_level)
 
     ordered = supervisor.wait()
     if ordered is None:

@@ -22,7 +22,7 @@ from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import Origin, Packed
 from farcall.payload.shared import Piece
 from farcall.storage.store import Store
-from farcall_runtime.contract import Location
+from farcall_runtime.contract import ENV_LOG_LEVEL, LOG_LEVEL, Location
 
 _log = logging.getLogger("farcall")
 
@@ -334,4 +334,6 @@ def job_of(bundle: Bundle, settings: Settings, access: Access, *, size: int) -> 
     """
     region = access.bucket_region(bundle.where.bucket)
     environment = bundle.environment(endpoint=access.s3_endpoint, region=region)
+    if settings.log_level != LOG_LEVEL:
+        environment[ENV_LOG_LEVEL] = settings.log_level
     return JobSpec(bundle.where.bundle, size, environment, settings)

@@ -86,7 +86,12 @@ def _seconds(value: object) -> object:
     return _no_bool(value)
 
 
+def _upper_case(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
 _Number = BeforeValidator(_no_bool)
+_UpperCase = BeforeValidator(_upper_case)
 _Gib = BeforeValidator(_gib)
 _Seconds = BeforeValidator(_seconds)
 
@@ -169,6 +174,7 @@ class Options(TypedDict, total=False):
     linger_s: float | str
     retry_on: Literal["failure", "infrastructure"]
     stuck_timeout_s: float | str | None
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"]
     tags: dict[str, str]
     priority: int | None
     share_identifier: str
@@ -231,6 +237,9 @@ class Settings(BaseModel):
         stuck_timeout_s: Seconds after which a job that cannot be placed fails; None never. They
             count only while Batch says why it cannot place it, which it does of the job at the
             head of the queue.
+        log_level: The least level of what the function logs that is written to stderr, with time,
+            level and name, as long as it configures ``logging`` in no other way; ``OFF`` leaves
+            that as Python has it.
         tags: Tags of every job, at most 45.
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.
@@ -288,6 +297,9 @@ class Settings(BaseModel):
     stuck_timeout_s: Annotated[float | None, _Seconds, _HOW] = Field(
         None, ge=0, allow_inf_nan=False
     )
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], _UpperCase, _HOW
+    ] = "INFO"
     tags: Annotated[dict[str, str], _HOW] = Field({}, max_length=45)
     priority: Annotated[int | None, _Number, _HOW] = Field(None, ge=0, le=9999)
     share_identifier: Annotated[str, _HOW] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")

@@ -39,6 +39,7 @@ OWN = {
     "instance_type": "",
     "retry_on": "infrastructure",
     "stuck_timeout_s": None,
+    "log_level": "INFO",
     "tags": {},
     "priority": None,
     "share_identifier": "",

@@ -1,0 +1,93 @@
+"""What tasks log: with time, level and name, unless their functions say how."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import logging.config
+import re
+
+import pytest
+
+from farcall import BatchExecutor, SettingsError
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+
+
+def log_plainly():
+    logging.getLogger("train.model").debug("unseen")
+    logging.getLogger("train.model").info("epoch %d", 3)
+    try:
+        raise KeyError("lost")
+    except KeyError:
+        logging.getLogger("train").exception("on purpose")
+
+
+def log_by_functions():
+    logging.info("by the module's function")
+    logging.getLogger("other").warning("after it")
+
+
+def log_configured():
+    logging.basicConfig(format="mine %(message)s", level="WARNING")
+    logging.info("unseen")
+    logging.warning("seen")
+
+
+def log_by_dictionary():
+    handler = {"class": "logging.StreamHandler", "formatter": "short"}
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "formatters": {"short": {"format": "%(levelname)s/%(message)s"}},
+            "handlers": {"own": handler},
+            "loggers": {"app": {"handlers": ["own"], "propagate": False}},
+        }
+    )
+    logging.getLogger("app").info("by its own handler")
+    logging.getLogger("library").info("by the default")
+
+
+def log_at_levels():
+    for level in ("debug", "info", "warning", "error"):
+        getattr(logging.getLogger("x"), level)(level)
+
+
+async def written(executor, function):
+    job = await executor.submit(function)
+    await job.result()
+    assert await job.stdout() == ""
+    return (await job.stderr()).splitlines()
+
+
+async def test_a_task_logs_as_people_expect_unless_it_says_how(executor: BatchExecutor) -> None:
+    functions = (log_plainly, log_by_functions, log_configured, log_by_dictionary)
+    plain, simple, own, dictionary = await asyncio.gather(
+        *(written(executor, function) for function in functions)
+    )
+
+    assert re.fullmatch(f"{TIME} INFO train.model: epoch 3", plain[0])
+    assert re.fullmatch(f"{TIME} ERROR train: on purpose", plain[1])
+    assert (plain[2], plain[-1]) == ("Traceback (most recent call last):", "KeyError: 'lost'")
+    assert re.fullmatch(f"{TIME} INFO root: by the module's function", simple[0])
+    assert re.fullmatch(f"{TIME} WARNING other: after it", simple[1])
+    assert own == ["mine seen"]
+    assert dictionary[0] == "INFO/by its own handler"
+    assert re.fullmatch(f"{TIME} INFO library: by the default", dictionary[1])
+
+
+async def test_the_level_is_an_option_and_off_is_python_s_own(executor: BatchExecutor) -> None:
+    loud, quiet, off = await asyncio.gather(
+        *(
+            written(executor.with_options(log_level=level), log_at_levels)
+            for level in ("DEBUG", "error", "OFF")
+        )
+    )
+    assert [line.rpartition(" ")[2] for line in loud] == ["debug", "info", "warning", "error"]
+    assert [line.rpartition(" ")[2] for line in quiet] == ["error"]
+    assert off == ["warning", "error"]
+
+
+def test_another_level_is_refused() -> None:
+    with pytest.raises(SettingsError, match="log_level is 'LOUD'.*'DEBUG', 'INFO'"):
+        BatchExecutor(log_level="LOUD")
