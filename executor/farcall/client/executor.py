@@ -432,7 +432,8 @@ class BatchExecutor:
         __tracebackhide__ = True
         handle = await self._start(function, [(args, kwargs)])
         try:
-            return await Job[R](handle, Output.NONE).result()  # nobody can ask for its output
+            # Nobody can ask for its output.
+            return await Job[R](handle, Output.NONE, shows=self.settings.output).result()
         except asyncio.CancelledError:
             self._unfinished.pop(handle.id, None)
             session = await handle.session()
@@ -446,7 +447,8 @@ class BatchExecutor:
         output: Output = Output.SMALL,
     ) -> Job[R]:
         """Submit calls that were checked as one task, for `Task`; ``output`` is that of `Job`."""
-        return Job(await self._start(function, calls), output, len(calls))
+        shows = self.settings.output and output is Output.NONE
+        return Job(await self._start(function, calls), output, len(calls), shows=shows)
 
     async def _start(self, function: Callable[..., Any], calls: Sequence[Call]) -> TaskHandle:
         async def pack(session: Session) -> tuple[Packed, Packed]:

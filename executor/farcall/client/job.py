@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from farcall.backends.base import raise_first
+from farcall.client import live_output
 from farcall.client.frames import frames_hidden
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.fetcher import Output
@@ -42,6 +43,7 @@ class Job(Generic[R]):
             later; with `Output.NONE` nobody can, and it is deleted with the value.
         calls: How many calls the task makes, where that is known.
         on_spent: Is called when its value was handed over and is deleted from the bucket.
+        shows: Whether who waits for its value is shown what it prints; see the option ``output``.
 
     Attributes:
         id: The job's ID, such as ``"6f1c…"``; an array child's is ``"<parent>:<index>"``.
@@ -53,12 +55,15 @@ class Job(Generic[R]):
         output: Output = Output.SMALL,
         calls: int = 1,
         on_spent: Callable[[], None] = lambda: None,
+        *,
+        shows: bool = False,
     ) -> None:
         self.id = handle.id
         self._handle = handle
         self._fetched = output
         self._calls = calls
         self._on_spent = on_spent
+        self._shows = shows
         self._is_discarded = False
 
     def __repr__(self) -> str:
@@ -174,9 +179,22 @@ class Job(Generic[R]):
         Raises:
             ServiceError: AWS refused a call.
         """
-        delivered = await self._delivered()
+        async with self._shown() if self._shows else contextlib.nullcontext():
+            delivered = await self._delivered()
         await self._discard(delivered, self._handle.settings)
         return delivered.results
+
+    @contextlib.asynccontextmanager
+    async def _shown(self) -> AsyncIterator[None]:
+        """Show what it prints, for as long as a block lasts."""
+        session, submission, index = await self._handle.find()
+        name = self.name.rpartition("-")[0] or self.name
+        label = f"{name}[{index}]" if submission.size > 1 else name
+        session.relay.follow(submission, {index: label}, live_output.writer)
+        try:
+            yield
+        finally:
+            session.relay.leave(submission, [index])
 
     async def results(self) -> list[CallResult[Any]]:
         """Wait for the job's end and return what came of each call that the task makes.
@@ -323,7 +341,7 @@ class Job(Generic[R]):
     async def _fetch(
         self, session: Session, submission: Submission, index: int, arrived: Arrival
     ) -> Delivered:
-        return await session.fetcher.deliver(
+        delivered = await session.fetcher.deliver(
             submission,
             index,
             arrived,
@@ -331,6 +349,9 @@ class Job(Generic[R]):
             folder_for=where_needed(self._handle.settings.cache_dir),
             output=self._fetched,
         )
+        if self._shows:
+            await session.relay.finish(submission, index, delivered)
+        return delivered
 
     async def _discard(self, delivered: Delivered, settings: Settings) -> None:
         """Have what lies in the bucket deleted: who asked for the result has it now.

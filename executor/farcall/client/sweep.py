@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from farcall.aws import refusals
 from farcall.backends.base import raise_first
+from farcall.client import live_output
 from farcall.client.awaitable import Awaitable
 from farcall.client.call_reader import CallReader, Inputs
 from farcall.client.frames import hide_if_meant
@@ -73,6 +74,7 @@ class Sweep(Awaitable[list[R]]):
         chunksize: Calls in one task; they run one after the other.
         return_exceptions: Give exceptions as values instead of raising the first.
         progress: Show how far it is.
+        output: Show what the tasks print.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Sweep(Awaitable[list[R]]):
         chunksize: int,
         return_exceptions: bool,
         progress: bool,
+        output: bool,
     ) -> None:
         name = getattr(function, "__name__", "task")
         super().__init__(
@@ -100,6 +103,7 @@ class Sweep(Awaitable[list[R]]):
         self._chunksize = chunksize
         self._return_exceptions = return_exceptions
         self._progress = progress
+        self._output = output
         self._state: SweepState | None = None
 
     def __len__(self) -> int:
@@ -276,6 +280,8 @@ class Sweep(Awaitable[list[R]]):
         failure: MapFailure | None,
     ) -> None:
         """End what has not ended: nobody waits for it any more."""
+        for array in state.arrays.values():
+            session.relay.leave(array.submission, range(array.submission.size))
         unfinished = [array for array in state.arrays.values() if array.unfinished]
         for array in unfinished:
             if array.tell is not None:
@@ -358,11 +364,19 @@ class Sweep(Awaitable[list[R]]):
             array.ended += len(numbers)
             state.arrivals.put_nowait(Ready(submission, index, numbers, arrival))
 
+        if self._output:
+            labels = {i: self._label(state.calls_of(array, i)) for i in range(submission.size)}
+            session.relay.follow(submission, labels, live_output.writer)
         array.tell = tell
         session.cleaner.note_submission(submission)
         session.tracker.watch(
             submission, range(submission.size), self._settings, tell, state.is_full
         )
+
+    def _label(self, calls: range) -> str:
+        """Return what stands before the lines of a task."""
+        last = f"-{calls[-1]}" if len(calls) > 1 else ""
+        return f"{self._name}[{calls.start}{last}]"
 
     async def _fetch(self, session: Session, state: SweepState) -> None:
         """Fetch outcomes, as fast as the caller takes their values.
@@ -393,6 +407,8 @@ class Sweep(Awaitable[list[R]]):
                 if (passes or refusals.is_of_credentials(error)) and state.postpone(ready):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
+            if self._output:
+                await session.relay.finish(submission, index, delivered)
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             state.note_failures(submission, index, zip(numbers, results, strict=False))
             discard = functools.partial(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_MAPS = ("chunksize", "return_exceptions", "progress")
+_OF_MAPS = ("chunksize", "return_exceptions", "progress", "output")
 
 
 class Executor(Protocol):
@@ -161,6 +161,7 @@ class Task(Generic[P, R]):
         chunksize: int = 1,
         return_exceptions: bool = False,
         progress: bool = False,
+        output: bool | None = None,
         **fixed: Any,
     ) -> Sweep[R]:
         """Call the function with each item, as array jobs of up to 10,000 tasks.
@@ -189,6 +190,9 @@ class Task(Generic[P, R]):
             return_exceptions: Give exceptions as values instead of raising the first.
             progress: Show on stderr how many calls are queued, running, done and failed, and how
                 fast they are: a bar on a terminal or in a notebook, elsewhere a line now and then.
+            output: Show what the tasks print, while they run, on stdout and stderr here, each line
+                with the function's name and the call's number before it, up to 200 lines a second
+                of all; by default as the option ``output`` says.
             **fixed: Keywords of the function that are the same in all calls; they are uploaded
                 once for each array. One that is named like an option above goes by
                 ``functools.partial``.
@@ -209,7 +213,7 @@ class Task(Generic[P, R]):
             # What fits does not depend on the values.
             self._bind((None,) * len(iterables), fixed, _OF_MAPS)
             inputs = Inputs(iterables)
-            return self._sweep(inputs, fixed, chunksize, return_exceptions, progress)
+            return self._sweep(inputs, fixed, chunksize, return_exceptions, progress, output)
 
     def starmap(
         self,
@@ -219,6 +223,7 @@ class Task(Generic[P, R]):
         chunksize: int = 1,
         return_exceptions: bool = False,
         progress: bool = False,
+        output: bool | None = None,
         **fixed: Any,
     ) -> Sweep[R]:
         """Call the function with the elements of each item, as `itertools.starmap` does.
@@ -232,6 +237,7 @@ class Task(Generic[P, R]):
             chunksize: See `map`, as for the others.
             return_exceptions: Give exceptions as values instead of raising the first.
             progress: Show on stderr how far it is.
+            output: Show what the tasks print.
             **fixed: Keywords of the function that are the same in all calls.
 
         Returns:
@@ -261,7 +267,7 @@ class Task(Generic[P, R]):
             inputs = Inputs((iterable,), spread)
             if isinstance(iterable, list | tuple):  # items may be iterators, for one reading
                 inputs = Inputs((list(inputs.at_hand()),), lambda _number, row: row[0])
-            return self._sweep(inputs, fixed, chunksize, return_exceptions, progress)
+            return self._sweep(inputs, fixed, chunksize, return_exceptions, progress, output)
 
     def _sweep(
         self,
@@ -270,13 +276,16 @@ class Task(Generic[P, R]):
         chunksize: int,
         return_exceptions: bool,
         progress: bool,
+        output: bool | None,
     ) -> Sweep[R]:
         if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
             raise SettingsError(
                 f"chunksize is {chunksize!r}; a whole number of at least 1 is allowed",
                 option="chunksize",
             )
-        for name, flag in (("return_exceptions", return_exceptions), ("progress", progress)):
+        output = self.executor.settings.output if output is None else output
+        flags = {"return_exceptions": return_exceptions, "progress": progress, "output": output}
+        for name, flag in flags.items():
             if not isinstance(flag, bool):
                 raise SettingsError(f"{name} is {flag!r}; True or False is allowed", option=name)
         return Sweep(
@@ -287,6 +296,7 @@ class Task(Generic[P, R]):
             chunksize=chunksize,
             return_exceptions=return_exceptions,
             progress=progress,
+            output=output,
         )
 
     def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -21,6 +21,7 @@ from farcall.engine.cleaner import Cleaner
 from farcall.engine.fetcher import Fetcher
 from farcall.engine.launcher import Launcher
 from farcall.engine.logs.nodes import NodeLogs
+from farcall.engine.logs.relay import Relay
 from farcall.engine.packer import Packer
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
@@ -77,6 +78,7 @@ class Session:
         launcher: Submits command jobs.
         packer: Pickles what is submitted.
         fetcher: Fetches what came of tasks.
+        relay: Passes on what tasks print while they run.
         shared: The values that several tasks refer to.
         cleaner: Deletes what they left in the bucket.
         bundles: Reads back what was submitted.
@@ -99,6 +101,7 @@ class Session:
         self.threads = WorkerThreads()
         self.packer = Packer(self.threads)
         self.fetcher = Fetcher(backend, self.stores, self.tracker, self.threads)
+        self.relay = Relay(self.stores, access.timing)
         self.shared = SharedValues(self.run, access.timing)
         self.cleaner = Cleaner(
             self.stores, access.timing, self.shared.note_deleted, self.shared.forget
@@ -217,6 +220,7 @@ class Session:
         await self._close_submitters()  # at once, without waiting for more to come
         await self.tracker.close()
         await self.node_logs.close()
+        await self.relay.close()
         await self._until(lambda: not self._at_work)
         started: list[asyncio.Future[Any]]
         started = [*self._submitters.values(), *self._checks.values()]

@@ -36,7 +36,7 @@ GROUPS = {
         "call_texts",
         "job_definition_extra",
     ),
-    "What a task prints": ("log_level",),
+    "What a task prints": ("log_level", "output"),
 }
 """The options by what they are about, the most used first."""
 

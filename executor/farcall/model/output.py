@@ -104,6 +104,10 @@ class Lines:
         """Return how many bytes were seen."""
         return self._seen.get(stream, 0)
 
+    def skip(self, stream: str, size_bytes: int) -> None:
+        """Leave out so many bytes; the line before them has ended."""
+        self._seen[stream] = self._seen.get(stream, 0) + size_bytes
+
     def end(self, stream: str) -> list[str]:
         """Return the last line if it does not end; nothing comes after it."""
         decoder = self._decoders.get(stream)

@@ -175,6 +175,7 @@ class Options(TypedDict, total=False):
     retry_on: Literal["failure", "infrastructure"]
     stuck_timeout_s: float | str | None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"]
+    output: bool
     tags: dict[str, str]
     priority: int | None
     share_identifier: str
@@ -240,6 +241,8 @@ class Settings(BaseModel):
         log_level: The least level of what the function logs that is written to stderr, with time,
             level and name, as long as it configures ``logging`` in no other way; ``OFF`` leaves
             that as Python has it.
+        output: Show what jobs print to who awaits their values, while they run; see
+            `farcall.Task.map`.
         tags: Tags of every job, at most 45.
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.
@@ -300,6 +303,7 @@ class Settings(BaseModel):
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], _UpperCase, _HOW
     ] = "INFO"
+    output: Annotated[bool, _HOW] = False
     tags: Annotated[dict[str, str], _HOW] = Field({}, max_length=45)
     priority: Annotated[int | None, _Number, _HOW] = Field(None, ge=0, le=9999)
     share_identifier: Annotated[str, _HOW] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")

@@ -40,6 +40,7 @@ OWN = {
     "retry_on": "infrastructure",
     "stuck_timeout_s": None,
     "log_level": "INFO",
+    "output": False,
     "tags": {},
     "priority": None,
     "share_identifier": "",

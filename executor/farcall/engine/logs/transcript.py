@@ -147,14 +147,47 @@ class Transcript:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        both = await asyncio.gather(*map(self._look_at, STREAMS))
+        both = await asyncio.gather(*(self.look_at(stream, None) for stream in STREAMS))
         return [line for lines in both for line in lines]
 
-    async def _look_at(self, stream: str) -> list[Line]:
+    async def look_at(self, stream: str, end: int | None) -> list[Line]:
+        """Return the lines of a stream's next chunks.
+
+        Args:
+            stream: Which stream.
+            end: The first chunk that is not read; None for the first one that is not there.
+
+        Raises:
+            IntegrityError: A chunk is not the one the container wrote.
+            ServiceError: S3 refused.
+        """
         lines: list[Line] = []
-        while found := await self._chunks.get(self.number, stream, self.next[stream]):
+        while end is None or self.next[stream] < end:
+            found = await self._chunks.get(self.number, stream, self.next[stream])
+            if found is None:
+                break
             self.next[stream] += 1
             lines += self._give(self._lines.add(stream, found[0]), stream, found[1])
+        return lines
+
+    def seen(self, stream: str) -> int:
+        """Return how many bytes of a stream were read or left out."""
+        return self._lines.seen(stream)
+
+    def skip(self, stream: str, sequence: int, size_bytes: int) -> list[Line]:
+        """Leave out chunks that were not read yet.
+
+        Args:
+            stream: Which stream.
+            sequence: The next chunk to be read.
+            size_bytes: How many bytes are in those before it.
+
+        Returns:
+            The line that would have gone on in them.
+        """
+        self.next[stream] = sequence
+        lines = self._end(stream, None)
+        self._lines.skip(stream, size_bytes)
         return lines
 
     async def close(self, ending: Ending, *, with_notes: bool = False) -> list[Line] | None:

@@ -1,0 +1,89 @@
+"""Live output: what jobs print, in the caller's own stdout and stderr, with whose it is before it.
+
+Everything of a process goes through one writer, line by line. Nobody reads more than some hundred
+lines a second, so what comes faster is left out, and it is told how much that was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from farcall.engine.logs.transcript import Line
+from farcall.model import terminal
+from farcall.model.wording import counted
+from farcall_runtime.contract import STDERR
+
+_LINES_PER_S = 200
+_NOTE_S = 5.0
+
+
+class LiveOutput:
+    """Writes lines of all jobs, as many as can be read.
+
+    Args:
+        now: Tells the time in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()  # event loops may run in several threads
+        self._room = float(_LINES_PER_S)
+        self._at = now()
+        self._told_at = self._at
+        self._lines = self._bytes = 0
+        self._jobs: set[str] = set()
+        self._run = ""
+
+    def write(self, label: str, run: str, lines: list[Line], left_out_bytes: int = 0) -> None:
+        """Write lines of a task, as many as there is room for; stderr to stderr."""
+        with self._lock:
+            now = self._now()
+            self._room = min(_LINES_PER_S, self._room + (now - self._at) * _LINES_PER_S)
+            self._at = now
+            written, rest = lines[: int(self._room)], lines[int(self._room) :]
+            self._room -= len(written)
+            if self._jobs and written and now - self._told_at >= _NOTE_S:
+                self._tell()
+            begin = f"{terminal.in_a_line(label)} | "
+            for stream, group in itertools.groupby(written, key=lambda line: line.stream):
+                texts = [f"{begin}{terminal.output(line.text)}\n" for line in group]
+                _print(sys.stderr if stream == STDERR else sys.stdout, "".join(texts))
+            if rest or left_out_bytes:
+                self._lines += len(rest)
+                self._bytes += left_out_bytes
+                self._jobs.add(label)
+                self._run = run
+
+    def settle(self) -> None:
+        """Tell what was left out."""
+        with self._lock:
+            if self._jobs:
+                self._tell()
+
+    def _tell(self) -> None:
+        left = [f"{self._lines:,} lines"] if self._lines else []
+        left += [f"{self._bytes / 1e6:,.1f} MB"] if self._bytes else []
+        jobs = counted(len(self._jobs), "job")
+        run = terminal.in_a_line(self._run)
+        text = f"... {' and '.join(left)} of {jobs} left out; farcall logs --run {run}\n"
+        _print(sys.stderr, text)
+        self._lines = self._bytes = 0
+        self._jobs.clear()
+        self._told_at = self._now()
+
+
+writer = LiveOutput()
+"""The one of this process."""
+
+
+def _print(stream: TextIO, text: str) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"  # a stream of text alone has none
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
