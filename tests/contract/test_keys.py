@@ -41,6 +41,7 @@ def test_the_contract_is_version_1():
             "FARCALL_REGION",
             "FARCALL_WORKFLOW",
             "FARCALL_DISPATCH",
+            "FARCALL_LOG_LEVEL",
         ],
         "exit_codes": {
             "RETURNED": 0,
