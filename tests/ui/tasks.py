@@ -53,3 +53,10 @@ def write(*texts: str) -> None:
 def fail_with(name: str, text: str) -> None:
     """Raise an exception of a class of this name."""
     raise type(name, (ValueError,), {})(text)
+
+
+def settle(rate: float) -> float:
+    """Fail for some rates."""
+    if rate > 0.5:
+        raise ValueError(f"singular matrix at {rate}")
+    return rate

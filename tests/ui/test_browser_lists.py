@@ -10,7 +10,7 @@ import uuid
 import pytest
 from playwright.async_api import expect
 
-from tests.ui import shells
+from tests.ui import shells, tasks
 from tests.ui.looking import row, wait_for_states
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -75,7 +75,7 @@ async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, subm
 
     reason = page.get_by_role("main").get_by_test_id("reason")
     await expect(reason).to_have_count(1)
-    await expect(reason).to_contain_text(re.compile(r"^11 \S exit code 7"))
+    await expect(reason).to_contain_text(re.compile(r"^11 \S .*exit code 7"))
     await expect(page.get_by_test_id("run-hours")).to_have_text(
         re.compile(r"^[<0-9.]+ vCPU-hours, [<0-9.]+ GB-hours$")
     )
@@ -136,3 +136,32 @@ async def test_runs_of_one_workflow_stand_together(open_page, submit, new_run, s
     again = await open_page(f"#/run/{runs[1]}/nightly")
     card = again.locator(f"[data-testid=run][data-run='{runs[1]}']:visible")
     await expect(card).to_have_attribute("aria-current", "true")
+
+
+async def test_arguments_and_errors_stand_in_the_lists(executor, open_page, shoot):
+    settle = executor(workflow="reasons").task(tasks.settle)
+    sweep = settle.map([0.1, 0.6, 0.7, 0.8], return_exceptions=True)
+    values = await sweep
+    assert [0.1, "ValueError"] == [values[0], type(values[1]).__name__]
+    page = await open_page()
+    await open_run(page, "reasons")
+
+    reason = page.get_by_role("main").get_by_test_id("reason")
+    await expect(reason).to_have_count(1)
+    await expect(reason).to_contain_text(re.compile(r"^3 \S ValueError: singular matrix at 0.6"))
+    await expect(reason).to_contain_text("settle(")
+    parent = sweep.job_ids[0]
+    await page.get_by_role("button", name="Show children").click()
+    second = row(page, f"{parent}:1")
+    await expect(second.locator(".why")).to_have_text("ValueError: singular matrix at 0.6")
+    await expect(second.get_by_test_id("call")).to_contain_text("0.6")
+    await expect(row(page, f"{parent}:0").get_by_test_id("call")).to_contain_text("0.1")
+    await shoot(page, "reasons")
+
+    # By an argument, and by an error.
+    children = page.locator('[data-testid="task"].child:visible')
+    await page.get_by_role("searchbox", name="Filter").fill("rate=0.7")
+    await expect(children).to_have_count(1)
+    await expect(children).to_have_attribute("data-id", f"{parent}:2")
+    await page.get_by_role("searchbox", name="Filter").fill("singular")
+    await expect(children).to_have_count(3)

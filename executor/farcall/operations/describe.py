@@ -20,12 +20,13 @@ from farcall_runtime.contract import ENV_BUNDLE
 from farcall_runtime.envelope import EnvelopeError
 
 
-async def of(session: Session, entry: Entry) -> dict[str, Any]:
+async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> dict[str, Any]:
     """Return what is known of a job, as JSON has words for it.
 
     Args:
         session: The event loop's session.
         entry: The job, an array as a whole, a child or a node, as `Catalog.describe` found it.
+        reasons: Where texts of its calls and errors are known, if anywhere.
 
     Returns:
         - ``job``: see `json_view.job`.
@@ -44,7 +45,7 @@ async def of(session: Session, entry: Entry) -> dict[str, Any]:
         ServiceError: Batch refused a call.
     """
     detail = entry.detail
-    (entry,) = await Reasons(session).fill([entry])
+    (entry,) = await (reasons or Reasons(session)).fill([entry])
     known = await nodes.of(session, detail)
     explanation = record(await explain(session, detail, known))
     bundle = detail.environment.get(ENV_BUNDLE, "")

@@ -140,23 +140,17 @@ class Reasons:
 
     # --- errors -------------------------------------------------------------------------------
 
-    async def errors(self, parent: JobDetail, indices: Iterable[int]) -> dict[int, Reason]:
-        """Return why failed children of an array failed, a request for each not known yet.
+    async def errors(self, parent: JobDetail, listed: Iterable[JobDetail]) -> dict[int, Reason]:
+        """Return why children of an array failed, a request for each not known yet.
 
         Args:
             parent: The array.
-            indices: Those of the children, all of which have failed.
+            listed: What a listing says of the children.
+
+        Returns:
+            By index, those that failed and that nobody ended.
         """
-        children = [
-            replace(
-                parent,
-                job_id=f"{parent.job_id}:{index}",
-                status=JobStatus.FAILED,
-                array_size=0,
-                status_summary={},
-            )
-            for index in indices
-        ]
+        children = [child_of(parent, each) for each in listed]
         found = await asyncio.gather(*map(self._reason, children))
         pairs = zip(children, found, strict=True)
         return {child.index: reason for child, reason in pairs if reason is not None}

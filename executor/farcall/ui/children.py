@@ -12,11 +12,16 @@ from collections import Counter
 
 from farcall.backends.base import Backend
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.operations import json_view
 from farcall.ui.account import Account
 from farcall.ui.jobs import counts
 from farcall.ui.parts import Parts
 
 _ON_THE_MOVE = (JobStatus.RUNNING, JobStatus.STARTING)
+_ERRORS_AT_ONCE = 100
+_MOST_ERRORS = 1000
+"""Of more failed children than these Batch's words are shown: each error is a request of S3."""
+
 _MOST_DESCRIBED = 300
 """Of more children that began and are not listed so any more, the lists are read again."""
 
@@ -35,8 +40,8 @@ class Children(Parts):
         self._parent: JobDetail | None = None
 
     def is_active(self) -> bool:
-        """Tell whether something will change soon; the list of jobs tells when it has."""
-        return False
+        """Tell whether there is more to be read; the list of jobs tells when something changed."""
+        return bool(self._unread())
 
     async def look(self) -> None:
         """Ask how many children have which status, and list those that are not known so."""
@@ -47,10 +52,31 @@ class Children(Parts):
         if self.parent_id not in found:
             return  # Batch forgets jobs some days after their end
         before, self._parent = self._parent, found[self.parent_id]
+        if before is None:
+            self.calls = await (await self.account.reasons()).calls(self._parent)
         is_same = before is not None and counts(before) == counts(self._parent)
         if not self._agrees() and not (is_same and self.is_complete and not self._has_ended()):
             await self._list(backend)
         self.is_complete = True
+
+    async def look_beside(self) -> None:
+        """Read why some of those failed that did."""
+        left = self._unread()
+        if not left or self._parent is None:
+            return
+        most = max(0, min(_ERRORS_AT_ONCE, _MOST_ERRORS - len(self.errors)))
+        indexes = left[:most] or left
+        listed = [self.known[index] for index in left[:most]]
+        found = await (await self.account.reasons()).errors(self._parent, listed)
+        self.errors.update({n: found[n].text if n in found else "" for n in indexes})
+        self.tell(indexes)
+
+    def is_unread(self, part: JobDetail) -> bool:
+        """Tell whether a child failed and its error was not read yet."""
+        return part.index not in self.errors and json_view.state(part) == JobStatus.FAILED.value
+
+    def _unread(self) -> list[int]:
+        return [index for index, child in self.known.items() if self.is_unread(child)]
 
     def _has_ended(self) -> bool:
         return self._parent is not None and self._parent.status.is_final

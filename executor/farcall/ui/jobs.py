@@ -19,6 +19,7 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.ui.account import Account
 from farcall.ui.watchers import Feed, Watcher
+from farcall.ui.whys import Whys
 
 _LAG_S = 10.0
 """A job submitted so much earlier than another is listed when the other one is."""
@@ -50,6 +51,9 @@ class Jobs(Watcher[str]):
         queues: Names or ARNs.
         span: Those submitted longer ago are not shown.
         everybody: Whether those of other users are.
+
+    Attributes:
+        whys: What they were called with, and why they failed.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Jobs(Watcher[str]):
         self._everybody = everybody
         self._queues = [_Queue(name) for name in queues]
         self._wanted: list[datetime] = []
+        self.whys = Whys(account, self.get)
 
     @property
     def since(self) -> datetime:
@@ -99,8 +104,10 @@ class Jobs(Watcher[str]):
         return list(self.entries)
 
     def is_active(self) -> bool:
-        """Tell whether a job has not ended."""
-        return any(not entry.detail.status.is_final for entry in self.entries.values())
+        """Tell whether a job has not ended, or there is more to be read of one."""
+        return self.whys.are_left or any(
+            not entry.detail.status.is_final for entry in self.entries.values()
+        )
 
     async def look(self) -> None:
         """List what is new, and describe what is new, changed or active."""
@@ -110,6 +117,10 @@ class Jobs(Watcher[str]):
         for queue in self._queues:
             await self._look_at(queue, session, query._replace(since=since))
         self.is_complete = self._is_read(self._horizon())
+
+    async def look_beside(self) -> None:
+        """Read what some jobs were called with, and why they failed."""
+        self.tell(await self.whys.read())
 
     def _horizon(self) -> datetime:
         """Return how far back those who listen want to see."""
@@ -132,6 +143,7 @@ class Jobs(Watcher[str]):
                     break
         queue.note_read(since)
         queue.forget(self.since)
+        self.whys.keep(self.entries)
         await self._learn(queue, catalog, query, queue.due(met))
 
     async def _learn(
@@ -149,6 +161,7 @@ class Jobs(Watcher[str]):
             entry = found[job.job_id]
             if queue.note(job.job_id, entry if entry and query.fits(entry) else None):
                 changed.append(job.job_id)
+        self.whys.note(changed)
         self.tell(changed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,11 +20,15 @@ class Parts(Watcher[int]):
 
     Attributes:
         known: What is known of them.
+        calls: What they were called with, by index, as far as that is known.
+        errors: Why those failed that did, by index, as far as that is known.
     """
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
         self.known: dict[int, JobDetail] = {}
+        self.calls: Sequence[str] = ()
+        self.errors: dict[int, str] = {}
 
     def row(self, index: int) -> dict[str, Any]:
         """Return a part as a browser is told of it; there may be thousands, so it is short."""
@@ -37,6 +41,8 @@ class Parts(Watcher[int]):
             "c": _ms(child.created_at),
             "x": child.exit_code,
             "r": child.reason,
+            "a": self.calls[index] if index < len(self.calls) else "",
+            "w": self.errors.get(index, None if self.is_unread(child) else ""),
         }
 
     def keys(self) -> Iterable[int]:
@@ -55,6 +61,10 @@ class Parts(Watcher[int]):
             if before is None or _said(before) != _said(part):
                 changed.append(index)
         self.tell(changed)
+
+    def is_unread(self, part: JobDetail) -> bool:
+        """Tell whether why a part failed will be read, and told again."""
+        return False
 
     def is_over(self, part: JobDetail) -> bool:
         """Tell whether nothing of a part changes any more."""

@@ -118,8 +118,8 @@ class Site:
         """Yield the jobs submitted since some moment, then those that change."""
 
         def told(job_ids: list[str]) -> dict[str, Any]:
-            known = map(self.jobs.get, job_ids)
-            return {"jobs": [json_view.job(entry) for entry in known if entry is not None]}
+            known = filter(None, map(self.jobs.get, job_ids))
+            return {"jobs": [json_view.job(self.jobs.whys.filled(entry)) for entry in known]}
 
         with self.jobs.listen_since(since) as feed:
             async for piece in _events(self.jobs, feed, "jobs", _JOBS, told):
@@ -177,7 +177,9 @@ class Site:
         Raises:
             FarcallError: AWS refused a call.
         """
-        return await overview.of(await self._account.session(), entry)
+        return await overview.of(
+            await self._account.session(), entry, await self._account.reasons()
+        )
 
     # --- what is done -------------------------------------------------------------------------
 

@@ -161,6 +161,9 @@ class Watcher(abc.ABC, Generic[K]):
     async def look(self) -> None:
         """Look once, and tell what changed."""
 
+    async def look_beside(self) -> None:
+        """Look at what nobody has to wait for, after each look."""
+
     async def _run(self) -> None:
         while True:
             # Who reloads the page again and again does not ask AWS each time.
@@ -177,6 +180,7 @@ class Watcher(abc.ABC, Generic[K]):
     async def _look_once(self) -> None:
         try:
             await self.refresh()
+            await self.look_beside()
         except FarcallError as error:
             self.error = f"{error}; trying again every {TROUBLE_S:.0f} s"
             await self.account.renew(error)

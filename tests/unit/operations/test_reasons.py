@@ -8,6 +8,7 @@ import os
 import pytest
 
 from farcall.model.errors import ServiceError
+from farcall.model.jobs import JobStatus
 from farcall.operations import json_view
 from farcall.operations.describe import of as described
 from farcall.operations.reasons import Reasons
@@ -97,8 +98,9 @@ async def test_an_array_groups_the_errors_of_its_children(executor, told, sessio
         ["fit(lr=2)", "fit(lr=0.5)", "fit(lr=3)", "fit(lr=-1)", "fit(lr=0.5)"]
     )
     assert calls[second["example"]] == second["call"] == "fit(lr=-1)"
-    indices = [n for n, call in enumerate(calls) if call != "fit(lr=0.5)"]
-    errors = await Reasons(session).errors(entry.detail, indices)
+    pages = session.backend.list_children(entry.detail.job_id, JobStatus.FAILED)
+    listed = [child async for page in pages for child in page]
+    errors = await Reasons(session).errors(entry.detail, listed)
     assert sorted(reason.kind for reason in errors.values()) == ["KeyError", *["ValueError"] * 2]
     job = json_view.job((await Reasons(session).fill([entry]))[0])
     assert (job["error"], job["call"], len(job["errors"])) == (why.error, None, 2)

@@ -60,7 +60,7 @@ function start(array, job) {
       const all = array.list.length === partCount(job);
       if (all && job.array_size) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
       // A node may run again, in another attempt of its job.
-      if (all && (job.array_size || isOver(job.group)) && array.list.every((one) => isOver(one.group))) {
+      if (all && (job.array_size || isOver(job.group)) && array.list.every((one) => isOver(one.group) && !one.unread)) {
         array.done = true; // Nothing changes any more, so its connection is of use to others.
         stream.close();
         array.stream = null;
@@ -96,6 +96,7 @@ function child(job, said, known) {
     reason: said.r ?? "",
     call: said.a ?? "",
     error: said.w ?? "",
+    unread: said.w === null,
     peak: said.m ?? null,
     array_size: 0,
     node_count: 0,

@@ -210,7 +210,7 @@ export class Detail {
   // A section is made anew only where it says something else, so that a selection in it stays.
   _part(key, make, given) {
     let part = this.parts.get(key);
-    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron]);
+    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy, given.record.trouble] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron]);
     if (!part) {
       part = { element: h(`section.part.part-${key}`), state: null };
       this.parts.set(key, part);

@@ -14,6 +14,7 @@ export function whySection({ explanation, record, position }) {
   const remedy = said.remedy || record.remedy;
   return [
     said.sentence || record.reason ? h("p.sentence", { data: { testid: "sentence" } }, said.error ? h("b.error-name", { text: said.error }) : null, name(sentence(said.sentence || record.reason))) : null,
+    record.trouble ? h("p.trouble", { role: "alert" }, name(sentence(record.trouble))) : null,
     place ? h("p.quiet", { text: place }) : null,
     remedy ? advice(remedy, isWell(said.kind) || (said.kind === "waiting" && !record.remedy)) : null,
     calls.length > 1 ? h("p.quiet", { text: `Its calls: ${calls.join(", ")}.` }) : null,
@@ -117,6 +118,7 @@ export function jobSection({ record, links, electron }) {
   return [h("h3", {}, "Job"), pairs([
     ["ID", [h("span.mono", { text: record.id }), copyButton("Copy the job's ID", record.id)]],
     ["Name", name(record.name)],
+    record.call ? ["Call", h("span.mono", { data: { testid: "task-call" } }, name(record.call))] : null,
     record.workflow ? ["Workflow", name(record.workflow)] : null,
     record.dispatch ? ["Dispatch", h("span.mono", { text: record.dispatch })] : null,
     electron === null || electron === undefined ? null : ["Electron", `node ${electron}`],

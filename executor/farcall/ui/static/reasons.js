@@ -8,22 +8,22 @@ import { jobHash, why } from "./rows.js";
 
 const MOST_SHOWN = 8;
 
-/** Returns the reasons of what failed among some jobs: [{text, count, example}], the most frequent first. */
+/** Returns the reasons of what failed among some jobs: [{text, count, example, call}], the most frequent first. */
 export function reasonsOf(jobs) {
   const found = new Map();
-  const put = (text, n, example) => {
+  const put = (text, n, example, call) => {
     const said = text || "It failed, and Batch does not say why.";
-    const known = found.get(alike(said)) ?? { text: said, count: 0, example };
+    const known = found.get(alike(said)) ?? { text: said, count: 0, example, call };
     known.count += n;
     found.set(alike(said), known);
   };
   for (const job of jobs) {
     if (!job.by.failed) continue;
-    if (!job.array_size) put(why(job), 1, job.id);
-    else if (job.errors?.length) for (const { text, count: n, example } of job.errors) put(text, n, `${job.id}:${example}`);
+    if (!job.array_size) put(why(job), 1, job.id, job.call);
+    else if (job.errors?.length) for (const { text, count: n, example, call } of job.errors) put(text, n, `${job.id}:${example}`, call);
     else {
       const failed = childrenOf(job.id).list.filter((child) => child?.group === "failed");
-      for (const child of failed) put(why(child), 1, child.id);
+      for (const child of failed) put(why(child), 1, child.id, child.call);
       if (!failed.length) put(job.reason, job.by.failed, job.id);
     }
   }
@@ -47,8 +47,8 @@ export function reasonsSection() {
       shown = state;
       element.hidden = !reasons.length;
       const more = reasons.length - MOST_SHOWN;
-      fill(list, ...reasons.slice(0, MOST_SHOWN).map(({ text, count: n, example }) =>
-        h("li", { data: { testid: "reason" } }, icon("failed"), h("div", {}, h("b", { text: `${count(n)} × ` }), name(text), " ", h("a", { href: jobHash(example) }, n > 1 ? "Show one" : "Show it")))),
+      fill(list, ...reasons.slice(0, MOST_SHOWN).map(({ text, count: n, example, call }) =>
+        h("li", { data: { testid: "reason" } }, icon("failed"), h("div", {}, h("b", { text: `${count(n)} × ` }), name(text), " ", call ? h("bdi.task-call", { text: n > 1 ? `such as ${call} ` : `${call} ` }) : null, h("a", { href: jobHash(example) }, n > 1 ? "Show one" : "Show it")))),
         more > 0 ? h("li.quiet", {}, `and ${many(more, "more reason")}`) : null);
     },
   };

@@ -1,0 +1,101 @@
+"""What the page reads of its jobs' calls and errors, and how little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from farcall import BatchExecutor
+from farcall.engine.session import session_for
+from farcall.model.jobs import JobStatus
+from farcall.operations.catalog import Catalog
+from farcall.operations.reasons import Reasons
+from farcall.testing import fake_cloud
+from farcall.ui import whys as module
+from farcall.ui.whys import Whys
+from tests.support.patience import until_async
+
+
+def settle(rate):
+    if rate > 0.5:
+        raise ValueError(f"singular matrix {rate}")
+    return rate
+
+
+class Account:
+    """One session; counts the jobs that are read."""
+
+    def __init__(self, session):
+        self._reasons = Reasons(session)
+        self.read = []
+
+    async def reasons(self):
+        return self
+
+    async def fill(self, entries):
+        self.read.append([entry.detail.job_id for entry in entries])
+        return await self._reasons.fill(entries)
+
+
+@pytest.fixture
+async def entries():
+    """A session, and two jobs by ID: one that returned and one that failed; nobody took either."""
+    with fake_cloud():
+        async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0) as executor:
+            jobs = [await executor.submit(settle, rate) for rate in (0.5, 0.75)]
+            session = await session_for(executor.settings)
+
+            async def ended():
+                found = await Catalog(session.backend).describe([job.id for job in jobs])
+                is_so = all(entry.detail.status.is_final for entry in found.values())
+                return found if is_so and len(found) == len(jobs) else None
+
+            found = await until_async(ended)
+            yield session, {job.id: found[job.id] for job in jobs}
+
+
+async def test_calls_and_errors_are_read_once(entries):
+    session, found = entries
+    account = Account(session)
+    whys = Whys(account, found.get)
+    whys.note(found)
+    assert whys.are_left
+    assert set(await whys.read()) == set(found)
+    well, failed = found
+    assert (whys.of(well).call, whys.of(well).error) == ("settle(rate=0.5)", None)
+    assert whys.of(failed).call == "settle(rate=0.75)"
+    assert whys.of(failed).error == "ValueError: singular matrix 0.75"
+    whys.note(found)  # they are told of again, as after a listing
+    assert [] == await whys.read()
+    assert not whys.are_left
+    assert 1 == len(account.read)
+
+
+async def test_so_many_are_read_at_a_time_the_newest_first(entries, monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    session, found = entries
+    account = Account(session)
+    whys = Whys(account, found.get)
+    whys.note(found)
+    while whys.are_left:
+        await whys.read()
+    newest_first = sorted(found, key=lambda job: found[job].detail.created_at, reverse=True)
+    assert [[job] for job in newest_first] == account.read
+
+
+async def test_a_job_that_ends_is_read_again(entries):
+    session, found = entries
+    _, failed = found
+    ended = found[failed]
+    found[failed] = replace(ended, detail=replace(ended.detail, status=JobStatus.RUNNING))
+    whys = Whys(Account(session), found.get)
+    whys.note([failed])
+    await whys.read()
+    assert (whys.of(failed).call, whys.of(failed).error) == ("settle(rate=0.75)", None)
+    found[failed] = ended
+    whys.note([failed])
+    assert [failed] == await whys.read()
+    assert whys.of(failed).error == "ValueError: singular matrix 0.75"
+    whys.keep([])
+    assert whys.of(failed).error is None
