@@ -27,6 +27,7 @@ What Batch says of a job: JobDetail, JobStatus
 
 Errors, below FarcallError; the function's own exception is raised as it is:
     SettingsError       an option is wrong, or names what does not exist
+    NothingToRetryError no call of a job can run again
     UnknownError        there is no such job, workflow or run
     ServiceError        AWS refused a call, or could not be reached
     SubmissionError     Batch did not accept the job
@@ -60,6 +61,7 @@ from farcall.model.errors import (
     JobLostError,
     JobStuckError,
     JobTimeoutError,
+    NothingToRetryError,
     OutcomeError,
     OutcomeMissingError,
     OutOfMemoryError,
@@ -120,6 +122,7 @@ __all__ = [
     "MapFailure",
     "NodeLine",
     "Nodes",
+    "NothingToRetryError",
     "OutOfMemoryError",
     "OutcomeError",
     "OutcomeMissingError",

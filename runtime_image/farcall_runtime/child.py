@@ -94,6 +94,7 @@ class Child:
         arguments: tuple[int, int],
         shared_at: int,
         cloudpickle: str,
+        skip: int = 0,
     ) -> None:
         """Let the child begin.
 
@@ -102,10 +103,11 @@ class Child:
             arguments: The same of the arguments.
             shared_at: Where in the payload the shared values begin that these refer to.
             cloudpickle: Version of the client's cloudpickle.
+            skip: The calls that are not run, as `envelope.Index.skipped` tells.
         """
         self.payload.flush()
         _make_final(self.payload)
-        self.control.go([function, arguments, shared_at, cloudpickle])
+        self.control.go([function, arguments, shared_at, cloudpickle, f"{skip:x}"])
 
     def listen(self) -> bool | None:
         """Take in the next message; tell whether there was one, or None at the end of all."""

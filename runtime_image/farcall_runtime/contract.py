@@ -31,6 +31,9 @@ belongs to the same one."""
 ENV_DISPATCH = "FARCALL_DISPATCH"
 """Covalent's ID of the dispatch the job belongs to; only where there is one."""
 
+ENV_RETRY_OF = "FARCALL_RETRY_OF"
+"""ID of the job whose failed calls this one runs again: for whoever looks at jobs."""
+
 ENV_STREAM_S = "FARCALL_STREAM_S"
 """Seconds between two chunks of output. The embedded AWS sets it where a test wants it to; no
 client does, and on AWS it is not there."""
@@ -49,6 +52,7 @@ JOB_ENVIRONMENT = (
     ENV_WORKFLOW,
     ENV_DISPATCH,
     ENV_LOG_LEVEL,
+    ENV_RETRY_OF,
 )
 
 ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
@@ -64,6 +68,13 @@ https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html"""
 
 RECEIPTS = ".delivered/"
 """What comes after a bundle's key in those of its receipts; no bundle's name has a dot."""
+
+RETRIES = ".retried/"
+"""Likewise in the keys of the notes on what ran its tasks again."""
+
+SKIP = "skip"
+"""Fact of a bundle: which calls of a task are not run, for they have a value. By the number of
+the entry, in decimal digits, a hexadecimal number whose lowest bit stands for the first call."""
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -213,6 +224,7 @@ class Location(NamedTuple):
 
         <root>/bundles/<bundle>                              the client, once, before SubmitJob
         <root>/bundles/<bundle>.delivered/<number>           the client, before it deletes outcomes
+        <root>/bundles/<bundle>.retried/<bundle>             who runs tasks of it again
         <root>/outcomes/<bundle>/<index>                     the container, once: the commit point
         <root>/outcomes/<bundle>/nodes/<attempt>/<node>      a node that is not the main one
         <root>/values/<bundle>/<index>/<attempt>/<part>      body of a large outcome, in parts
@@ -272,6 +284,15 @@ class Location(NamedTuple):
             sha256: Its digest, 64 lower-case hexadecimal digits.
         """
         return SharedPlace(f"{shared_prefix(self.root)}{sha256}")
+
+    @property
+    def retries_prefix(self) -> str:
+        """Common start of the keys of its notes on retries, with the trailing slash."""
+        return f"{self.bundle_key}{RETRIES}"
+
+    def retry_key(self, bundle: str) -> str:
+        """Key of the note that a bundle has some of its tasks run again."""
+        return f"{self.retries_prefix}{bundle}"
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -365,6 +386,7 @@ def describe() -> dict[str, object]:
         "keys": {
             "bundle": where.bundle_key,
             "receipt": where.receipt_key(0),
+            "retry": where.retry_key("BUNDLE"),
             "outcome": where.outcome_key(7),
             "node": where.node_key(1, 7),
             "value": where.value_key(7, 1, 0),

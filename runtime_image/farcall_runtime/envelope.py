@@ -4,7 +4,7 @@ Every object begins with the same twelve bytes, which no later version may move:
 
     offset  bytes  field
     0       7      magic, b"FARCALL"
-    7       1      kind: B bundle, O outcome, S chunk of a stream, R receipt
+    7       1      kind: B bundle, O outcome, S chunk of a stream, R receipt, N note on a retry
     8       2      protocol version, big-endian like every number here
     10      2      major and minor version of the sender's Python
 
@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from farcall_runtime.contract import PROTOCOL_VERSION, SHARED
+from farcall_runtime.contract import PROTOCOL_VERSION, SHARED, SKIP
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -32,6 +32,7 @@ BUNDLE = b"B"
 OUTCOME = b"O"
 CHUNK = b"S"
 RECEIPT = b"R"
+NOTE = b"N"
 
 _MAGIC = b"FARCALL"
 _PREFIX = struct.Struct(">7scHBB")
@@ -302,6 +303,21 @@ class Index:
         if not 0 < size <= self._pages_at:
             raise IntegrityError("the bundle's texts have not the size its index speaks of")
         return Part(self._pages_at - size, size, digest)
+
+    def skipped(self, number: int) -> int:
+        """Return which calls of an array child are not run: bits, the lowest for the first call.
+
+        Raises:
+            IntegrityError: What the bundle says of it cannot be understood.
+        """
+        listed = self.meta.get(SKIP, {})
+        try:
+            bits = int(listed.get(str(number), "0"), 16)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise IntegrityError(
+                "which calls of the bundle are run cannot be understood"
+            ) from error
+        return max(0, bits)
 
     def function(self, number: int) -> Part:
         """Return where a pickled function lies.
@@ -678,6 +694,28 @@ def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
     delivered = _open_plain(RECEIPT, key, context, data)
     count = min(tasks, 8 * len(delivered))
     return {n for n in range(count) if delivered[n >> 3] >> (n & 7) & 1}
+
+
+def seal_note(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:
+    """Frame and sign a note on a retry.
+
+    Args:
+        key: The outcome key of the bundle whose tasks run again.
+        context: The note's key in the bucket.
+        said: What it says, JSON.
+    """
+    return _seal_plain(NOTE, key, context, json.dumps(said).encode())
+
+
+def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
+    """Verify a note on a retry, and return what it says.
+
+    Raises:
+        IntegrityError: It was not written by one that holds the key, or elsewhere.
+        VersionMismatchError: It has another protocol version.
+    """
+    said = _open_plain(NOTE, key, context, data)
+    return _read_meta(said, 0, len(said))
 
 
 def _seal_plain(kind: bytes, key: bytes, context: str, data: Buffer) -> list[Buffer]:

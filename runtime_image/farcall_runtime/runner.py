@@ -112,8 +112,13 @@ class Supervisor:
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
         self._meta = fetched.meta
         self._times.limit_s = fetched.meta.get("time_limit_s")
-        version = str(fetched.meta.get("cloudpickle", ""))
-        self._child.go(fetched.function, fetched.arguments, fetched.shared_at, version)
+        self._child.go(
+            fetched.function,
+            fetched.arguments,
+            fetched.shared_at,
+            str(fetched.meta.get("cloudpickle", "")),
+            fetched.skip,
+        )
         gc.enable()  # nothing waits for this process now
         self._streams.start(self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at))
         if self._peers is not None:

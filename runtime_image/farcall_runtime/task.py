@@ -106,13 +106,20 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     ordered = supervisor.wait()
     if ordered is None:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
-    *ranges, shared_at, theirs = ordered
+    *ranges, shared_at, theirs, skip = ordered
     memory = _Memory(payload.fileno())
     function, arguments = (memory.first[at : at + length] for at, length in ranges)
     memory.note_shared((function, arguments), shared_at)
     gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
     gc.enable()
-    run(function, arguments, (theirs, cloudpickle.__version__), _hand_over, memory.find)
+    run(
+        function,
+        arguments,
+        (theirs, cloudpickle.__version__),
+        _hand_over,
+        memory.find,
+        int(skip, 16),
+    )
     _flush()
     # What the interpreter does at its end, but for waiting for threads the function left.
     with contextlib.suppress(BaseException):
@@ -226,6 +233,7 @@ def run(
     versions: tuple[str, str],
     hand_over: HandOver,
     find: Callable[[envelope.Reference], Buffer] = _find_nothing,
+    skip: int = 0,
 ) -> None:
     """Run a payload's calls one after the other; once the task is told to stop, no other begins.
 
@@ -235,6 +243,7 @@ def run(
         versions: Those of cloudpickle, the client's and this side's.
         hand_over: Gets what came of each call as it ends.
         find: Returns the shared value that a reference in the payload stands for.
+        skip: The calls that are not run, as `envelope.Index.skipped` tells.
     """
     global _interruptible
     try:
@@ -253,6 +262,8 @@ def run(
         record.update(status=CallStatus.UNREADABLE, first=0, count=len(parts))
         hand_over(record, parts, 0)
         return
+    if skip:  # they have a value
+        calls = [each for number, each in enumerate(calls) if not skip >> number & 1]
     calls.reverse()
     first = 0
     while calls and not _stopping:

@@ -48,6 +48,7 @@ READERS = {
     "open_outcome": open_outcome,
     "open_chunk": open_chunk,
     "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
+    "open_note": lambda data: envelope.open_note(golden.KEY, "k", data),
     "unpack": envelope.unpack,
     "unpack_shared": lambda data: envelope.unpack_shared(data, found),
     "references": envelope.references,
@@ -329,6 +330,26 @@ def test_an_index_names_a_shared_value_with_generation_and_size(entry):
             opened(shared).shared(value)
 
 
+@given(said=st.dictionaries(TEXT, TEXT | st.integers()), other=st.binary(max_size=50))
+def test_a_note_is_read_at_its_place_alone(said, other):
+    data = b"".join(envelope.seal_note(golden.KEY, "k", said))
+    assert envelope.open_note(golden.KEY, "k", data) == said
+    for key, place in ((golden.KEY, "l"), (bytes(32), "k")):
+        with pytest.raises(IntegrityError):
+            envelope.open_note(key, place, data)
+    nonsense = b"".join(envelope.seal_chunk(golden.KEY, "k", other))
+    with pytest.raises(IntegrityError):
+        envelope.open_note(golden.KEY, "k", nonsense)
+
+
+@pytest.mark.parametrize("skip", [[1], {"0": 5}, {"0": "x"}, {"0": None}, "all", 7])
+def test_calls_that_are_left_out_in_no_known_words_are_refused(skip):
+    sealed = envelope.seal_index({"skip": skip}, [(1, bytes(32))], [(0, 1, bytes(32))])
+    index = envelope.Index(sealed.root, hashlib.sha256(sealed.root).hexdigest())
+    with pytest.raises(IntegrityError):
+        index.skipped(0)
+
+
 def declared_sizes():
     """Yield readers, each with an object that speaks of more bytes than there are in the world."""
     root = bytearray(ROOT)
@@ -364,7 +385,7 @@ def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
 def test_every_function_that_decodes_is_among_those_tested_here():
     """What takes bytes from the bucket; a new one belongs into `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
-    encoding |= {"seal_receipt", "pack_shared", "places_of"}
+    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note"}
     public = {
         name
         for name, value in vars(envelope).items()
@@ -373,7 +394,8 @@ def test_every_function_that_decodes_is_among_those_tested_here():
     }
     assert public - encoding - {"size", "portions"} | {"Index"} == set(READERS)
     methods = {name for name, value in vars(envelope.Index).items() if inspect.isfunction(value)}
-    assert methods == {"__init__", "page", "entry", "texts", "function", "shared"}
+    named = {"page", "entry", "skipped", "texts", "function", "shared"}
+    assert methods == {"__init__", *named}
 
 
 def test_a_page_of_the_index_passes_only_in_its_own_place():

@@ -42,6 +42,7 @@ def test_the_contract_is_version_1():
             "FARCALL_WORKFLOW",
             "FARCALL_DISPATCH",
             "FARCALL_LOG_LEVEL",
+            "FARCALL_RETRY_OF",
         ],
         "exit_codes": {
             "RETURNED": 0,
@@ -65,6 +66,7 @@ def test_the_contract_is_version_1():
         "keys": {
             "bundle": "PREFIX/v1/RUN/bundles/BUNDLE",
             "receipt": "PREFIX/v1/RUN/bundles/BUNDLE.delivered/0",
+            "retry": "PREFIX/v1/RUN/bundles/BUNDLE.retried/BUNDLE",
             "outcome": "PREFIX/v1/RUN/outcomes/BUNDLE/7",
             "node": "PREFIX/v1/RUN/outcomes/BUNDLE/nodes/1/7",
             "value": "PREFIX/v1/RUN/values/BUNDLE/7/1/00000000",

@@ -33,6 +33,8 @@ class JobSpec:
         settings: Queue, resources, time limit, attempts, tags, priority.
         groups: What its nodes run; empty for the task runner in the image that the options name,
             on as many nodes as they say.
+        definition: Definition of another job, as `JobDetail.definition`, that is used as it is;
+            empty for the one that the options make.
         requests: The platform's requests, as `Backend.plan` writes them, where they were edited
             and are to be sent so; name, queue and environment are still the job's own.
     """
@@ -42,6 +44,7 @@ class JobSpec:
     environment: Mapping[str, str] = field(repr=False)
     settings: Settings
     groups: tuple[Nodes, ...] = ()
+    definition: str = ""
     requests: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property

@@ -18,7 +18,7 @@ from farcall.model.wording import counted
 from farcall.operations.catalog import Entry
 from farcall.payload.tracebacks import with_source
 
-_LABEL = 12
+_LABEL = 14
 _MOST_NODES = 20
 """Nodes that are shown each in a line, those that failed first."""
 _MOST_GROUPS = 5
@@ -111,10 +111,12 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("Dispatch", "dispatch"),
         ("Client", "client"),
         ("User", "user"),
+        ("Retry of", "retry_of"),
     ):
         yield label, in_a_line(job[name] or "")
         if name == "dispatch" and said["electron"] is not None:
             yield "Electron", f"node {said['electron']}"
+    yield "Run again as", ", ".join(map(in_a_line, said["retries"]))
     place = said["position"]
     yield "Queue", in_a_line(job["queue"]) + (f", place {place} in it" if place else "")
     if entry.detail.array_size:

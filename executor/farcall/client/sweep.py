@@ -30,7 +30,7 @@ from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.wording import named
 from farcall.payload import pickling
-from farcall.payload.bundle import FIXED
+from farcall.payload.bundle import CALLS, CHUNK, FIXED
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Packed
 from farcall.payload.results import CallResult, Result
@@ -316,16 +316,18 @@ class Sweep(Awaitable[list[R]]):
                 cache_dir = self._settings.cache_dir
                 packed = pickling.pack_calls(groups, cache_dir, to_text, digests)
                 tasks = self._tasks(function, packed, reader, state)
+                same = {FIXED: list(self._fixed)} if self._fixed else {}
                 while True:
                     if self._inputs.size is None:
                         await state.wait_for_taker(_MOST_UNTAKEN * self._chunksize)
+                    state.facts = {**same, CHUNK: self._chunksize}
                     with session.at_work():
                         submission = await submitter.submit_together(
                             self._settings,
                             self._name,
                             tasks,
                             planned=state.note_uploaded,
-                            facts={FIXED: list(self._fixed)} if self._fixed else None,
+                            facts=state.facts,
                             on_sent=state.note_sent,
                         )
                     # Those that are left were given out, for they are pickled some at a time.
@@ -348,6 +350,7 @@ class Sweep(Awaitable[list[R]]):
             reader.note_bytes(arguments.size + sum(value.size for value in arguments.shared))
             packed_before = state.submitted if state.packed is None else state.packed
             state.packed = min(packed_before + self._chunksize, reader.given)
+            state.facts[CALLS] = state.packed - state.submitted
             yield function, arguments
 
     def _watch(

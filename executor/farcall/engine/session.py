@@ -46,6 +46,7 @@ _LAST_TURNS = 100
 task on the way there, however long they take."""
 
 _LAST_REPORT_S = 0.05
+_COPIED_AT_ONCE = 2
 _CONNECTION_OPTIONS = ("backend", "profile", "region", "credentials", "endpoint_url")
 _PLATFORM_OPTIONS = (
     "batch_queue",
@@ -83,6 +84,8 @@ class Session:
         cleaner: Deletes what they left in the bucket.
         bundles: Reads back what was submitted.
         run: This process's name in the bucket.
+        copying: How many bundles are copied at a time: a thread of the event loop's waits for
+            each, and there have to be others for what it waits for.
     """
 
     def __init__(self, access: Access, backend: Backend) -> None:
@@ -107,6 +110,7 @@ class Session:
             self.stores, access.timing, self.shared.note_deleted, self.shared.forget
         )
         self.bundles = BundleReader(self.stores)
+        self.copying = asyncio.Semaphore(_COPIED_AT_ONCE)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._checks: dict[tuple[Any, ...], asyncio.Future[None]] = {}
         self.terminations = Terminations(backend, self.tracker)

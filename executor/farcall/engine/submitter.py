@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 from farcall.aws.access import Access
 from farcall.aws.paced_client import Ticket
@@ -44,6 +44,21 @@ _Key: TypeAlias = "tuple[str, Origin, str, Workflow]"
 """What tasks of one job have in common: the options, the Python that pickled them, the function's
 name and the workflow. So each job has a name that is true of all its children, and a workflow's
 jobs are its own."""
+
+
+class Again(NamedTuple):
+    """A job whose tasks are submitted again.
+
+    Attributes:
+        job_id: Its ID; empty where there is none.
+        definition: Its definition, which the new one has, too; empty for the one that the options
+            make.
+        shared: The shared values that its bundle names, which have to be there still.
+    """
+
+    job_id: str = ""
+    definition: str = ""
+    shared: Mapping[str, Any] = {}
 
 
 @dataclass(eq=False)
@@ -250,6 +265,7 @@ class Submitter:
         workflow: Workflow | None = None,
         facts: Mapping[str, Any] | None = None,
         on_sent: Callable[[int], object] = lambda _: None,
+        again: Again | None = None,
     ) -> Submission:
         """Submit tasks as one job: a plain one, or an array of up to `largest_array`.
 
@@ -271,6 +287,7 @@ class Submitter:
             workflow: What they belong to; by default what the options say.
             facts: What the bundle says of them besides, JSON.
             on_sent: Is told how many bytes more of the bundle were sent.
+            again: The job whose tasks they were.
 
         Raises:
             SettingsError: Something the options name does not exist.
@@ -280,23 +297,35 @@ class Submitter:
         """
         belongs_to = workflow or Workflow.of(settings)
         most = self._most_of(settings)
+        before = again or Again()
         use = self._shared.use(self._store, self._root)
         bundle = Bundle(
-            settings, self._root, name, iter(tasks), belongs_to, facts, most=most, share=use
+            settings,
+            self._root,
+            name,
+            iter(tasks),
+            belongs_to,
+            facts,
+            most=most,
+            share=use,
+            retry_of=before.job_id,
         )
-        # A job that cannot be taken is refused here, before its bundle is uploaded.
-        await self._backend.prepare(job_of(bundle, settings, self._access, size=most))
-        ticket = Ticket()
 
-        def write() -> JobSpec:
-            return job_of(bundle, settings, self._access, size=bundle.size)
+        def write(size: int) -> JobSpec:
+            job = job_of(bundle, settings, self._access, size=size)
+            return replace(job, definition=before.definition)
+
+        # A job that cannot be taken is refused here, before its bundle is uploaded.
+        await self._backend.prepare(write(most))
+        ticket = Ticket()
 
         try:
             key = bundle.where.bundle_key
+            await self._shared.confirm(self._store, self._root, before.shared, use)
             await self._store.put(key, bundle.pieces(), quick=quick, on_sent=on_sent)
             if planned is not None:
                 await planned(bundle.where)
-            job_id = await self._sender.send(bundle, write, ticket, planned)
+            job_id = await self._sender.send(bundle, lambda: write(bundle.size), ticket, planned)
         except BaseException:
             if ticket.withdraw():  # no job will ask for it, and none that turns up is to run
                 self._store.delete_later(bundle.keys)
@@ -304,6 +333,8 @@ class Submitter:
             raise
         where = bundle.where
         use.note_submitted(where)
+        if before.shared:
+            self._shared.note_submitted(use, where)
         return Submission(
             job_id,
             where.bundle,

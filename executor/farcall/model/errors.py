@@ -24,6 +24,7 @@
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError
+      NothingToRetryError                 no call of a job can run again
       UnknownError                        no such job, workflow or run, or not one of farcall's
       ServiceError                        AWS refused, or could not be reached
 
@@ -180,6 +181,10 @@ class VersionMismatchError(OutcomeError):
 
 class ResultNotPicklableError(OutcomeError):
     """The function returned, and its value cannot leave the container or enter this process."""
+
+
+class NothingToRetryError(FarcallError):
+    """No call of a job is to run again, or what was submitted is gone from the bucket."""
 
 
 class UnknownError(FarcallError):

@@ -17,10 +17,18 @@ from farcall.model.commands import ENV_RUN
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
 from farcall.operations.why import NOTHING, Why
-from farcall_runtime.contract import ENV_BUNDLE, ENV_DISPATCH, ENV_WORKFLOW, Location
+from farcall_runtime.contract import (
+    ENV_BUNDLE,
+    ENV_DISPATCH,
+    ENV_RETRY_OF,
+    ENV_WORKFLOW,
+    Location,
+)
 
 _CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """As a session names itself. Anybody can give a job a variable, so more is not believed."""
+
+_JOB = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?::\d{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,12 @@ class Entry:
     def user(self) -> str:
         """Who submitted it, as the client's machine calls that person."""
         return self.client.rsplit("-", 3)[0]
+
+    @property
+    def retry_of(self) -> str:
+        """ID of the job whose calls it runs again; empty for none. It is what the job says."""
+        said = self.detail.environment.get(ENV_RETRY_OF, "")
+        return said if _JOB.fullmatch(said) and not self.is_command else ""
 
     def has_status(self, statuses: Iterable[JobStatus]) -> bool:
         """Tell whether it, or one of its children, has one of these."""

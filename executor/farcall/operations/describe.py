@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from farcall.aws import console_urls
+from farcall.engine import retry
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError
-from farcall.model.jobs import JobDetail
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, node_at
 from farcall.operations import json_view, nodes
@@ -38,6 +39,8 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         - ``position``: place in the queue, from 1; None where it is not among the first 100.
         - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3;
           a command job carries nothing.
+        - ``retries``: IDs of the jobs that run calls of it again, the oldest first; which job's it
+          runs again itself, ``job`` tells.
         - ``links``: addresses in the AWS console, where there is one: ``job``, ``queue``,
           ``log``, ``bucket``.
 
@@ -62,6 +65,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         "position": await session.backend.position(detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
         "bundle": bundle,
+        "retries": await _retries(session, detail),
         "links": _links(session, detail, bundle) if session.aws.has_console else {},
     }
 
@@ -79,6 +83,20 @@ async def _electron(session: Session, entry: Entry) -> int | None:
         return None
     node = node_at(facts.get(NODES), index)
     return None if node is None else node.number
+
+
+async def _retries(session: Session, detail: JobDetail) -> list[str]:
+    """Return what runs a job's calls again; the bucket is asked where one has failed."""
+    has_failed = detail.status is JobStatus.FAILED or detail.status_summary.get("FAILED")
+    if detail.is_command or not has_failed:
+        return []
+    try:
+        if detail.array_size:
+            return await retry.retries_of(session, Submission.whole(detail))
+        submission, index = Submission.of(detail)
+        return await retry.retries_of(session, submission, index)
+    except FarcallError:  # it is but a help
+        return []
 
 
 def _links(session: Session, detail: JobDetail, bundle: str) -> dict[str, str]:

@@ -50,6 +50,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "workflow": entry.workflow.name,
         "dispatch": entry.workflow.dispatch,
         "run": entry.run,
+        "retry_of": entry.retry_of,
         "client": entry.client,
         "user": entry.user,
         "queue": detail.queue,

@@ -32,6 +32,10 @@ _LARGEST_BYTES = 64 * 1024**3
 FIXED = "fixed"
 """Fact of a bundle: names of the keywords that its function has for all calls."""
 
+CHUNK, CALLS = "chunksize", "calls"
+"""Facts of a map's bundle: how many calls each of its tasks makes but the last one, and how many
+there are in all."""
+
 
 class Bundle:
     """What is uploaded before a job is submitted; equal functions are in it once.
@@ -44,7 +48,8 @@ class Bundle:
         name: A name to recognise it by, such as the function's.
         tasks: Function and arguments of each, at least one; all functions of one origin.
         workflow: What they belong to.
-        facts: What the bundle says of them besides, JSON.
+        facts: What the bundle says of them besides, JSON; it is looked at once they are through.
+        retry_of: ID of the job whose failed tasks they are; empty for none.
         most: How many tasks it takes: children of the largest array.
         share: Sees to it that the large values are in the bucket that its tasks refer to. It is
             called by `pieces`, which waits for what it has begun.
@@ -69,6 +74,7 @@ class Bundle:
         *,
         most: int,
         share: Share = stay_here,
+        retry_of: str = "",
     ) -> None:
         self.where = Location(settings.s3_bucket_name, root, job_names.unique(name))
         self.keys = [self.where.bundle_key]
@@ -79,7 +85,8 @@ class Bundle:
         self._settings = settings
         self._tasks = tasks
         self._workflow = workflow
-        self._facts = facts or {}
+        self._facts = {} if facts is None else facts
+        self._retry_of = retry_of
         self._most = most
         self._share = share
         self._shared: dict[bytes, tuple[int, Future[str]]] = {}  # no bytes: they may go
@@ -187,6 +194,8 @@ class Bundle:
         }
         if endpoint:
             environment[contract.ENV_ENDPOINT] = endpoint
+        if self._retry_of:
+            environment[contract.ENV_RETRY_OF] = self._retry_of
         return environment
 
 

@@ -77,7 +77,7 @@ class Packed:
         shared: The large values that they refer to, each once.
     """
 
-    pieces: list[Buffer]
+    pieces: Iterable[Buffer]
     size: int
     origin: Origin = HERE
     text: str = ""

@@ -114,7 +114,7 @@ class BundleReader:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._bundles: weakref.WeakKeyDictionary[Submission, _Bundle]
+        self._bundles: weakref.WeakKeyDictionary[Submission, Bundle]
         self._bundles = weakref.WeakKeyDictionary()
 
     async def read(self, submission: Submission, index: int) -> list[Call]:
@@ -135,11 +135,13 @@ class BundleReader:
         where = submission.where
         bundle = self._bundles.get(submission)
         if bundle is None:
-            bundle = _Bundle(self._stores.of(where.bucket), where, submission.digest)
+            bundle = Bundle(self._stores.of(where.bucket), where, submission.digest)
             self._bundles[submission] = bundle
         try:
+            _check_python(await bundle.index())
             data, function = await bundle.payload(index)
             shared = await bundle.shared([data, function])
+            skip = (await bundle.index()).skipped(index)
         except envelope.VersionMismatchError as error:
             remedy = "use the farcall and the Python that it was submitted with"
             raise VersionMismatchError(about.tell(str(error), remedy), **about.fields()) from error
@@ -148,7 +150,8 @@ class BundleReader:
             remedy = "find out who writes to the bucket"
             raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
         # In a thread, whose `KeyboardInterrupt` is the arguments' own and nobody's Ctrl-C.
-        return await asyncio.to_thread(_unpickled, (data, function), shared, bundle.fixed, about)
+        calls = await asyncio.to_thread(_unpickled, (data, function), shared, bundle.fixed, about)
+        return [each for number, each in enumerate(calls) if not skip >> number & 1]
 
 
 def _unpickled(
@@ -177,6 +180,15 @@ def _unpickled(
     return calls
 
 
+def _check_python(index: Index) -> None:
+    """Refuse what another Python has pickled."""
+    if index.python != sys.version_info[:2]:
+        theirs, ours = (".".join(map(str, v)) for v in (index.python, sys.version_info[:2]))
+        raise envelope.VersionMismatchError(
+            f"the arguments were pickled by Python {theirs}, and this is Python {ours}"
+        )
+
+
 class _Page(NamedTuple):
     """The rows of some tasks, and their arguments where those are few bytes together."""
 
@@ -185,8 +197,16 @@ class _Page(NamedTuple):
     data: Buffer
 
 
-class _Bundle:
-    """A bundle whose end is here; it is read once for all its tasks."""
+class Bundle:
+    """A bundle as it was submitted, whose end is here; it is read once for all its tasks.
+
+    Nothing of it is unpickled here, so it may be another Python's.
+
+    Args:
+        store: The bucket.
+        where: Its place.
+        digest: SHA-256 of the root of its index, from Batch.
+    """
 
     def __init__(self, store: Store, where: Location, digest: str) -> None:
         self._store = store
@@ -204,6 +224,44 @@ class _Bundle:
         """Names of the keywords that its functions have for all calls, once it was read."""
         return self._index.meta.get(FIXED, ()) if self._index is not None else ()
 
+    async def index(self) -> Index:
+        """Return the verified root of its index.
+
+        Raises:
+            FarcallError: It is no longer there.
+            EnvelopeError: It differs from what was submitted.
+            ServiceError: S3 refused.
+        """
+        async with self._looking:
+            return await self._opened()
+
+    async def _opened(self) -> Index:
+        if self._index is None:
+            self._index = await self._open()
+        return self._index
+
+    async def entry(self, number: int) -> tuple[Part, Buffer]:
+        """Return where the arguments of a task lie, and their bytes; see `index`.
+
+        Returns:
+            The part, which is to be checked; its bytes, or none where they are to be fetched.
+        """
+        async with self._looking:
+            index, page = await self._page(number)
+            entry = index.entry(number, page.rows)
+        start = entry.offset - page.start
+        return entry, page.data[start : start + entry.length]
+
+    async def function(self, number: int) -> tuple[Part, Buffer]:
+        """Return where a function lies, which is to be checked, and its bytes; see `index`."""
+        index = await self.index()
+        part = index.function(number)
+        return part, await self._read(index, part)
+
+    async def part(self, part: Part) -> Buffer:
+        """Return bytes that the caller is to check; see `index`."""
+        return await self._read(await self.index(), part)
+
     async def payload(self, number: int) -> tuple[Buffer, Buffer]:
         """Return the verified arguments of a task; and its function, where that has some, too.
 
@@ -211,12 +269,7 @@ class _Bundle:
             EnvelopeError: The bundle differs from what was submitted.
         """
         async with self._looking:
-            index = self._index
-            if index is None:
-                index = self._index = await self._open()
-            page = self._pages.get(number // PAGE_ROWS)
-            if page is None:
-                page = self._pages[number // PAGE_ROWS] = await self._turn_to(index, number)
+            index, page = await self._page(number)
             entry = index.entry(number, page.rows)
             if self.fixed and entry.function not in self._functions:
                 part = index.function(entry.function)
@@ -251,6 +304,13 @@ class _Bundle:
 
         return dict(await asyncio.gather(*map(fetch, wanted)))
 
+    async def _page(self, number: int) -> tuple[Index, _Page]:
+        index = await self._opened()
+        page = self._pages.get(number // PAGE_ROWS)
+        if page is None:
+            page = self._pages[number // PAGE_ROWS] = await self._turn_to(index, number)
+        return index, page
+
     async def _verified(self, index: Index, part: Part, data: Buffer = b"") -> Buffer:
         if len(data) < part.length:
             async with self._places:
@@ -276,11 +336,6 @@ class _Bundle:
         if tail is None:
             raise self._missing()
         index = Index(_root(tail), self._digest)
-        if index.python != sys.version_info[:2]:
-            theirs, ours = (".".join(map(str, v)) for v in (index.python, sys.version_info[:2]))
-            raise envelope.VersionMismatchError(
-                f"the arguments were pickled by Python {theirs}, and this is Python {ours}"
-            )
         self._tail = tail
         return index
 

@@ -21,7 +21,14 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import (
+    FarcallError,
+    JobLostError,
+    ServiceError,
+    SettingsError,
+    UnknownError,
+)
+from farcall.operations.retry import SHOWN
 from farcall.ui.guard import Json, answer
 from farcall.ui.site import Site
 from farcall.ui.streams import EventStream
@@ -57,11 +64,16 @@ def application(site: Site) -> Starlette:
             Route("/api/jobs/{job}", _job),
             Route("/api/jobs/{job}/children/events", _children),
             Route("/api/jobs/{job}/logs", _logs),
+            Route("/api/jobs/{job}/retry", _retry),
+            Route("/api/jobs/{job}/retry", _run_again, methods=["POST"]),
             Route("/api/cancel", _cancel, methods=["POST"]),
         ],
         exception_handlers={
             HTTPException: _refused,
             ServiceError: _failed,
+            UnknownError: _missing,
+            JobLostError: _missing,
+            SettingsError: _wrong,
             FarcallError: _impossible,
             Exception: _broken,
         },
@@ -149,6 +161,27 @@ async def _cancel(request: Request) -> Response:
     return Json({"results": results})
 
 
+async def _retry(request: Request) -> Response:
+    return Json(await _site(request).preview_retry(_job_id(request)))
+
+
+async def _run_again(request: Request) -> Response:
+    job_id = _job_id(request)
+    wanted = await _body(request)
+    options, failed = wanted.get("options", {}), wanted.get("failed", False)
+    if not isinstance(options, dict) or not isinstance(failed, bool):
+        raise HTTPException(400, "options must be an object, and failed true or false")
+    for name, value in options.items():
+        if name not in SHOWN:
+            allowed = ", ".join(SHOWN)
+            raise HTTPException(400, f"{name[:80]!r} is no option of a retry: {allowed} are")
+        if not isinstance(value, (str, int, float)) or len(str(value)) > _MOST_CHARACTERS:
+            raise HTTPException(400, f"{name} must be a number or a short text")
+    done = await _site(request).retry(job_id, options, failed=failed)
+    calls, sentence = sum(each.calls for each in done), done[0].sentence
+    return Json({"id": done[0].job_id, "calls": calls, "sentence": sentence})
+
+
 async def _body(request: Request) -> dict[str, Any]:
     try:
         wanted = json.loads(await request.body())
@@ -214,6 +247,14 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _failed(_: Request, error: Exception) -> Response:
     return answer(502, str(error))
+
+
+async def _missing(_: Request, error: Exception) -> Response:
+    return answer(404, str(error))
+
+
+async def _wrong(_: Request, error: Exception) -> Response:
+    return answer(400, str(error))
 
 
 async def _impossible(_: Request, error: Exception) -> Response:

@@ -118,7 +118,10 @@ class Guard:
 
     def _refuse_change(self, headers: Headers) -> Json | None:
         if self._read_only:
-            return answer(403, "this page was started with --read-only; nothing is cancelled here")
+            return answer(
+                403,
+                "this page was started with --read-only; nothing is cancelled or run again here",
+            )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             return answer(415, "the content type must be application/json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,11 +15,12 @@ from farcall.engine.logs.nodes import NodeLine
 from farcall.engine.logs.transcript import LOG
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
-from farcall.operations import cancel, json_view
+from farcall.model.settings import Settings, from_text
+from farcall.operations import cancel, json_view, retry
 from farcall.operations import describe as overview
 from farcall.operations.cancel import Cancelled, Companion
 from farcall.operations.catalog import Catalog, Entry, Query
+from farcall.operations.retry import Again
 from farcall.ui.account import Account
 from farcall.ui.jobs import Jobs, user
 from farcall.ui.streams import HEARTBEAT_S, event
@@ -38,7 +39,7 @@ class Options:
     Attributes:
         host: Where it listens.
         port: Its port; 0 takes a free one.
-        read_only: Whether nothing can be cancelled on it.
+        read_only: Whether nothing can be cancelled or run again on it.
         span: How long ago a job may have been submitted.
         queues: Names or ARNs of the queues; without any the option ``batch_queue`` counts.
         everybody: Whether the jobs of all users are shown, and not only one's own.
@@ -212,6 +213,36 @@ class Site:
         entries = [entry for entry in self.jobs.entries.values() if query.fits(entry)]
         done = await cancel.cancel_all(session, entries, reason, self.options.covalent)
         self._look_again(entry.detail.job_id for entry in entries)
+        return done
+
+    async def preview_retry(self, job_id: str) -> dict[str, Any]:
+        """Return what would run again of a job.
+
+        Raises:
+            FarcallError: AWS refused, or Batch does not know the job.
+        """
+        return await retry.preview(await self._account.session(), self._settings, job_id)
+
+    async def retry(self, job_id: str, options: Mapping[str, Any], *, failed: bool) -> list[Again]:
+        """Run the calls of a job again that gave no value.
+
+        Args:
+            job_id: The job.
+            options: Options that are to be others, numbers and texts as somebody has typed them.
+            failed: Leave out what did not fail but was ended.
+
+        Raises:
+            SettingsError: An option's value is wrong.
+            FarcallError: Nothing can run again, or AWS refused.
+        """
+        session = await self._account.session()
+        plan = await retry.plan(session, self._settings, job_id, failed=failed)
+        typed = {
+            name: from_text(name, value) if isinstance(value, str) else value
+            for name, value in options.items()
+        }
+        done = await retry.run(session, plan, typed)
+        self._look_again([job_id])
         return done
 
     def _look_again(self, job_ids: Iterable[str]) -> None:

@@ -323,7 +323,7 @@ async def test_fixed_keywords_travel_with_the_function(opened):
     assert await sweep == [16, 17]
     (taken,) = opened._tasks.values()
     assert [arguments for _, arguments in taken] == [[((1,), {})], [((2,), {})]]
-    assert opened.facts == [{"fixed": ["y", "more"]}]
+    assert opened.facts == [{"fixed": ["y", "more"], "chunksize": 1, "calls": 2}]
 
 
 async def test_a_fixed_keyword_that_cannot_travel_is_named(opened):

@@ -40,6 +40,7 @@ def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
         "workflow": "nightly",
         "dispatch": "",
         "run": "mary-20261122-101500-0a1b2c",
+        "retry_of": "",
         "client": "mary-20261122-101500-0a1b2c",
         "user": "mary",
         "queue": "",

@@ -158,6 +158,8 @@ class BatchBackend:
 
     async def _define(self, job: JobSpec) -> str:
         """Return the ARN of a job's definition, which is looked up once for equal options."""
+        if job.definition:
+            return job.definition  # with its revision, which Batch takes as well
         arn = None if job.is_command else self._definitions.get(job.settings.fingerprint)
         if arn is None:
             arn = await self._batch.ensure_definition(await self._write(job))

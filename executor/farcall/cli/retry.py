@@ -1,0 +1,158 @@
+"""Running failed calls again: ``farcall retry``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from farcall.cli import references
+from farcall.cli.common import opened, print_json
+from farcall.cli.options import given
+from farcall.cli.printing import say
+from farcall.engine.retry import Plan
+from farcall.engine.session import this_user
+from farcall.model.errors import FarcallError, NothingToRetryError, UnknownError
+from farcall.model.terminal import in_a_line
+from farcall.model.wording import counted
+from farcall.operations import retry
+from farcall.operations.catalog import Entry
+from farcall.operations.retry import Again
+
+_RUN = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+
+@click.command("retry")
+@click.argument("reference", metavar="JOB|RUN")
+@click.option(
+    "--failed", is_flag=True, help="Only what failed by itself, not what was ended with it."
+)
+@click.option("--time-limit", metavar="TIME", help="How long an attempt may run: 1h30m, 90s.")
+@click.option("--memory", metavar="SIZE", help="Memory of the job: 4GiB, 512MiB.")
+@click.option("--vcpu", metavar="N", help="vCPUs of the job.")
+@click.option(
+    "-o",
+    "--option",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another value of an option, such as memory=8, retry_attempts=3 or batch_queue=big.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would run.")
+@click.option("--yes", is_flag=True, help="Do not ask before several jobs are submitted.")
+@click.option("--json", "as_json", is_flag=True, help="What was submitted, as JSON.")
+def retry_job(
+    reference: str,
+    assignments: tuple[str, ...],
+    time_limit: str | None,
+    memory: str | None,
+    vcpu: str | None,
+    *,
+    failed: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Run the calls of a job again that gave no value, as one new job.
+
+    \b
+    farcall retry JOB                    what failed, and what was ended with it
+    farcall retry JOB:INDEX -o memory=8  one child of an array, with more memory
+    farcall retry RUN --failed           each job of a client process that has failures
+
+    JOB is an ID, its beginning, or a name, which means its newest job. Function and arguments are
+    those of then, from the bundle that was kept, and so are image and all options that are not
+    given. It is said before what will run; what has a value, here or by an earlier retry, does
+    not. Electrons are run again by Covalent.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    short = {"time_limit": time_limit, "memory": memory, "vcpu": vcpu}
+    options = given(assignments, short)
+    whole = _RUN.fullmatch(reference) is not None
+    plans = asyncio.run(_look(reference, options, failed=failed, whole=whole))
+    if dry_run:
+        if as_json:
+            print_json([_row(each, options) for each in plans])
+        return
+    if whole and not yes:
+        _ask(plans)  # with no event loop around it, which would take Ctrl-C for itself
+    done = asyncio.run(_run(plans, options))
+    if as_json:
+        print_json([each._asdict() for each in done])
+        return
+    for each in done:
+        say(each.job_id)
+    say(f"farcall wait {' '.join(each.job_id for each in done)}", err=True)
+
+
+def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "of": plan.submission.job_id,
+        "calls": plan.calls,
+        "sentence": plan.tell(plan.with_options(options)),
+    }
+
+
+async def _look(
+    reference: str, options: dict[str, Any], *, failed: bool, whole: bool
+) -> list[Plan]:
+    """Find out what would run again, and say it."""
+    settings, session = await opened()
+    if not whole:
+        job_id = await references.job_id(settings, session, reference)
+        plans = [await retry.plan(session, settings, job_id, failed=failed)]
+    else:
+        entries = await retry.jobs_of(session, [settings.batch_queue], reference)
+        if not entries:
+            raise UnknownError(
+                f"no job of run {reference} has failed in queue {settings.batch_queue}; "
+                f"`farcall list --run {reference}` shows its jobs"
+            )
+        plans = []
+        for entry in entries:
+            plans += await _of_one(entry, failed=failed)
+        if not plans:
+            raise NothingToRetryError(f"nothing of run {reference} is to run again")
+    for plan in plans:
+        told = plan.tell(plan.with_options(options))
+        say(f"{_whose(plan)}{in_a_line(told)}", err=True)
+    return plans
+
+
+async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
+    """Return the plan of a run's job; none where that cannot run again, which is said."""
+    settings, session = await opened()
+    try:
+        return [await retry.plan(session, settings, entry.detail.job_id, failed=failed)]
+    except NothingToRetryError as error:
+        say(str(error), err=True)
+        return []
+
+
+def _whose(plan: Plan) -> str:
+    """Say whose job it is, where it is somebody else's."""
+    entry = Entry.of(plan.detail)
+    user = entry.user if entry is not None else ""
+    return f"a job of {in_a_line(user)}: " if user and user != this_user() else ""
+
+
+def _ask(plans: Sequence[Plan]) -> None:
+    many = counted(len(plans), "job")
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"nothing was submitted: {many} would have been, and nobody can be asked here; --yes "
+            "submits them"
+        )
+    if not click.confirm(f"Submit {many}?", err=True):
+        raise FarcallError("nothing was submitted")
+
+
+async def _run(plans: Sequence[Plan], options: dict[str, Any]) -> list[Again]:
+    _, session = await opened()
+    done: list[Again] = []
+    for plan in plans:
+        done += await retry.run(session, plan, options)
+    return done

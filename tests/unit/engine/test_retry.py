@@ -1,0 +1,321 @@
+"""Which calls of a job run again, and as what; the jobs are a fake cloud's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from farcall import (
+    BatchExecutor,
+    FarcallError,
+    IntegrityError,
+    JobLostError,
+    NothingToRetryError,
+    SettingsError,
+)
+from farcall.engine import retry, task_handle
+from farcall.engine.retry import _in_all, look, retries_of, submit
+from farcall.engine.session import session_for
+from farcall.model.job_names import unique
+from farcall.model.jobs import JobStatus
+from farcall.model.workflows import Workflow
+from farcall.storage import retries
+from farcall.testing import fake_cloud
+from tests.support.patience import until_async
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+async def executor():
+    with fake_cloud():
+        async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
+            yield opened
+
+
+@pytest.fixture
+async def session(executor):
+    return await session_for(executor.settings)
+
+
+@pytest.fixture
+def work(tmp_path):
+    """A function that fails for some numbers until it is mended, and notes each of its calls."""
+    ledger, mended = tmp_path / "ledger", tmp_path / "mended"
+
+    class Work:
+        def __init__(self):
+            def work(x, *, by=10):
+                with ledger.open("a") as file:
+                    file.write(f"{x}\n")
+                if x % 3 == 1 and not mended.exists():
+                    raise ValueError(x)
+                return by * x
+
+            self.function = work
+
+        def mend(self):
+            mended.touch()
+
+        def ran(self):
+            """Return how often each of its calls has begun."""
+            return Counter(map(int, ledger.read_text().split()))
+
+    return Work()
+
+
+@pytest.fixture
+def swept(executor, session, work):
+    """Have a map end whose calls 1, 4 and 7 of 8 fail; return its job's ID."""
+
+    async def run(chunksize=1, **fixed):
+        sweep = executor.task(work.function).map(
+            range(8), chunksize=chunksize, return_exceptions=True, **fixed
+        )
+        await sweep
+        (job_id,) = sweep.job_ids
+        await ended(session, job_id)
+        return job_id
+
+    return run
+
+
+async def ended(session, job_id):
+    """Wait until a job has ended by its backend's word, too."""
+
+    async def look():
+        detail = await session.describe(job_id)
+        return detail if detail.status.is_final else None
+
+    return await until_async(look)
+
+
+async def values(executor, retried):
+    jobs = [executor.attach(retried.submission.id_of(n)) for n in range(retried.submission.size)]
+    found = [await job.results() for job in jobs]
+    return [[each.error or each.value for each in results] for results in found]
+
+
+async def test_what_failed_runs_again_alone_with_what_is_asked_for(executor, session, work, swept):
+    job_id = await swept(by=100)
+    plan = await look(session, executor.settings, job_id)
+    settings = plan.with_options({"memory": 2})
+    assert plan.tell(settings) == "3 of 8 calls of work: memory 1 -> 2"
+    assert (plan.succeeded, plan.unfinished, plan.ended) == (5, 0, 0)
+    work.mend()
+
+    (retried,) = await submit(session, plan, settings)
+
+    assert [task.number for task in retried.tasks] == [1, 4, 7]
+    assert await values(executor, retried) == [[100], [400], [700]]
+    assert work.ran() == Counter({**dict.fromkeys(range(8), 1), 1: 2, 4: 2, 7: 2})
+    detail = await session.describe(retried.submission.job_id)
+    assert (detail.memory_mib, detail.environment["FARCALL_RETRY_OF"]) == (2048, job_id)
+    assert await retries_of(session, plan.submission) == [retried.submission.job_id]
+    assert await retries_of(session, plan.submission, 4) == [retried.submission.job_id]
+    assert await retries_of(session, plan.submission, 5) == []
+
+
+async def test_of_a_chunk_the_calls_that_failed_run_again_alone(executor, session, work, swept):
+    job_id = await swept(3)
+    plan = await look(session, executor.settings, job_id)
+    told = plan.tell(plan.settings)
+    assert told == "3 of 8 calls of work, with vcpu 1 and memory 1 as before"
+    (first,) = await submit(session, plan, plan.settings)
+    assert [each.args for (each,) in await values(executor, first)] == [(1,), (4,), (7,)]
+    jobs = [executor.attach(first.submission.id_of(n)) for n in range(3)]
+    assert [await job.calls() for job in jobs] == [[((x,), {})] for x in (1, 4, 7)]
+    work.mend()
+    await ended(session, first.submission.job_id)
+
+    again = await look(session, executor.settings, first.submission.job_id)
+    assert (again.calls, again.total, again.succeeded) == (3, 3, 0)
+    (second,) = await submit(session, again, again.settings)
+
+    assert await values(executor, second) == [[10], [40], [70]]
+    assert work.ran() == Counter({**dict.fromkeys(range(8), 1), 1: 3, 4: 3, 7: 3})
+    await ended(session, second.submission.job_id)
+    for job in (job_id, first.submission.job_id):
+        done = await look(session, executor.settings, job)
+        assert (done.tasks, done.succeeded) == ([], done.total)
+        with pytest.raises(NothingToRetryError, match="none of its calls lacks a value"):
+            await submit(session, done, done.settings)
+
+
+async def test_one_child_runs_again_alone(executor, session, work, swept):
+    job_id = await swept()
+    work.mend()
+    plan = await look(session, executor.settings, f"{job_id}:4")
+    assert plan.tell(plan.settings).startswith("1 of 1 call of work")
+    (retried,) = await submit(session, plan, plan.settings)
+    assert await values(executor, retried) == [[40]]
+    detail = await session.describe(retried.submission.job_id)
+    assert (detail.array_size, detail.environment["FARCALL_RETRY_OF"]) == (0, f"{job_id}:4")
+    await ended(session, retried.submission.job_id)
+    plan = await look(session, executor.settings, job_id)
+    assert [task.number for task in plan.tasks] == [1, 7]
+    with pytest.raises(JobLostError):
+        await look(session, executor.settings, f"{job_id}:8")
+
+
+async def test_what_goes_on_in_a_retry_is_left_alone(executor, session, tmp_path):
+    second = tmp_path / "second"
+
+    def work():
+        if second.exists():
+            time.sleep(600)
+        raise ValueError
+
+    job = await executor.submit(work)
+    assert isinstance(await job.exception(), ValueError)
+    await ended(session, job.id)
+    second.touch()
+    plan = await look(session, executor.settings, job.id)
+    (retried,) = await submit(session, plan, plan.settings)
+
+    again = await look(session, executor.settings, job.id)
+
+    assert (again.tasks, again.unfinished) == ([], 1)
+    with pytest.raises(NothingToRetryError, match="1 task of it or of its retries have not ended"):
+        again.refuse()
+    await session.terminations.end([retried.submission.job_id], "enough")
+    await ended(session, retried.submission.job_id)
+    again = await look(session, executor.settings, job.id)
+    assert [task.was_ended for task in again.tasks] == [True]
+    assert again.failed_alone().tasks == []
+
+
+async def test_what_was_only_ended_can_be_left_out(executor, session):
+    def work(x):
+        if x == 0:
+            raise ZeroDivisionError
+        time.sleep(600)
+
+    sweep = executor.task(work).map(range(3))
+    with pytest.raises(ZeroDivisionError):
+        await sweep
+    await ended(session, sweep.job_ids[0])
+
+    plan = await look(session, executor.settings, sweep.job_ids[0])
+
+    assert (plan.calls, plan.ended, plan.failed_alone().calls) == (3, 2, 1)
+    assert plan.tell(plan.settings).endswith("; 2 of them did not fail, but were ended")
+
+
+async def test_what_was_submitted_has_to_be_there(executor, session, swept):
+    plan = await look(session, executor.settings, await swept())
+    where = plan.submission.where
+    store = session.stores.of(where.bucket)
+    whole = bytearray(await store.get(where.bundle_key))
+    whole[len(whole) // 3] ^= 1  # an entry, or its digest
+    await store.put(where.bundle_key, [whole])
+    with pytest.raises(IntegrityError, match="is not what was submitted"):
+        await submit(session, plan, plan.settings)
+    assert await retries_of(session, plan.submission) == []
+    await store.delete([where.bundle_key])
+    with pytest.raises(NothingToRetryError, match="is no longer there"):
+        await look(session, executor.settings, plan.submission.job_id)
+
+
+async def test_large_arguments_are_copied_in_pieces_and_checked(executor, session, monkeypatch):
+    monkeypatch.setattr(retry, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(retry, "_STEP_BYTES", 4096)
+    job = await executor.submit(lambda data: 1 / (len(data) - 100_000), bytes(100_000))
+    assert isinstance(await job.exception(), ZeroDivisionError)
+    await ended(session, job.id)
+    plan = await look(session, executor.settings, job.id)
+    (retried,) = await submit(session, plan, plan.settings)
+    ((error,),) = await values(executor, retried)
+    assert isinstance(error, ZeroDivisionError)
+    where = plan.submission.where
+    store = session.stores.of(where.bucket)
+    whole = bytearray(await store.get(where.bundle_key))
+    whole[50_000] ^= 1
+    await store.put(where.bundle_key, [whole])
+    await ended(session, retried.submission.job_id)
+    again = await look(session, executor.settings, job.id)
+    with pytest.raises(IntegrityError, match="is not what was submitted"):
+        await submit(session, again, again.settings)
+
+
+async def test_a_note_of_somebody_else_says_nothing(executor, session, swept):
+    plan = await look(session, executor.settings, await swept())
+    other = await look(session, executor.settings, await swept())
+    store = session.stores.of(plan.submission.where.bucket)
+    (retried,) = await submit(session, other, other.settings)
+    name = retried.submission.where.bundle
+    # One that is signed for another job, and one that names a job of another one.
+    moved = await store.get(other.submission.where.retry_key(name))
+    await store.put(plan.submission.where.retry_key(unique("moved")), [moved])
+    await store.put(plan.submission.where.retry_key(name), [moved])
+    note = retries.Note(
+        retried.submission.where, "queue", (1, 4, 7), job_id=retried.submission.job_id
+    )
+    await retries.write(store, plan.submission, note)
+    again = await look(session, executor.settings, plan.submission.job_id)
+    assert (again.tasks, again.unfinished) == (plan.tasks, 0)
+    assert await retries_of(session, plan.submission) == []
+
+
+async def test_options_of_the_definition_are_refused(executor, session, swept):
+    plan = await look(session, executor.settings, await swept())
+    for name in ("container_image_uri", "nodes", "no_such"):
+        with pytest.raises(SettingsError, match=f"{name} cannot be changed for a retry"):
+            plan.with_options({name: 1})
+    with pytest.raises(SettingsError, match="memory is"):
+        plan.with_options({"memory": -1})
+
+
+async def test_what_has_no_calls_is_refused(executor, session):
+    async def pack(session):
+        return await session.packer.pack(pow, [((2, "x"), {})], executor.settings.cache_dir)
+
+    electron = await task_handle.submit(
+        executor.settings, "pow", pack, workflow=Workflow("lattice", "dispatch")
+    )
+    await ended(session, electron.id)
+    with pytest.raises(FarcallError, match=r"ct\.redispatch\('dispatch'"):
+        await look(session, executor.settings, electron.id)
+    with pytest.raises(FarcallError, match="is one node of job"):
+        await look(session, executor.settings, f"{electron.id}#1")
+    with pytest.raises(JobLostError):
+        await look(session, executor.settings, NOBODY)
+
+
+async def test_a_lost_success_is_none_to_be_repeated(executor, session, monkeypatch):
+    """Its host was lost after it had stored its value, so Batch calls the job FAILED."""
+    job = await executor.submit(pow, 2, 3)
+    await job.wait()
+    await ended(session, job.id)
+    describe = session.backend.describe
+
+    async def lost(job_ids):
+        found = await describe(job_ids)
+        return {
+            job_id: replace(detail, status=JobStatus.FAILED, exit_code=None)
+            for job_id, detail in found.items()
+        }
+
+    monkeypatch.setattr(session.backend, "describe", lost)
+    plan = await look(session, executor.settings, job.id)
+    assert (plan.tasks, plan.succeeded) == ([], 1)
+
+
+async def test_many_may_be_copied_at_once(executor, session, swept):
+    plan = await look(session, executor.settings, await swept())
+    done = await asyncio.gather(
+        *(submit(session, plan.only([1]), plan.settings) for _ in range(8))
+    )
+    assert len({retried.submission.job_id for (retried,) in done}) == 8
+
+
+@pytest.mark.parametrize(
+    ("returned", "skip", "found"),
+    [(0, 0, 0), (0b101, 0, 0b101), (0, 0b101, 0b101), (0b01, 0b101, 0b111), (0b10, 0b101, 0b1101)],
+)
+def test_calls_are_counted_among_all_of_a_task(returned, skip, found):
+    assert _in_all(returned, skip) == found

@@ -1,0 +1,48 @@
+"""Notes on retries, with a bucket in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.engine.session import Session
+from farcall.model.submission import Submission
+from farcall.storage import retries
+from farcall.storage.retries import Note
+from farcall_runtime import envelope
+from farcall_runtime.contract import Location
+from tests.unit.fakes import ScriptedBatch, access_in_memory
+
+OLD = Location("bucket", "prefix/v1/run", "fit-0")
+NEW = Location("bucket", "prefix/v1/other", "fit-1")
+JOB = Submission("job", "fit-0", OLD, bytes(32), 10)
+NOTE = Note(NEW, "queue", (3, 7), {1: 0b101}, "another job")
+
+
+@pytest.fixture
+async def store(timing):
+    made = Session(access_in_memory(timing), ScriptedBatch(None))
+    yield made.stores.of("bucket")
+    await made.close()
+
+
+async def test_a_note_is_read_as_it_was_written_last(store):
+    await retries.write(store, JOB, Note(NEW, "queue", (3, 7), {1: 0b101}))
+    await retries.write(store, JOB, NOTE)
+    assert await retries.read(store, JOB) == [NOTE]
+
+
+async def test_what_others_have_put_there_is_passed_by(store):
+    await retries.write(store, JOB, NOTE)
+    key = OLD.retry_key("fit-2")
+    written = await store.get(OLD.retry_key("fit-1"))
+    await store.put(key, [written])  # for another place
+    await store.put(OLD.retry_key("fit-3"), [b"FARCALL"])
+    await store.put(OLD.retry_key("fit-4/x"), [written])
+    for number, said in enumerate(
+        ({}, {"bundle": 3}, {"bundle": NEW.url, "queue": "", "origin": 1})
+    ):
+        place = OLD.retry_key(f"fit-5{number}")
+        await store.put(place, envelope.seal_note(JOB.key, place, said))
+    place = OLD.retry_key("fit-6")
+    await store.put(place, envelope.seal_note(bytes(31) + b"x", place, {}))
+    assert await retries.read(store, JOB) == [NOTE]
