@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -142,7 +142,7 @@ def pack_function(
             "around itself (globals, closures, self) travels with it: make what cannot travel "
             "inside the function"
         ) from error
-    return _frame(parts, digests=digests)
+    return _share(_frame(parts), parts, digests or Digests())
 
 
 def pack_calls(
@@ -168,26 +168,36 @@ def pack_calls(
     """
     groups = iter(groups)
     digests = digests or Digests()
-    while some := _pickle_some(groups, cache_dir, to_text):
-        some.reverse()
-        while some:  # what has been taken is not kept here
-            yield _frame(*some.pop(), digests)
+    while some := _pack_some(groups, cache_dir, to_text):
+        packed, large = some
+        if not large:
+            yield from packed
+            continue
+        packed.reverse()
+        for number in range(len(packed)):  # what has been taken is not kept here
+            each = packed.pop()
+            yield _share(each, large.pop(number), digests) if number in large else each
 
 
-def _pickle_some(
+def _pack_some(
     groups: Iterator[Sequence[Call]], cache_dir: str | None, to_text: ToText | None
-) -> list[tuple[list[pickles.Pieces], str]]:
-    pickled: list[tuple[list[pickles.Pieces], str]] = []
+) -> tuple[list[Packed], dict[int, list[pickles.Pieces]]] | None:
+    """Pickle some; return them, and the pickles of those in which there is something large."""
+    packed: list[Packed] = []
+    large: dict[int, list[pickles.Pieces]] = {}
     size = 0
     with project_by_value():
-        while len(pickled) < _TOGETHER and size < _TOGETHER_BYTES:
+        while len(packed) < _TOGETHER and size < _TOGETHER_BYTES:
             calls = next(groups, None)
             if calls is None:
                 break
             parts = _pickle_call(calls, cache_dir)
-            pickled.append((parts, to_text(calls) if to_text is not None else ""))
-            size += sum(map(envelope.size, parts))
-    return pickled
+            each = _frame(parts, to_text(calls) if to_text is not None else "")
+            if each.size >= SHARED_LEAST_BYTES or len(parts) > 1:
+                large[len(packed)] = parts
+            packed.append(each)
+            size += each.size
+    return (packed, large) if packed else None
 
 
 def pack_call(
@@ -203,7 +213,8 @@ def pack_call(
         TaskNotPicklableError: An argument cannot be pickled; the message says which.
     """
     parts = _pickle_call(calls, cache_dir)
-    return _frame(parts, to_text(calls) if to_text is not None else "", digests)
+    packed = _frame(parts, to_text(calls) if to_text is not None else "")
+    return _share(packed, parts, digests or Digests())
 
 
 def _pickle_call(calls: Sequence[Call], cache_dir: str | None) -> list[pickles.Pieces]:
@@ -245,25 +256,24 @@ def pack_plain(value: object, origin: Origin = HERE) -> Packed:
         value: The data.
         origin: Who pickled what is inside.
     """
-    return _frame(pickles.dump(value), origin=origin)
+    parts = pickles.dump(value)
+    return _share(_frame(parts, origin=origin), parts, Digests())
 
 
-def _frame(
-    parts: list[pickles.Pieces],
-    text: str = "",
-    digests: Digests | None = None,
-    origin: Origin = HERE,
-) -> Packed:
-    """Frame a pickle and its buffers, but for what is large: hash that, and refer to it."""
+def _frame(parts: list[pickles.Pieces], text: str = "", origin: Origin = HERE) -> Packed:
     pieces = envelope.pack(parts)
-    size = envelope.size(pieces)
-    if size < SHARED_LEAST_BYTES and len(parts) == 1:
-        return Packed(pieces, size, origin, text)
-    left, shared = take(parts, digests or Digests())
-    if shared:
-        pieces = envelope.pack_shared(left)
-        size = envelope.size(pieces)
-    return Packed(pieces, size, origin, text, shared)
+    return Packed(pieces, envelope.size(pieces), origin, text)
+
+
+def _share(packed: Packed, parts: list[pickles.Pieces], digests: Digests) -> Packed:
+    """Hash what of a pickle and its buffers is large, and refer to it."""
+    if packed.size < SHARED_LEAST_BYTES and len(parts) == 1:
+        return packed
+    left, shared = take(parts, digests)
+    if not shared:
+        return packed
+    pieces = envelope.pack_shared(left)
+    return replace(packed, pieces=pieces, size=envelope.size(pieces), shared=shared)
 
 
 # --- modules by value ------------------------------------------------------------------------
