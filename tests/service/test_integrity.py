@@ -7,6 +7,7 @@ container's storing and the client's fetch.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,6 +23,7 @@ from farcall import (
     Job,
     JobCancelledError,
     OutcomeMissingError,
+    SharedMissingError,
     VersionMismatchError,
 )
 from farcall_runtime import envelope
@@ -217,6 +219,39 @@ async def test_a_bundle_of_another_job_or_of_an_earlier_run_is_refused(
         for job in (first, second):
             assert type(await refusal(job)) is IntegrityError
         assert [await result(old), await result(sibling)] == [3 * 4096, 7 * 4096]
+
+
+async def test_a_container_refuses_a_forged_shared_value(
+    attacker: Attacker, gate: Gate, behind: BatchExecutor
+) -> None:
+    """So does the client, where it reads the arguments back."""
+    values = [os.urandom(MIB + 4096) for _ in range(5)]
+    jobs = await asyncio.gather(*(behind.submit(weigh, value) for value in values))
+
+    def key_of(value: bytes) -> str:
+        keys = attacker.keys(hashlib.sha256(value).hexdigest())
+        (key,) = (key for key in keys if "/data/" in key)
+        return key
+
+    forged, gone, *swapped = map(key_of, values[:4])
+    bomb = attacker.pickle()
+    attacker.put(forged, bomb + values[0][len(bomb) :])
+    attacker.delete(gone)
+    for key, value in zip(reversed(swapped), values[2:4], strict=True):
+        attacker.put(key, value)
+    gate()
+
+    for number in (0, 2, 3):
+        assert type(await refusal(jobs[number])) is IntegrityError
+        with pytest.raises(IntegrityError, match="is not what its name says"):
+            await asyncio.wait_for(jobs[number].calls(), PATIENCE_S)
+    error = await refusal(jobs[1])
+    assert type(error) is SharedMissingError
+    assert "share with others" in str(error)
+    with pytest.raises(SharedMissingError, match="no longer there"):
+        await asyncio.wait_for(jobs[1].calls(), PATIENCE_S)
+    assert await jobs[4].calls() == [((values[4],), {})]
+    assert await result(jobs[4]) == len(values[4]) * len(PADDING)
 
 
 async def test_a_deleted_bundle_is_told_as_such(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
+from concurrent.futures import Future
+from dataclasses import replace
 
 import cloudpickle
 import pytest
@@ -16,8 +19,10 @@ from farcall.payload import call_texts
 from farcall.payload.bundle import Bundle
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Packed, pack_calls, pack_function
+from farcall.payload.shared import Piece
 from farcall_runtime import contract, envelope
 from farcall_runtime.bundle import Assignment
+from farcall_runtime.contract import SHARED_LEAST_BYTES
 from tests.unit.fakes import joined
 
 ROOT = "farcall/v1/run-1"
@@ -258,3 +263,83 @@ def test_an_index_that_does_not_say_where_its_texts_lie_is_refused(said):
     index = envelope.Index(sealed.root, hashlib.sha256(sealed.root).hexdigest())
     with pytest.raises(envelope.IntegrityError, match="texts"):
         index.texts()
+
+
+# --- shared values ----------------------------------------------------------------------------
+
+
+class Sharing:
+    """Stores nothing, and says which values it was asked for."""
+
+    def __init__(self, error=None):
+        self.asked = []
+        self._error = error
+
+    def __call__(self, value):
+        self.asked.append(value)
+        generation = Future()
+        if self._error is None:
+            generation.set_result(f"generation-{len(self.asked)}")
+        else:
+            generation.set_exception(self._error)
+        return generation
+
+
+def sharing(share, *values, function=double, most=MOST):
+    function = pack_function(function)
+    coming = ((function, packed) for packed in pack_calls([((value,), {})] for value in values))
+    return Bundle(Settings(), ROOT, "double", coming, WORKFLOW, most=most, share=share)
+
+
+def test_a_value_is_shared_once_and_the_index_names_its_generation():
+    held = os.urandom(SHARED_LEAST_BYTES)
+    one, other = os.urandom(SHARED_LEAST_BYTES), os.urandom(SHARED_LEAST_BYTES + 1)
+    share = Sharing()
+    made = sharing(share, one, other, one, 3, function=lambda x: held)
+    data = b"".join(made.pieces())
+    assert [bytes(value.data) for value in share.asked] == [held, one, other]
+    assert index_of(made, data).meta["shared"] == {
+        hashlib.sha256(value).hexdigest(): [f"generation-{number}", len(value)]
+        for number, value in enumerate((held, one, other), start=1)
+    }
+    assert (made.size, len(data) < 8192) == (4, True)
+
+
+def test_a_bundle_without_shared_values_says_nothing_of_them():
+    made, data = written(double)
+    assert "shared" not in index_of(made, data).meta
+
+
+def test_no_index_is_sealed_before_the_values_are_in_the_bucket():
+    made = sharing(Sharing(ValueError("no room")), os.urandom(SHARED_LEAST_BYTES))
+    with pytest.raises(ValueError, match="no room"):
+        b"".join(made.pieces())
+    assert made.digest == "0" * 64
+
+
+def test_a_shared_value_larger_than_an_upload_can_be_is_refused():
+    share = Sharing()
+    large = Piece(bytes(32), 2**36 + 1, b"")
+    task = replace(pack_function(double), shared=(large,))
+    made = Bundle(Settings(), ROOT, "double", iter([(task, task)]), WORKFLOW, most=1, share=share)
+    with pytest.raises(TaskTooLargeError, match="68.7 GB, and 69 GB are allowed"):
+        b"".join(made.pieces())
+    assert share.asked == []
+
+
+@pytest.mark.parametrize(("together", "expected"), [(True, 4), (False, 3)])
+def test_a_bundle_is_full_of_its_own_values_and_not_of_those_all_its_tasks_have(
+    together, expected
+):
+    """Two of 2 GiB are not the first task's, and the next bundle begins."""
+    function, (arguments, *_) = pack_function(double), list(pack_calls([[((3,), {})]]))
+    tasks = [
+        (
+            function,
+            replace(arguments, shared=(Piece(bytes([0 if together else n]) * 32, 2**31, b""),)),
+        )
+        for n in range(4)
+    ]
+    made = Bundle(Settings(), ROOT, "double", iter(tasks), WORKFLOW, most=MOST, share=Sharing())
+    b"".join(made.pieces())
+    assert made.size == expected
