@@ -280,7 +280,7 @@ class Sweep(Awaitable[list[R]]):
         failure: MapFailure | None,
     ) -> None:
         """End what has not ended: nobody waits for it any more."""
-        for array in state.arrays.values():
+        for array in state.arrays.values() if self._output else ():
             session.relay.leave(array.submission, range(array.submission.size))
         unfinished = [array for array in state.arrays.values() if array.unfinished]
         for array in unfinished:
