@@ -128,7 +128,10 @@ class Seen:
 
 
 class Open(Protocol):
-    """Open the page in a browser of its own: ``open_page("#/run/x", width=400)``."""
+    """Open the page in a browser of its own: ``open_page("#/run/x", width=400)``.
+
+    What the browser tells its developer may hold `expected`, and nothing else.
+    """
 
     async def __call__(
         self,
@@ -136,6 +139,7 @@ class Open(Protocol):
         *,
         served: serving.Page | None = None,
         with_token: bool = True,
+        expected: str = "",
         **context: Any,
     ) -> Page: ...
 
@@ -150,13 +154,14 @@ async def open_page(browser: Browser, served: serving.Page) -> AsyncIterator[Ope
         *,
         served: serving.Page = served,
         with_token: bool = True,
+        expected: str = "",
         **options: Any,
     ) -> Page:
         viewport = {"width": options.pop("width", 1280), "height": options.pop("height", 800)}
         context = await browser.new_context(viewport=viewport, **options)
         context.set_default_timeout(PATIENCE_MS)
         # A browser tells of every answer with such a status, refused tokens among them.
-        seen = Seen("" if with_token else "the server responded with a status of 401")
+        seen = Seen(expected if with_token else "the server responded with a status of 401")
         seen.watch(context)
         contexts.append((context, seen, served.url))
         page = await context.new_page()

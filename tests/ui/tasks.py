@@ -60,3 +60,10 @@ def settle(rate: float) -> float:
     if rate > 0.5:
         raise ValueError(f"singular matrix at {rate}")
     return rate
+
+
+def need(file: str) -> str:
+    """Fail where a file is missing."""
+    import pathlib
+
+    return pathlib.Path(file).read_text()

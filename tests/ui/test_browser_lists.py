@@ -165,3 +165,33 @@ async def test_arguments_and_errors_stand_in_the_lists(executor, open_page, shoo
     await expect(children).to_have_attribute("data-id", f"{parent}:2")
     await page.get_by_role("searchbox", name="Filter").fill("singular")
     await expect(children).to_have_count(3)
+
+
+async def test_what_failed_is_run_again_with_other_options(executor, open_page, tmp_path, shoot):
+    file = tmp_path / "wanted"
+    job = await executor(workflow="again").submit(tasks.need, str(file))
+    page = await open_page(f"#/job/{job.id}", expected="responded with a status of 400")
+    await expect(page.get_by_test_id("sentence")).to_contain_text("FileNotFoundError")
+    file.write_text("here by now")
+
+    await page.get_by_role("button", name="Retry…").click()
+    dialog = page.get_by_role("dialog", name="Retry")
+    await expect(dialog.get_by_test_id("retry-sentence")).to_contain_text("need")
+    memory = dialog.get_by_role("textbox", name="memory")
+    await memory.fill("a lot")
+    send = dialog.get_by_test_id("retry-send")
+    await send.click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("memory")
+    await memory.fill("2")
+    await shoot(page, "retry")
+    await send.click()
+
+    await expect(dialog).to_be_hidden()
+    older = page.get_by_test_id("retry-of")
+    await expect(older).to_have_attribute("href", f"#/job/{job.id}")
+    newer = await page.evaluate("location.hash.slice('#/job/'.length)")
+    assert newer != job.id
+    await expect(page.get_by_test_id("task-state")).to_contain_text("Succeeded")
+    await expect(page.get_by_role("complementary", name="Task")).to_contain_text("2 GiB")
+    await older.click()
+    await expect(page.get_by_role("link", name=newer[:8])).to_be_visible()

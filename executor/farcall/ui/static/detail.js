@@ -10,6 +10,7 @@ import { Output } from "./output.js";
 import { bar, remember, remembered, stateSign } from "./parts.js";
 import { reasonsSection } from "./reasons.js";
 import { isNode, jobHash, partCount, partsOfId, ran, taskName, waited, why } from "./rows.js";
+import { openRetry } from "./retry.js";
 import { countsOf, store } from "./store.js";
 import { Timeline } from "./timeline.js";
 
@@ -27,6 +28,7 @@ export class Detail {
     this.state.element.dataset.testid = "task-state";
     this.clock = h("span.quiet");
     this.cancel = h("button.danger", { type: "button", on: { click: () => on.cancel(this.task()) } });
+    this.again = h("button", { type: "button", on: { click: () => openRetry(this.task(), (id) => (location.hash = jobHash(id))) } }, "Retry…");
     const wide = h("button.plain.widen", { type: "button", "aria-pressed": "false", "aria-label": "Wide panel", title: "Wide panel" }, icon("wide"));
     const widen = (yes) => (document.body.classList.toggle("wide-panel", yes), setAttr(wide, "aria-pressed", String(yes)));
     wide.addEventListener("click", () => {
@@ -58,7 +60,7 @@ export class Detail {
     list.addEventListener("keydown", (event) => this._tabKey(event));
     this.element = h("aside.detail", { "aria-label": "Task", hidden: true },
       h("header.detail-head", {}, h("div.detail-top", {}, this.title, wide, close),
-        h("div.detail-state", {}, this.state.element, this.clock, h("span.gap"), this.cancel), this.progress.element, this.progressWords),
+        h("div.detail-state", {}, this.state.element, this.clock, h("span.gap"), this.again, this.cancel), this.progress.element, this.progressWords),
       list, this.trouble, ...this.tabs.map(({ panel }) => panel));
     setInterval(() => this.id && !document.hidden && !this._over() && this._ask(), AGAIN_MS);
   }
@@ -141,6 +143,7 @@ export class Detail {
     if (this.tab === (whole ? "output" : "children")) this.choose(whole ? "children" : "output", false);
     this.progress.element.hidden = this.progressWords.hidden = !array;
     this.cancel.hidden = this.on.readOnly() || !task || isOver(task.group) || isNode(task);
+    this.again.hidden = this.on.readOnly() || !task || !canRetry(task);
     setText(this.cancel, array ? "Cancel array…" : "Cancel task…");
     if (!task) return;
     this._follow();
@@ -195,7 +198,7 @@ export class Detail {
     const { job } = said;
     const by = this.task()?.by ?? countsOf(job);
     this.told = { ...job, by, size: job.array_size || 1, group: groupOf(job.state), created: ms(job.created_at), started: ms(job.started_at), stopped: ms(job.stopped_at), parent: job.parent || undefined };
-    const given = { record: job, explanation: said.explanation, attempts: said.attempts, position: said.position, links: said.links, electron: said.electron, usage: said.usage ?? said.explanation?.usage };
+    const given = { record: job, explanation: said.explanation, attempts: said.attempts, position: said.position, links: said.links, electron: said.electron, retries: said.retries ?? [], usage: said.usage ?? said.explanation?.usage };
     if (first) fill(this.overview);
     const kind = said.explanation?.kind ?? "";
     this._part("why", whySection, given).dataset.kind = kind;
@@ -210,7 +213,7 @@ export class Detail {
   // A section is made anew only where it says something else, so that a selection in it stays.
   _part(key, make, given) {
     let part = this.parts.get(key);
-    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy, given.record.trouble] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron]);
+    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy, given.record.trouble] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron, given.retries]);
     if (!part) {
       part = { element: h(`section.part.part-${key}`), state: null };
       this.parts.set(key, part);
@@ -246,6 +249,12 @@ export class Detail {
     this.choose(next.key);
     next.tab.focus();
   }
+}
+
+// A command is no call, and a node no job: neither has anything in a bundle.
+function canRetry(task) {
+  const ended = task.by ? task.by.failed + task.by.cancelled > 0 : task.group === "failed" || task.group === "cancelled";
+  return ended && task.kind !== "command" && !isNode(task);
 }
 
 function times(task, now) {

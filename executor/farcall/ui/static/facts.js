@@ -1,7 +1,7 @@
 // What is known of one task, as sections of the panel: why, when, what it asked for and used.
 
 import { fill, h, icon, outside, setText } from "./dom.js";
-import { bytes, clock, count, isOver, many, moment, ms, span } from "./format.js";
+import { bytes, clock, count, isOver, many, moment, ms, shortId, span } from "./format.js";
 import { hoursOf, inHours } from "./hours.js";
 import { copyButton, meter, name } from "./parts.js";
 import { jobHash, partsOfId, ran } from "./rows.js";
@@ -112,13 +112,15 @@ export function attemptsSection({ attempts, record, explanation }) {
 }
 
 /** Says what the job is in AWS's words, with links to its console. */
-export function jobSection({ record, links, electron }) {
+export function jobSection({ record, links, electron, retries }) {
   const shown = [["job", "Job in the AWS console"], ["log", "Log in CloudWatch"], ["queue", "Queue in the AWS console"]].filter(([key]) => links?.[key]);
   const tags = Object.entries(record.tags ?? {});
   return [h("h3", {}, "Job"), pairs([
     ["ID", [h("span.mono", { text: record.id }), copyButton("Copy the job's ID", record.id)]],
     ["Name", name(record.name)],
     record.call ? ["Call", h("span.mono", { data: { testid: "task-call" } }, name(record.call))] : null,
+    record.retry_of ? ["Retry of", h("a.mono", { href: jobHash(record.retry_of), data: { testid: "retry-of" } }, name(shortId(record.retry_of)))] : null,
+    retries.length ? ["Run again as", retries.flatMap((id, n) => [n ? ", " : "", h("a.mono", { href: jobHash(id) }, name(shortId(id)))])] : null,
     record.workflow ? ["Workflow", name(record.workflow)] : null,
     record.dispatch ? ["Dispatch", h("span.mono", { text: record.dispatch })] : null,
     electron === null || electron === undefined ? null : ["Electron", `node ${electron}`],

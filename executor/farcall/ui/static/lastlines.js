@@ -15,7 +15,7 @@ export function lastLines() {
   let kept = new Lines();
 
   function draw() {
-    const last = kept.kept.slice(-SHOWN);
+    const last = [...kept.kept, ...kept.states.values()].slice(-SHOWN);
     fill(lines, ...last.map((line) => h("div", { data: { stream: line.stream }, text: line.text || "\u200b" })));
     element.hidden = !last.length;
   }

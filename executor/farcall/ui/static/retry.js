@@ -1,0 +1,72 @@
+// Runs again what failed: says what that is and with which options, which can be changed, and sends it.
+
+import { get, path, post } from "./api.js";
+import { fill, h, setText } from "./dom.js";
+import { count } from "./format.js";
+import { name } from "./parts.js";
+import { taskName } from "./rows.js";
+
+/** Asks what of a job is to run again, and with what; `open(id)` shows the new job. */
+export async function openRetry(task, open) {
+  const body = h("div", {}, h("p.quiet", {}, "Asking what has failed…"));
+  const close = h("button", { type: "button", on: { click: () => dialog.close() } }, "Close");
+  const dialog = h("dialog.retry", { "aria-label": "Retry" }, h("h2", {}, "Retry ", name(taskName(task)), "?"), body, h("div.buttons", {}, close));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  let said;
+  try {
+    said = await get(path("jobs", task.id, "retry"));
+  } catch (error) {
+    return fill(body, h("p.trouble", { role: "alert", text: error.message }));
+  }
+  if (said.refused) return fill(body, h("p", { data: { testid: "retry-refused" } }, name(said.refused)));
+  const form = retryForm(task.id, said, (id) => {
+    dialog.close();
+    open(id);
+  });
+  close.parentElement.remove();
+  fill(body, form(() => dialog.close()));
+  body.querySelector("input")?.focus();
+}
+
+// Makes what makes the form: a field for each option, of which only those changed are sent.
+function retryForm(id, said, done) {
+  const fields = said.options.map((option) => {
+    const before = option.value === null ? "" : String(option.value);
+    const input = h("input", { type: "text", id: `retry-${option.name}`, value: before, autocomplete: "off", spellcheck: "false", placeholder: option.value === null ? "none" : null, title: option.help });
+    return { option, before, input };
+  });
+  const ended = h("input", { type: "checkbox", id: "retry-failed" });
+  const trouble = h("p.trouble", { role: "alert", hidden: true });
+  const words = `Run ${count(said.calls)} ${said.calls === 1 ? "call" : "calls"} again`;
+  const send = h("button.strong", { type: "submit", data: { testid: "retry-send" } }, words);
+  return (cancel) => {
+    const form = h("form", { method: "dialog" },
+      h("p.big", { data: { testid: "retry-sentence" } }, name(said.sentence)),
+      said.unfinished ? h("p.quiet", {}, `${count(said.unfinished)} go on, and are left alone.`) : null,
+      said.retries.length ? h("p.quiet", {}, `Calls of it ran again ${count(said.retries.length)} times before.`) : null,
+      h("div.fields", {}, ...fields.flatMap(({ option, input }) => [
+        h("label", { for: input.id, text: option.name.replaceAll("_", " ") }), h("span.field", {}, input, h("span.quiet", { text: option.unit }))])),
+      said.ended ? h("label.check", {}, ended, ` Leave out the ${count(said.ended)} that somebody ended`) : null,
+      trouble, h("div.buttons", {}, h("button", { type: "button", on: { click: cancel } }, "Not now"), send));
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const options = {};
+      for (const { option, before, input } of fields) if (input.value.trim() !== before) options[option.name] = input.value.trim();
+      send.disabled = true;
+      setText(send, "Sending…");
+      trouble.hidden = true;
+      try {
+        const { id: newer } = await post(path("jobs", id, "retry"), { options, failed: ended.checked });
+        done(newer);
+      } catch (error) {
+        setText(trouble, error.message);
+        trouble.hidden = false;
+        send.disabled = false;
+        setText(send, words);
+      }
+    });
+    return form;
+  };
+}
