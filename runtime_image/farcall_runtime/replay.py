@@ -1,13 +1,13 @@
 """``python -m farcall_runtime.replay FOLDER``: a call again, where somebody looks on.
 
-The folder has what `Order` says in `ORDER`, and the bundle under the name of its bucket, of which
-the parts suffice that the task needs. They are checked as in a container. Nothing is stored.
+The folder has what `Order` says in `ORDER`, and a folder in the bucket's place: with the bundle,
+of which the parts suffice that the task needs, and the shared values of the task. They are checked
+as in a container. Nothing is stored.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import sys
 import sysconfig
@@ -78,12 +78,16 @@ def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
 
 
 def _unpickled(fetched: Fetched, payload: BinaryIO) -> tuple[Any, Sequence[Any]]:
-    view = memoryview(mmap.mmap(payload.fileno(), 0, access=mmap.ACCESS_COPY))
+    memory = task.Memory(payload.fileno())
+    frames = [
+        memory.first[at : at + length] for at, length in (fetched.function, fetched.arguments)
+    ]
+    memory.note_shared(frames, fetched.shared_at)
     function, calls = (
-        pickles.load(envelope.unpack(view[at : at + length]))
-        for at, length in (fetched.function, fetched.arguments)
+        pickles.load_pieces(envelope.unpack_shared(frame, memory.find)) for frame in frames
     )
-    return function, calls
+    run = [call for number, call in enumerate(calls) if not fetched.skip >> number & 1]
+    return function, run
 
 
 def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:

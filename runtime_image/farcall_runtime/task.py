@@ -107,7 +107,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     if ordered is None:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
     *ranges, shared_at, theirs, skip = ordered
-    memory = _Memory(payload.fileno())
+    memory = Memory(payload.fileno())
     function, arguments = (memory.first[at : at + length] for at, length in ranges)
     memory.note_shared((function, arguments), shared_at)
     gc.freeze()  # what is there by now is no garbage, and stays the supervisor's memory, too
@@ -128,7 +128,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     os._exit(0)
 
 
-class _Memory:
+class Memory:
     """The payload, mapped so that whoever writes to it has the pages that he writes to.
 
     A shared value lies there once, and each reference to it has a mapping that it shares with no

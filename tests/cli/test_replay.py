@@ -16,6 +16,9 @@ from farcall.model.settings import Settings
 from farcall.operations import replay
 from tests.service.attacker import Attacker
 
+LARGE = 2 * 1024 * 1024
+"""Bytes of what is stored by itself, as values are that tasks share."""
+
 IMAGE = """#!{python}
 import json, subprocess, sys
 words = sys.argv[1:]
@@ -49,8 +52,9 @@ def farcall(farcall_command):
     return run
 
 
-def parse(text, number):
+def parse(text, number, large=b""):
     print(f"number {number}", os.environ.get("AWS_BATCH_JOB_ARRAY_INDEX"), flush=True)
+    assert not large or len(large) == LARGE
     wanted = json.loads(text)
     return {"wanted": wanted}
 
@@ -136,9 +140,10 @@ async def test_what_somebody_put_in_the_bundles_place_is_not_run(executor, farca
     assert not attacker.marker.exists()
 
 
-async def test_the_image_gets_the_same_call(executor, farcall, docker):
-    job = await executor.submit(parse, "{", 7)
+async def test_the_image_gets_the_same_call(executor, farcall, docker, aws):
+    job = await executor.submit(parse, "{", 7, os.urandom(LARGE))
     await job.exception()
+    assert Attacker(aws, docker).keys("/v1/shared/")
 
     code, out, err = await farcall(
         "replay", job.id, "--image", "--yes", PATH=f"{docker.parent}:{os.environ['PATH']}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -151,9 +151,14 @@ async def fetch(
     store = session.stores.of(submission.where.bucket)
     try:
         pieces = await _parts(store, submission, found.index)
+        bucket = folder / submission.where.bucket
+        for key, size in _shared(found, pieces).items():
+            data = await store.get_part(key, 0, size, size)
+            if data is None:
+                raise _missing(f"s3://{submission.where.bucket}/{key}")
+            await asyncio.to_thread(_write, bucket / key, size, [(0, data)])
     except envelope.IntegrityError as error:
         raise _changed(submission, error) from error
-    place = folder / submission.where.bucket / submission.where.bundle_key
     order = Order(
         bundle=submission.where.url,
         digest=submission.digest,
@@ -164,7 +169,7 @@ async def fetch(
     )
 
     def write() -> None:
-        _write(place, found.bundle.end, pieces)
+        _write(bucket / submission.where.bundle_key, found.bundle.end, pieces)
         (folder / ORDER).write_text(json.dumps(order._asdict()))
 
     await asyncio.to_thread(write)
@@ -180,8 +185,23 @@ def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
             file.write(data)
 
 
+def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
+    """Return the keys of the shared values that function and arguments refer to, and their sizes.
+
+    Raises:
+        IntegrityError: The bundle's index does not name one.
+    """
+    *_, function, arguments = (data for _, data in pieces)
+    wanted = {*envelope.references(function), *envelope.references(arguments)}
+    where = found.submission.where
+    return {
+        where.shared(value.sha256.hex()).data_key(found.bundle.shared(value)): value.size
+        for value in wanted
+    }
+
+
 async def _parts(store: Store, submission: Submission, number: int) -> list[_Piece]:
-    """Return what of a bundle a task's container reads."""
+    """Return what of a bundle a task's container reads; function and arguments come last."""
     tail, index = await _open(store, submission)
     tail_at = index.end - len(tail)
     key = submission.where.bundle_key
@@ -193,7 +213,7 @@ async def _parts(store: Store, submission: Submission, number: int) -> list[_Pie
         else:
             data = await store.get_part(key, part.offset, part.length, index.end)
         if data is None:
-            raise _missing(submission)
+            raise _missing(submission.where.url)
         await asyncio.to_thread(part.check, data)
         return part.offset, data
 
@@ -210,7 +230,7 @@ async def _open(store: Store, submission: Submission) -> tuple[Buffer, Index]:
         if tail is not None and (size := envelope.root_size(tail)) > len(tail):
             tail = await store.get_end(submission.where.bundle_key, size)
         if tail is None:
-            raise _missing(submission)
+            raise _missing(submission.where.url)
         return tail, Index(bytes(tail[-envelope.root_size(tail) :]), submission.digest)
     except envelope.VersionMismatchError as error:
         text = f"{submission.where.url}: {error}; use the farcall that it was submitted with"
@@ -235,10 +255,10 @@ async def _first_failed(store: Store, submission: Submission, index: int) -> int
     return len(records) if stored.outcome.meta["status"] != OutcomeStatus.DONE else 0
 
 
-def _missing(submission: Submission) -> FarcallError:
+def _missing(url: str) -> FarcallError:
     return FarcallError(
-        f"{submission.where.url} is no longer there, and with it function and arguments: a bundle "
-        "is deleted when every task of it has been delivered, or by the bucket's lifecycle rule"
+        f"{url} is no longer there, and function and arguments with it: what a job was submitted "
+        "with is deleted when its tasks have been delivered, or by the bucket's lifecycle rule"
     )
 
 

@@ -24,7 +24,7 @@ def memory():
             file.seek(place)
             file.write(letter * {640: ONE.size, 768: OTHER.size}[place])
         file.flush()
-        made = task._Memory(file.fileno())
+        made = task.Memory(file.fileno())
         made.note_shared(frames, 640)
         yield made
 
