@@ -389,6 +389,13 @@ RECORDED = [
         exit_code=ExitCode.BUNDLE_MISSING,
     ),
     Recorded(
+        errors.SharedMissingError,
+        ["did not find a value"],
+        ["below shared/", "submit again"],
+        EXITED,
+        exit_code=ExitCode.SHARED_MISSING,
+    ),
+    Recorded(
         errors.IntegrityError,
         ["not the one that was submitted", "not run"],
         ["who else writes", "s3_bucket_name"],
