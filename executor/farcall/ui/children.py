@@ -67,7 +67,9 @@ class Children(Parts):
         most = max(0, min(_ERRORS_AT_ONCE, _MOST_ERRORS - len(self.errors)))
         indexes = left[:most] or left
         listed = [self.known[index] for index in left[:most]]
-        found = await (await self.account.reasons()).errors(self._parent, listed)
+        reasons = await self.account.reasons()
+        found = await reasons.errors(self._parent, listed)
+        self.peaks.update({n: reasons.peak(f"{self.parent_id}:{n}") for n in found})
         self.errors.update({n: found[n].text if n in found else "" for n in indexes})
         self.tell(indexes)
 

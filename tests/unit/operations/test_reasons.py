@@ -100,7 +100,9 @@ async def test_an_array_groups_the_errors_of_its_children(executor, told, sessio
     assert calls[second["example"]] == second["call"] == "fit(lr=-1)"
     pages = session.backend.list_children(entry.detail.job_id, JobStatus.FAILED)
     listed = [child async for page in pages for child in page]
-    errors = await Reasons(session).errors(entry.detail, listed)
+    reasons = Reasons(session)
+    errors = await reasons.errors(entry.detail, listed)
+    assert all(reasons.peak(child.job_id) > 0 for child in listed)
     assert sorted(reason.kind for reason in errors.values()) == ["KeyError", *["ValueError"] * 2]
     job = json_view.job((await Reasons(session).fill([entry]))[0])
     assert (job["error"], job["call"], len(job["errors"])) == (why.error, None, 2)
