@@ -114,7 +114,7 @@ async def test_a_map_in_which_a_call_raised_is_found_among_the_failed(
     (job,) = json.loads(await listed("--json", "--state", "failed"))
     assert (job["id"], job["state"], job["detail"], job["ended"]) == (job_id, "FAILED", told, 3)
     assert json.loads(await listed("--json", "--state", "cancelled")) == []
-    assert (await listed()).splitlines()[1].rstrip().endswith(told)
+    assert (await listed()).splitlines()[1].rstrip().endswith(f"{told}; KeyError: 0")
     done = await farcall_command("describe", job_id)
     assert f"a call of its map raised: {told}" in done.stdout
     assert f"{job_id}:0: the function raised KeyError: 0" in done.stdout
