@@ -52,6 +52,7 @@ ELSEWHERE = {
     # What a container does is seen where one runs.
     "runtime/child": "service/test_attempt.py",
     "runtime/failures": "service/test_failures.py",
+    "runtime/logs": "service/test_logging.py",
     "runtime/pickles": "unit/payload/test_pickling.py",
     "runtime/processes": "service/test_processes.py",
     "runtime/refusals": "unit/runtime/test_storage.py",

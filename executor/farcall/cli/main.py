@@ -55,7 +55,9 @@ COMMANDS = {
         "replay:replay_job",
         "Run a failed call again on this machine, with the arguments it had.",
     ),
-    "retry": Lazy("retry:retry_job", "Run the failed calls of a job or a run again."),
+    "retry": Lazy(
+        "retry:retry_job", "Run the calls of a job again that gave no value, as one new job."
+    ),
     "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
     "local": Lazy("local:run_local", "Run a command against an embedded AWS, or serve one."),
     "demo": Lazy("local:run_demo", "Train a model and run a sweep, without an AWS account."),
