@@ -15,6 +15,9 @@ _KEY = re.compile(
     r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/.]+)"
     r"(\.delivered/\d+|/(?P<index>\d+).*)?"
 )
+_SHARED = re.compile(
+    r"(?P<prefix>chaos/\d+/v1/)shared/[0-9a-f]{64}/(data|held|condemned)/[A-Za-z0-9-]+"
+)
 _ENDS = {"raise": "raised", "exit": "exit", "segfault": "segfault", "forever": "cancelled"}
 _COMPLAINTS = ("never retrieved", "was destroyed", "nclosed", "Traceback")
 _MOST_TEXT = 2000
@@ -141,6 +144,8 @@ class Account:
             allowed |= {"segfault"} if any(w.kind == "segfault" for w in before) else set()
         if any(self._known.hit(job_id, ATTEMPTS) for job_id in self._known.jobs[work.number]):
             allowed |= _TAKEN
+        if any(map(self._known.is_ended_by_blow, self._known.jobs[work.number])):
+            allowed |= {"OutOfMemoryError"}
         if self._known.is_of_killed(work.number):
             allowed |= {"never submitted"}
             allowed |= {"delivered, not told"} if "value" in allowed else set()
@@ -210,6 +215,10 @@ class Account:
                 self._say(f"the multipart upload of {key} was never finished")
 
     def _check_key(self, key, owners):
+        shared = _SHARED.fullmatch(key)
+        if shared is not None:
+            self._check_shared(key, shared["prefix"])
+            return
         found = _KEY.fullmatch(key)
         if found is None:
             self._say(f"nobody knows the object {key}")
@@ -236,6 +245,12 @@ class Account:
             f"{', '.join(map(str, sorted(tasks)))}",
             min(tasks),
         )
+
+    def _check_shared(self, key, prefix):
+        """See that what calls share is there for the sake of somebody who may still ask for it."""
+        bundles = (k for k in self._record.truth.keys if k.startswith(prefix) and "/bundles/" in k)
+        if not self._is_of_killed(key) and not any(bundles):
+            self._say(f"{key} is left although nothing refers to it")
 
     def _is_of_killed(self, key):
         return int(key.split("/")[1]) in self._known.killed

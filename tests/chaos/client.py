@@ -15,7 +15,7 @@ import time
 from farcall import BatchExecutor, ChildKilledError, JobCancelledError
 from tests.chaos import plan as plans
 from tests.chaos import work as tasks
-from tests.chaos.work import EXIT_CODE, note, printed, value
+from tests.chaos.work import EXIT_CODE, NOBODY, bulk, note, printed, value
 from tests.support.leaks import PATIENCE_S, Held
 
 
@@ -31,6 +31,7 @@ class Client:
         self.plan = plans.make(spec["seed"], spec["tasks"], spec["clients"])
         self.executor = BatchExecutor(**spec["options"])
         self.task = self.executor.task(tasks.work)
+        self.put = {}
 
     def note(self, **line):
         note(self.spec["told"], client=self.spec["client"], by=self.spec["name"], **line)
@@ -43,6 +44,9 @@ class Client:
     async def run(self):
         """Carry out all orders of this client."""
         async with self.executor:
+            sizes = {work.shared for work, _ in self.plan.works(self.spec["client"]).values()}
+            for size in sizes - {0}:
+                self.put[size] = await self.executor.put(bulk(NOBODY, size))
             orders = self.plan.clients[self.spec["client"]]
             await asyncio.gather(*(self._carry_out(order) for order in orders))
 
@@ -66,7 +70,9 @@ class Client:
 
     def _arguments(self, work):
         argument = value(work.number, work.argument)["bulk"]
-        return work.as_argument(), self.spec["ledger"], argument
+        # Of half of them as it is, which is the same object in the bucket.
+        shared = bulk(NOBODY, work.shared) if work.number % 2 else self.put.get(work.shared, b"")
+        return work.as_argument(), self.spec["ledger"], argument, shared
 
     async def _await(self, work, order):
         waiting = asyncio.ensure_future(self.task(*self._arguments(work)))

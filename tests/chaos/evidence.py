@@ -49,6 +49,14 @@ class Evidence:
         blows = self._record.dealt
         return any((b.get("job"), b.get("attempt")) == (job_id, attempt) for b in blows)
 
+    def is_ended_by_blow(self, job_id):
+        """Tell whether the last attempt that was made was a blow's.
+
+        A container that is killed looks as if it had too little memory, which is final.
+        """
+        made = len(self._record.truth.jobs.get(job_id, {}).get("attempts", ()))
+        return bool(made) and self.hit(job_id, made)
+
     def delivered_at(self, number):
         """Return when a task's value was first given to a client; None if that is not known."""
         return min((t["at"] for t in self.told[number] if t["end"] == "value"), default=None)

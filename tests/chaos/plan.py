@@ -17,6 +17,7 @@ CLIENTS = 4
 _KINDS = {"return": 8, "sleep": 8, "print": 3, "raise": 2, "exit": 1, "segfault": 1, "large": 2}
 _MIB = 1024 * 1024
 _IN_PARTS = 66 * _MIB  # more than S3 is sent by one request
+_SHARED = 3 * _MIB // 2
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Work:
         seconds: How long it sleeps first.
         size: Bytes of the value.
         argument: Bytes of the argument.
+        shared: Bytes of another argument, which all calls that have one have in common.
     """
 
     number: int
@@ -36,6 +38,7 @@ class Work:
     seconds: float = 0.0
     size: int = 0
     argument: int = 0
+    shared: int = 0
 
     def as_argument(self):
         return asdict(self)
@@ -153,4 +156,5 @@ def _work(chance, number, way):
         size = chance.choice([_MIB, 5 * _MIB, 9 * _MIB, _IN_PARTS])
     seconds = {"sleep": chance.uniform(0.5, 3), "raise": 0.1}.get(kind, 0.0)
     argument = chance.choice([0] * 9 + [256 * 1024])
-    return Work(number, kind, seconds, size, argument)
+    shared = chance.choice([0, 0, 0, _SHARED])
+    return Work(number, kind, seconds, size, argument, shared)

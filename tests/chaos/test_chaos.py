@@ -64,6 +64,10 @@ def leave_an_object(record: Record, told: dict[str, Any]) -> None:
     record.truth.keys["chaos/0/somewhere"] = 0.0
 
 
+def leave_a_shared_value(record: Record, told: dict[str, Any]) -> None:
+    record.truth.keys[f"chaos/99/v1/shared/{'0' * 64}/data/1"] = 0.0
+
+
 def store_an_outcome_again(record: Record, told: dict[str, Any]) -> None:
     (begun, *_) = (line for line in record.ledger if line["task"] == told["task"])
     parent, _, index = begun["job"].partition(":")
@@ -115,6 +119,7 @@ def first_over(record: Record) -> dict[str, Any]:
         (run_it_in_two_jobs, "ran in 2 jobs"),
         (submit_it_twice, "2 jobs carry the bundle"),
         (leave_an_object, "nobody knows the object"),
+        (leave_a_shared_value, "although nothing refers to it"),
         (store_an_outcome_again, "stored again after its delivery"),
         (run_it_after_its_delivery, "ran again after its value was delivered"),
         (leave_an_upload, "was never finished"),

@@ -36,7 +36,11 @@ def read(path):
         return [json.loads(line) for line in file if line.endswith(b"\n")]
 
 
-def work(call, ledger, argument=b""):
+#: Whose bytes the argument has that calls share.
+NOBODY = 99_999_999
+
+
+def work(call, ledger, argument=b"", shared=b""):
     """Do what a task is told to, and note in the ledger that it began and that it ended."""
     number, kind = call["number"], call["kind"]
     line = {
@@ -48,6 +52,8 @@ def work(call, ledger, argument=b""):
     note(ledger, what="begin", **line)
     if argument != bulk(number, call["argument"]):
         raise RuntimeError(f"task {number} has another's argument")
+    if shared != bulk(NOBODY, call["shared"]):
+        raise RuntimeError(f"task {number} has not the argument that all share")
     time.sleep(call["seconds"])
     if kind == "print":
         print(printed(number), end="", flush=True)
