@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 from farcall.backends.base import raise_first
 from farcall.client import live_output
 from farcall.client.frames import frames_hidden
+from farcall.engine import retry
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.fetcher import Output
 from farcall.engine.logs.attempt_history import AttemptHistory
@@ -19,6 +20,7 @@ from farcall.engine.task_handle import TaskHandle
 from farcall.engine.watch import Arrival
 from farcall.model.errors import FarcallError, TaskNotPicklableError
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.pickling import Call
@@ -26,6 +28,11 @@ from farcall.payload.results import CallResult, Result
 from farcall.payload.spill import where_needed
 from farcall.storage.chunks import Chunks
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from farcall.model.settings import Options
 
 R = TypeVar("R")
 
@@ -322,6 +329,37 @@ class Job(Generic[R]):
                 yield batch or []
         if waits:
             await self.wait()
+
+    @shows_options
+    async def retry(self, **options: Unpack[Options]) -> Job[R]:
+        """Run the calls of the task again that gave no value, and return the new job.
+
+        Function and arguments are read from the bucket as they were submitted, and verified; all
+        options are those of this job, but for those that are given. The new job goes on when the
+        executor's block is left.
+
+        Args:
+            **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
+                ``retry_on``, ``batch_queue``, ``priority``, ``share_identifier`` and ``tags``.
+
+        Raises:
+            NothingToRetryError: Each call has given a value, the job has not ended, or what was
+                submitted is gone.
+            SettingsError: A value is wrong, or the option is not one of these.
+            SubmissionError: Batch did not accept the job.
+            ServiceError: AWS refused a call.
+        """
+        session = await self._handle.session()
+        detail = await session.describe(self.id)
+        if self.done() or detail.is_terminated or detail.is_cancelled:
+            await retry.until_ended(session, self.id)
+        plan = await retry.look(session, self._handle.settings, self.id)
+        settings = plan.with_options(options)
+        ((submission, (task,)),) = await retry.submit(session, plan, settings)
+        session.cleaner.note_submission(submission)
+        handle = TaskHandle(submission.job_id, settings, (submission, 0))
+        handle.watch(session, submission, 0)
+        return Job(handle, self._fetched, task.calls)
 
     async def delete_outcome(self) -> None:
         """Wait for the job's end and have its outcome deleted from the bucket.

@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall.aws import refusals
 from farcall.backends.base import raise_first
@@ -18,6 +18,7 @@ from farcall.client.call_reader import CallReader, Inputs
 from farcall.client.frames import hide_if_meant
 from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.progress import Progress
+from farcall.client.retried_sweep import RetriedSweep, Source
 from farcall.client.sweep_state import Fetched, Ready, SweepState
 from farcall.engine.delivered import Delivered
 from farcall.engine.fetcher import Output
@@ -26,6 +27,7 @@ from farcall.engine.watch import Arrival, Ended, is_unseen
 from farcall.model.endings import MAP_FAILED
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.interrupts import left_by
+from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.wording import named
@@ -37,6 +39,11 @@ from farcall.payload.results import CallResult, Result
 from farcall.payload.shared import Digests
 from farcall.payload.spill import where_needed
 from farcall.storage.store import Arrived
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from farcall.model.settings import Options
 
 _log = logging.getLogger("farcall")
 
@@ -125,6 +132,47 @@ class Sweep(Awaitable[list[R]]):
     def job_ids(self) -> list[str]:
         """IDs of the jobs submitted so far: array jobs, and a plain one for a single task."""
         return list(self._state.arrays) if self._state is not None else []
+
+    @shows_options
+    def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
+        """Run the calls again that gave no value: those that failed, and those that were ended.
+
+        ::
+
+            try:
+                values = await sweep
+            except MemoryError:
+                values = await sweep.retry(memory=8).complete()
+
+        Nothing is submitted before that is awaited. Function and arguments are read from the
+        bucket as they were submitted, and all options are those of the map, but for those given.
+        Calls that were never submitted are not among them.
+
+        Args:
+            **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
+                ``retry_on``, ``batch_queue``, ``priority``, ``share_identifier`` and ``tags``.
+
+        Raises:
+            FarcallError: Nothing was submitted yet, or somebody still waits for the map.
+        """
+        state = self._state
+        if state is None or not state.arrays:
+            raise FarcallError("nothing of this sweep was submitted; await it first")
+        if not state.is_over:
+            raise FarcallError("this sweep is still being waited for; retry it after its end")
+        sources = []
+        for array in state.arrays.values():
+            calls = [state.calls_of(array, n) for n in range(array.submission.size)]
+            sources.append(Source(array.submission, calls, calls))
+        return RetriedSweep(
+            self._name,
+            self._settings,
+            sources,
+            sources,
+            state.submitted if self._inputs.size is None else self._inputs.size,
+            options,
+            return_exceptions=self._return_exceptions,
+        )
 
     def results(self) -> AsyncIterator[CallResult[R]]:
         """Iterate over what came of each call, as it comes; a call's own error is not raised.

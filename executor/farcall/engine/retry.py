@@ -290,6 +290,23 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
     )
 
 
+async def until_ended(session: Session, job_id: str) -> None:
+    """Wait until Batch knows of a job's end: its outcome tells sooner, and so does who ends it.
+
+    Args:
+        session: The event loop's session.
+        job_id: A job that has ended, or is being ended.
+
+    Raises:
+        JobLostError: Batch does not know the job.
+        ServiceError: Batch refused the call.
+    """
+    while True:
+        if (await session.describe(job_id)).status.is_final:
+            return
+        await asyncio.sleep(session.timing.status_pause_s)
+
+
 def _refuse_kind(detail: JobDetail) -> None:
     """Refuse jobs that have no calls of their own to be run again."""
     if detail.is_command:
@@ -389,6 +406,7 @@ def _as_submitted(
         "share_identifier": asked.get("shareIdentifier", ""),
         "num_gpus": detail.gpus,
         "container_image_uri": detail.image,
+        "log_level": detail.environment.get(contract.ENV_LOG_LEVEL, contract.LOG_LEVEL),
         "job_definition_extra": {"platformCapabilities": platforms} if platforms else {},
     }
     if detail.vcpu:
