@@ -242,6 +242,26 @@ async def test_large_arguments_are_copied_in_pieces_and_checked(executor, sessio
         await submit(session, again, again.settings)
 
 
+async def test_values_that_calls_share_are_those_of_then(executor, session):
+    big = bytes(2**20)
+    job = await executor.submit(lambda data: 1 / (len(data) - 2**20), big)
+    assert isinstance(await job.exception(), ZeroDivisionError)
+    await ended(session, job.id)
+    plan = await look(session, executor.settings, job.id)
+    (named,) = plan.facts["shared"].items()
+    (retried,) = await submit(session, plan, plan.settings)
+    ((error,),) = await values(executor, retried)
+    assert isinstance(error, ZeroDivisionError)
+    await ended(session, retried.submission.job_id)
+    again = await look(session, executor.settings, retried.submission.job_id)
+    assert again.facts["shared"] == dict([named])
+    store = session.stores.of(plan.submission.where.bucket)
+    place = plan.submission.where.shared(named[0])
+    await store.delete([place.data_key(named[1][0])])
+    with pytest.raises(FarcallError, match=named[0]):
+        await submit(session, again, again.settings)
+
+
 async def test_a_note_of_somebody_else_says_nothing(executor, session, swept):
     plan = await look(session, executor.settings, await swept())
     other = await look(session, executor.settings, await swept())
