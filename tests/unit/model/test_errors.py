@@ -35,6 +35,7 @@ TREE = """
         ResultNotPicklableError
       UnknownError
       ServiceError
+      NothingToRetryError
 """
 
 HOMES = ("farcall", errors.__name__)
