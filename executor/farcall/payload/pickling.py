@@ -175,8 +175,11 @@ def pack_calls(
             continue
         packed.reverse()
         for number in range(len(packed)):  # what has been taken is not kept here
-            each = packed.pop()
-            yield _share(each, large.pop(number), digests) if number in large else each
+            if number in large:
+                yield _share(packed.pop(), large.pop(number), digests)
+            else:
+                yield packed.pop()
+        digests.tidy()
 
 
 def _pack_some(

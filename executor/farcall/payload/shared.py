@@ -96,12 +96,13 @@ class Digests:
         known = self._known.get(key)
         if known is not None and _held(known[0]) is owner:
             return known[1]
-        self._forget_what_went()
+        self.tidy()
         digest = sha256(data)
         self._known[key] = _holding(owner), digest
         return digest
 
-    def _forget_what_went(self) -> None:
+    def tidy(self) -> None:
+        """Hold no longer what nobody else holds."""
         for key in list(self._known):
             held = self._known[key][0]
             if _held(held) is None or (
