@@ -90,7 +90,9 @@ async def test_a_map_whose_call_raised_has_failed(failed_map, session):
     ids = [f"{entry.detail.job_id}:{index}" for index in range(5)]
     known = await Catalog(session.backend).describe(ids)
     states = [json_view.state(known[job_id].detail) for job_id in ids]
-    assert (states[1], states.count("CANCELLED")) == ("FAILED", failure.ended)
+    assert states[1] == "FAILED"
+    # One of them may have returned before it could be ended.
+    assert 0 < states.count("CANCELLED") <= failure.ended
 
 
 async def test_what_a_failed_map_had_computed_can_be_had(failed_map, executor):
