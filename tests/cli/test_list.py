@@ -222,15 +222,15 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     done = await farcall_command("describe", ids["FAILED"])
     assert (done.returncode, done.stderr) == (0, "")
     for expected in (
-        "Why         the function raised ValueError: 3 is odd",
-        "To do       correct what the traceback shows",
-        "Call        fails(value=3)",
-        f"Job         {ids['FAILED']}",
-        "Attempts    1 ended of 1 allowed",
+        "Why           the function raised ValueError: 3 is odd",
+        "To do         correct what the traceback shows",
+        "Call          fails(value=3)",
+        f"Job           {ids['FAILED']}",
+        "Attempts      1 ended of 1 allowed",
         "exit code 1",
-        "Asked for   1 vCPU, 1024 MiB",
+        "Asked for     1 vCPU, 1024 MiB",
         "of CPU",
-        "Bundle      s3://farcall-local/farcall/v1/",
+        "Bundle        s3://farcall-local/farcall/v1/",
         "in fails",
         'raise ValueError(f"{value} is odd',  # the line of source, which only this machine has
         "ValueError: 3 is odd",
@@ -240,8 +240,8 @@ async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, in
     shown = await asyncio.to_thread(terminal.run, [FARCALL, "describe", ids["CANCELLED"]])
     assert_harmless(shown.text)
     plain = COLOURS.sub("", shown.text)
-    assert "Why         the job was cancelled" in plain
-    assert "Batch says  farcall: " in plain
+    assert "Why           the job was cancelled" in plain
+    assert "Batch says    farcall: " in plain
 
     said = json.loads((await farcall_command("describe", ids["array"], "--json")).stdout)
     assert said["job"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
@@ -330,10 +330,10 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
     assert (said.returncode, said.stderr) == (0, "")
     for expected in (
         "$ hello  on 2 nodes  FAILED",
-        "Why         the command failed (exit code 3)",
-        "Node 0      FAILED, exit code 3, ran ",
-        "Image       busybox:1",
-        "Command     sh -c 'echo ^[[2J[bold]; exit 3'",
+        "Why           the command failed (exit code 3)",
+        "Node 0        FAILED, exit code 3, ran ",
+        "Image         busybox:1",
+        "Command       sh -c 'echo ^[[2J[bold]; exit 3'",
         "The last lines of the log",
         "  ^[[2J[bold]",
     ):
@@ -359,9 +359,9 @@ async def test_of_very_many_nodes_those_that_failed_are_shown(farcall_command, s
     finally:
         gate.touch()
     await command_jobs.described(session, job_id)
-    assert "Nodes       " in said.stdout
+    assert "Nodes         " in said.stdout
     assert "1 failed" in said.stdout
-    assert "Node 7      FAILED, exit code 4" in said.stdout
+    assert "Node 7        FAILED, exit code 4" in said.stdout
     assert "Node 8  " not in said.stdout
 
 
