@@ -88,9 +88,9 @@ def test_a_terminal_shows_two_sweeps_until_they_have_ended(aws: farcall.local.Lo
     assert status == 0, shown
     assert shown.count(HIDE) == shown.count(SHOW) == 1
     text = plain(shown)
-    assert "8 of 9 done, 1 failed, 0 running, 0 queued" in text
+    assert "8 of 9 done, 1 failed (ValueError x1), 0 running, 0 queued" in text
     assert "4 of 4 done, 0 failed, 0 running, 0 queued" in text
-    assert re.search(r"of 9 done, \d failed, [1-9] running", text)
+    assert re.search(r"of 9 done, \d failed( \(ValueError x1\))?, [1-9] running", text)
     assert all(f"result {number}" in shown for number in range(9))
 
 
@@ -132,8 +132,9 @@ def test_without_a_terminal_there_are_lines(aws: farcall.local.LocalAWS, tmp_pat
 
     assert "\x1b" not in done.stderr
     lines = done.stderr.splitlines()
+    lines.remove("farcall: work: ValueError: 4 (call 4: work(x=4) and 1 more)")
     assert all(re.match(r"farcall: (work|other): \d+ of [94] done, ", line) for line in lines)
     assert [line for line in lines if "work" in line][-1].startswith(
-        "farcall: work: 8 of 9 done, 1 failed, 0 running, 0 queued, "
+        "farcall: work: 8 of 9 done, 1 failed (ValueError x1), 0 running, 0 queued, "
     )
     assert sum(line.startswith("result") for line in done.stdout.splitlines()) == 9
