@@ -84,6 +84,17 @@ UPLOADS: dict[str, dict[str, list[Fault]]] = {
 }
 
 
+def large(kind: str) -> bytes | list[bytes]:
+    """Return 40 MiB: in the bundle itself, or as shared data."""
+    data = random.Random(1).randbytes(40 << 20)
+    half = 1 << 19
+    return data if kind == "data" else [data[at : at + half] for at in range(0, len(data), half)]
+
+
+def checked(data: bytes | list[bytes]) -> int:
+    return zlib.crc32(data if isinstance(data, bytes) else b"".join(data))
+
+
 @pytest.fixture
 def prefix() -> str:
     """A prefix that no other test has."""
@@ -103,57 +114,65 @@ def connected() -> set[int]:
     return {each.raddr.port for each in psutil.Process().net_connections("tcp") if each.raddr}
 
 
-@pytest.mark.parametrize("what", UPLOADS)
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [*((what, "bundles") for what in UPLOADS), ("a part", "data"), ("its end", "data")],
+)
 async def test_a_large_argument_arrives_whatever_passes(
     what: str,
+    kind: str,
     aws: farcall.local.LocalAWS,
     proxy: Proxy,
     prefix: str,
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
-    data = random.Random(1).randbytes(40 << 20)
+    data = large(kind)
     for method, faults in UPLOADS[what].items():
-        proxy.faults[f"s3 {method} bundles"] += faults
+        proxy.faults[f"s3 {method} {kind}"] += faults
     async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
-        assert await executor.task(zlib.crc32)(data) == zlib.crc32(data)
+        assert await executor.task(checked)(data) == checked(data)
 
     assert not any(proxy.faults.values())
     assert uploads(aws, prefix) == []
 
 
+@pytest.mark.parametrize("kind", ["bundles", "data"])
 @pytest.mark.parametrize(
     ("method", "operation"), [("PUT", "UploadPart"), ("POST", "CompleteMultipartUpload")]
 )
 async def test_an_upload_that_is_refused_for_good_is_taken_back(
     method: str,
     operation: str,
+    kind: str,
     aws: farcall.local.LocalAWS,
     proxy: Proxy,
     prefix: str,
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
-    proxy.faults[f"s3 {method} bundles"] += ["", (400, "InvalidPart")]
+    proxy.faults[f"s3 {method} {kind}"] += ["", (400, "InvalidPart")]
     async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         with pytest.raises(
             ServiceError, match=rf"{operation} of s3://.*\(InvalidPart\)"
         ) as caught:
-            await executor.task(len)(bytes(40 << 20))
+            await executor.task(len)(large(kind))
 
     assert (caught.value.operation, caught.value.code) == (operation, "InvalidPart")
     assert uploads(aws, prefix) == []
     assert proxy.counts["batch submitjob"] == 0
 
 
+@pytest.mark.parametrize("kind", ["bundles", "data"])
 async def test_an_upload_that_is_cancelled_is_taken_back(
+    kind: str,
     aws: farcall.local.LocalAWS,
     proxy: Proxy,
     prefix: str,
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
-    proxy.faults["s3 PUT bundles"] += ["", "hang", "hang"]
+    proxy.faults[f"s3 PUT {kind}"] += ["", "hang", "hang"]
     async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
-        asked = asyncio.ensure_future(executor.task(len)(bytes(40 << 20)))
-        await until_async(lambda: proxy.counts["s3 PUT bundles"] >= 3)
+        asked = asyncio.ensure_future(executor.task(len)(large(kind)))
+        await until_async(lambda: proxy.counts[f"s3 PUT {kind}"] >= 3)
         assert len(uploads(aws, prefix)) == 1
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
