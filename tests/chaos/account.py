@@ -9,21 +9,17 @@ from dataclasses import dataclass
 
 from farcall_runtime.contract import ExitCode
 from tests.chaos.evidence import Evidence
-from tests.chaos.plan import ATTEMPTS
+from tests.chaos.plan import ATTEMPTS, RETRIES, TAKEN
 
 _KEY = re.compile(
     r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/.]+)"
-    r"(\.delivered/\d+|/(?P<index>\d+).*)?"
+    r"(\.delivered/\d+|\.retried/[^/.]+|/(?P<index>\d+).*)?"
 )
 _SHARED = re.compile(
     r"(?P<prefix>chaos/\d+/v1/)shared/[0-9a-f]{64}/(data|held|condemned)/[A-Za-z0-9-]+"
 )
-_ENDS = {"raise": "raised", "exit": "exit", "segfault": "segfault", "forever": "cancelled"}
 _COMPLAINTS = ("never retrieved", "was destroyed", "nclosed", "Traceback")
 _MOST_TEXT = 2000
-
-#: What a task comes to whose container, child or host was taken away in its last attempt.
-_TAKEN = {"killed", "OutOfMemoryError", "HostLostError", "ImageError", "JobError"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,8 @@ class Account:
 
     Attributes:
         wrong: All that is wrong.
-        ends: How each task ended, by number.
+        ends: How each task ended at last, by number.
+        retries: Which of its retries that was, by number; 0 for none.
         withdrawn: Jobs that turned up late, when another had their place already.
         unfinished: Keys of uploads that killed clients have begun: a lifecycle rule's to abort.
         left: Keys of objects that killed clients were about to delete: a lifecycle rule's, too.
@@ -58,6 +55,7 @@ class Account:
     def __init__(self, record):
         self.wrong = []
         self.ends = {}
+        self.retries = {}
         self.withdrawn = set()
         self.unfinished = []
         self.left = []
@@ -71,7 +69,8 @@ class Account:
             self._say("the run was cut off: not all clients had ended")
         self._check_processes()
         for number in sorted(self._known.works):
-            self._check_end(number)
+            self._check_ends(number)
+            self._check_retries(number)
             self._check_executions(number)
         self._check_jobs()
         self._check_bucket()
@@ -87,10 +86,15 @@ class Account:
         for service in ("batch", "s3"):
             if not kinds[service]:
                 self._say(f"no request to {service} failed: the run shows nothing of it")
-        if not any("jobs" in line for line in self._record.told):
-            self._say("no run was recovered: the run shows nothing of it")
-        if "cancelled" not in self.ends.values():
-            self._say("no task was cancelled: the run shows nothing of it")
+        values = {nth > 0 for n, nth in self.retries.items() if self.ends[n] == "value"}
+        for happened, what in (
+            (any("jobs" in line for line in self._record.told), "run was recovered"),
+            ("cancelled" in self.ends.values(), "task was cancelled"),
+            (True in values, "retry gave a value"),
+            (self._known.attached, "job was retried by the command"),
+        ):
+            if not happened:
+                self._say(f"no {what}: the run shows nothing of it")
 
     def _say(self, what, task=None):
         self.wrong.append(
@@ -99,21 +103,32 @@ class Account:
 
     # --- tasks --------------------------------------------------------------------------------
 
-    def _check_end(self, number):
+    def _check_ends(self, number):
+        self.retries[number] = last = self._known.retries(number)[-1]
+        for nth in self._known.retries(number):
+            self._check_end(number, nth, is_last=nth == last)
+
+    def _check_end(self, number, nth, *, is_last):
         work, order = self._known.works[number]
-        found = {line["end"] for line in self._known.told[number]}
+        found = {line["end"] for line in self._known.told_at(number, nth)}
         if "cancelled" in found and order.cancel_s is not None and len(found) > 1:
             found.discard("cancelled")  # by a client that was killed then; the job had ended
         if len(found) > 1:
             self._say(f"two different ends: {', '.join(sorted(found))}", number)
+        if not found and order.way == "complete" and not is_last:
+            return  # its owner was told of the first error alone
         if not found:
-            found = {self._end_untold(number)}
+            found = {self._end_untold(number, nth)}
         end = self.ends[number] = min(found)
-        allowed = self._allowed(work, order)
+        allowed = self._allowed(work, order, nth)
+        if order.way == "complete" and (not is_last or self._known.is_of_killed(number)):
+            allowed |= {"cancelled"}  # with the others, when one of them had failed
+        if order.way == "complete":
+            allowed |= {"value"}  # of what was mended when it had not been ended yet
         if end not in allowed:
             self._say(f"ended as {end}, not as {' or '.join(sorted(allowed))}", number)
 
-    def _end_untold(self, number):
+    def _end_untold(self, number, nth):
         """Return what became of a task that nobody told of.
 
         A client that is killed takes with it what it was given and had not noted yet; then the
@@ -124,7 +139,7 @@ class Account:
             return "no end at all"
         if not self._known.jobs[number]:
             return "never submitted"
-        for job_id in self._known.jobs[number] & truth.jobs.keys():
+        for job_id in self._known.jobs_at(number, nth) & truth.jobs.keys():
             parent, _, index = job_id.partition(":")
             outcome = truth.bundle_of(parent).replace("/bundles/", "/outcomes/")
             is_there = f"{outcome}/{index or 0}" in truth.keys
@@ -134,28 +149,51 @@ class Account:
                 return "delivered, not told"
         return "no end at all"
 
-    def _allowed(self, work, order):
-        allowed = {_ENDS.get(work.kind, "value")}
+    def _allowed(self, work, order, nth):
+        allowed = {work.end(nth)}
+        jobs = self._known.jobs_at(work.number, nth)
         if order.cancel_s is not None and (order.way not in ("await", "submit")):
             allowed.add("cancelled")
         if order.chunksize > 1:
             at = order.works.index(work)
             before = order.works[at - at % order.chunksize : at]
             allowed |= {"segfault"} if any(w.kind == "segfault" for w in before) else set()
-        if any(self._known.hit(job_id, ATTEMPTS) for job_id in self._known.jobs[work.number]):
-            allowed |= _TAKEN
-        if any(map(self._known.is_ended_by_blow, self._known.jobs[work.number])):
+        if any(self._known.hit(job_id, ATTEMPTS) for job_id in jobs):
+            allowed |= TAKEN
+        if any(map(self._known.is_ended_by_blow, jobs)):
             allowed |= {"OutOfMemoryError"}
         if self._known.is_of_killed(work.number):
             allowed |= {"never submitted"}
             allowed |= {"delivered, not told"} if "value" in allowed else set()
         return allowed
 
+    def _check_retries(self, number):
+        """See that what failed was run again where that was wanted, and nothing else."""
+        work, order = self._known.works[number]
+        *before, last = self._known.retries(number)
+        if last and not order.retried:
+            self._say("was run again, which nobody has asked for", number)
+        for nth in before:
+            jobs = self._known.jobs_at(number, nth)
+            have_succeeded = any(
+                self._record.truth.jobs.get(job_id, {}).get("status") == "SUCCEEDED"
+                for job_id in jobs
+            )
+            told = {line["end"] for line in self._known.told_at(number, nth)}
+            if have_succeeded or "value" in told:
+                self._say("was run again although it had succeeded", number)
+        is_owed = (
+            order.retried and last < RETRIES and work.is_to_run_again(last, self.ends[number])
+        )
+        if is_owed and not self._known.is_of_killed(number):
+            self._say("has failed and was not run again", number)
+
     def _check_executions(self, number):
         begun = self._known.begun[number]
-        jobs = {line["job"] for line in begun}
-        if len(jobs) > 1:
-            self._say(f"ran in {len(jobs)} jobs", number)
+        for nth in self._known.retries(number):
+            jobs = {line["job"] for line in begun} & self._known.jobs_at(number, nth)
+            if len(jobs) > 1:
+                self._say(f"ran in {len(jobs)} jobs", number)
         attempts = Counter((line["job"], line["attempt"]) for line in begun)
         if any(count > 1 for count in attempts.values()):
             self._say("ran twice in one attempt", number)
@@ -197,12 +235,12 @@ class Account:
 
     def _check_bucket(self):
         truth = self._record.truth
-        owners = defaultdict(set)  # tasks by bundle and index
+        owners = defaultdict(set)  # tasks, and of which retry it is, by bundle and index
         for number, jobs in self._known.jobs.items():
             for job_id in jobs & truth.jobs.keys():
                 parent, _, index = job_id.partition(":")
                 name = truth.bundle_of(parent).rpartition("/")[2]
-                owners[name, int(index or 0)].add(number)
+                owners[name, int(index or 0)].add((number, truth.nth(job_id)))
                 size = truth.jobs[parent].get("arrayProperties", {}).get("size", 1)
                 self._sizes[name] = size
         for key in truth.keys:
@@ -230,11 +268,14 @@ class Account:
         tasks = set().union(*(owners[bundle, index] for index in indexes))
         # Of a task that was cancelled before it began nobody knows which job it was.
         are_known = all(owners[bundle, index] for index in indexes)
-        if not (are_known and all(self._is_done(number) for number in tasks)):
+        if not (are_known and all(self._is_done(*each) for each in tasks)):
             return
+        kind = found["kind"]
+        if kind == "bundles" and bundle in self._known.attached:
+            return
+        tasks = {number for number, _ in tasks}
         delivered_at = max(map(self._known.delivered_at, tasks))
         is_again = self._record.truth.keys[key] > delivered_at
-        kind = found["kind"]
         bundle_key = f"{key.partition(f'/{kind}/')[0]}/bundles/{bundle}"
         if self._is_of_killed(key) and bundle_key not in self._record.truth.keys and not is_again:
             self.left.append(key)
@@ -255,9 +296,9 @@ class Account:
     def _is_of_killed(self, key):
         return int(key.split("/")[1]) in self._known.killed
 
-    def _is_done(self, number):
-        """Tell whether nothing of a task may be left."""
-        return self.ends.get(number) == "value"
+    def _is_done(self, number, nth):
+        """Tell whether nothing of a task may be left in one of its retries; what failed stays."""
+        return self.ends.get(number) == "value" and self.retries[number] == nth
 
     # --- processes ----------------------------------------------------------------------------
 

@@ -11,12 +11,22 @@ import os
 import signal
 import sys
 import time
+from asyncio.subprocess import PIPE
 
-from farcall import BatchExecutor, ChildKilledError, JobCancelledError
+from farcall import (
+    BatchExecutor,
+    ChildKilledError,
+    JobCancelledError,
+    JobError,
+    NothingToRetryError,
+)
 from tests.chaos import plan as plans
 from tests.chaos import work as tasks
 from tests.chaos.work import EXIT_CODE, NOBODY, bulk, note, printed, value
 from tests.support.leaks import PATIENCE_S, Held
+
+_MORE = {"memory": 2}  # of what is run again
+_PAUSE_S = 0.2
 
 
 class Client:
@@ -36,10 +46,12 @@ class Client:
     def note(self, **line):
         note(self.spec["told"], client=self.spec["client"], by=self.spec["name"], **line)
 
-    def end(self, work, outcome, job=""):
-        """Note how a task ended, given its value or error."""
+    def end(self, work, outcome, job="", nth=0):
+        """Note how a task ended, given its value or error and of which retry it is; return it."""
         end, text = classify(work, outcome)
-        self.note(task=work.number, end=end, text=text, job=job or getattr(outcome, "job_id", ""))
+        job = job or getattr(outcome, "job_id", "")
+        self.note(task=work.number, end=end, text=text, job=job, nth=nth)
+        return end
 
     async def run(self):
         """Carry out all orders of this client."""
@@ -90,31 +102,120 @@ class Client:
             if work.kind == "forever":
                 await asyncio.sleep(order.cancel_s)
                 await job.cancel("chaos")
-            found = await job.result()
-            if work.kind == "print" and await job.stdout() != printed(work.number):
-                self.note(task=work.number, end="wrong output", text="", job=job.id)
-            self.end(work, found, job.id)
         except Exception as error:
             self.end(work, error)
+            return
+        end = await self._end(work, job)
+        for nth in range(1, plans.RETRIES + 1):
+            if not (order.retried and work.is_to_run_again(nth - 1, end)):
+                return
+            tasks.mend(self.spec["ledger"], work.number)
+            try:
+                job = await (self._by_command(job) if work.number % 2 else job.retry(**_MORE))
+            except Exception as error:
+                self.end(work, error, nth=nth)
+                return
+            end = await self._end(work, job, nth)
+
+    async def _end(self, work, job, nth=0):
+        """Wait for a job of a single task, note how it ended, and return that."""
+        try:
+            outcome = await job.result()
+            if work.kind == "print" and await job.stdout() != printed(work.number):
+                self.note(task=work.number, end="wrong output", text="", job=job.id, nth=nth)
+        except Exception as error:
+            outcome = error
+        return self.end(work, outcome, job.id, nth)
+
+    async def _by_command(self, job):
+        """Retry a job as from a shell, and join the new one."""
+        while not (await job.status()).is_final:
+            await asyncio.sleep(_PAUSE_S)
+        options = [f"--option={name}={value}" for name, value in _MORE.items()]
+        command = [sys.executable, "-m", "farcall", "retry", job.id, *options, "--json"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        said, complaints = await process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"farcall retry ended with {process.returncode}: {complaints!r}")
+        (again,) = json.loads(said)
+        self.note(attached=again["job_id"])
+        return self.executor.attach(again["job_id"])
 
     async def _map(self, order, ended):
         columns = zip(*(self._arguments(work) for work in order.works), strict=True)
-        sweep = self.task.map(*columns, chunksize=order.chunksize, return_exceptions=True)
+        is_strict = order.way == "complete"
+        sweep = self.task.map(*columns, chunksize=order.chunksize, return_exceptions=not is_strict)
+        ends = {}
 
-        def end(index, outcome, job=""):
-            ended.add(order.works[index].number)
-            self.end(order.works[index], outcome, job)
+        def end(index, outcome, job="", nth=0):
+            work = order.works[index]
+            ended.add(work.number)
+            ends[index] = self.end(work, outcome, job, nth)
 
+        if is_strict:
+            await self._complete(order, sweep, end)
+            return
+        values = await self._once(order, sweep, end)
+        if order.retried:
+            await self._retry(order, sweep, values, ends, end)
+
+    async def _once(self, order, sweep, end):
+        """Wait for a map, and return what it gives to be completed, where it gives a list."""
         if order.way in ("map", "chunks"):
-            for index, outcome in enumerate(await sweep):
+            values = await sweep
+            for index, outcome in enumerate(values):
                 end(index, outcome)
-        elif order.way == "each":
+            return values
+        if order.way == "each":
             async for index, outcome in sweep:
                 end(index, outcome)
         else:
             async for result in sweep.results():
                 self._check_output(order.works[result.index], result)
                 end(result.index, result.error or result.value, result.job_id)
+        return []
+
+    async def _retry(self, order, sweep, values, ends, end):
+        """Have run again what failed of a map; of one where nothing has nothing is to run."""
+        for nth in range(1, plans.RETRIES + 1):
+            owed = [i for i, w in enumerate(order.works) if w.is_to_run_again(nth - 1, ends[i])]
+            if nth > 1 and not owed:
+                return
+            self._mend(order)
+            try:
+                sweep = sweep.retry(**_MORE)
+                async for index, outcome in _again(order.way, sweep, values):
+                    end(index, outcome, nth=nth)
+            except NothingToRetryError:
+                return
+            except Exception as error:
+                for index in owed or [0]:
+                    end(index, error, nth=nth)
+                return
+
+    def _mend(self, order):
+        """Have the calls of a map that "mend" give their values from now on."""
+        for work in order.works:
+            tasks.mend(self.spec["ledger"], work.number)
+
+    async def _complete(self, order, sweep, end):
+        """Have a map that ended at its first error run again until each call has its value."""
+        ran = {}  # by which retry each call has run last
+        for nth in range(plans.RETRIES + 1):
+            try:
+                values = await (sweep.complete() if nth else sweep)
+            except Exception as error:
+                is_failure = isinstance(error, JobError) if nth else hasattr(error, "map_failure")
+                if not is_failure or nth == plans.RETRIES:
+                    raise
+            else:
+                break
+            finally:
+                ran |= dict.fromkeys(sweep.indices if nth else (), nth)
+            self._mend(order)
+            sweep = sweep.retry(**_MORE)
+        for index, outcome in enumerate(values):
+            end(index, outcome, nth=ran.get(index, 0))
 
     def _check_output(self, work, result):
         if work.kind == "print" and not result.error and result.stdout != printed(work.number):
@@ -147,6 +248,21 @@ class Client:
         ends += ends[-1:] * (len(works) - len(ends))  # what kept these from being begun
         for work, outcome in zip(works, ends, strict=True):
             self.end(work, outcome, job.id)
+
+
+async def _again(way, retried, values):
+    """Yield what comes of the calls of a map that run again, by its way."""
+    if way == "each":
+        async for index, outcome in retried:
+            yield index, outcome
+    elif way == "results":
+        outcomes = await retried
+        for index, outcome in zip(retried.indices, outcomes, strict=True):
+            yield index, outcome
+    else:
+        outcomes = await retried.complete(values)
+        for index in retried.indices:
+            yield index, outcomes[index]
 
 
 async def _cancel_after(waiting, seconds):

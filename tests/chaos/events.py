@@ -61,8 +61,7 @@ class Storm:
         if blow.client is not None:
             process = clients[blow.kind, blow.client]
             if process.poll() is None:
-                process.kill()
-                process.wait()
+                _kill(process)
                 self.dealt.append({"kind": blow.kind, "client": blow.client})
             return True
         if blow.kind == "start":
@@ -109,6 +108,15 @@ class Storm:
             except (psutil.Error, ProcessLookupError):  # ended
                 continue
         return found
+
+
+def _kill(client):
+    """Kill a client, and with it the commands that it has just called."""
+    client.send_signal(signal.SIGSTOP)  # so that it calls no others
+    commands = psutil.Process(client.pid).children(recursive=True)
+    for process in (client, *commands):
+        process.kill()
+    client.wait()
 
 
 def left_behind(*words):

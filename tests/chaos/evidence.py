@@ -19,6 +19,8 @@ class Evidence:
         told: Which ends clients noted, by task.
         begun: Which executions began, by task.
         jobs: IDs of the jobs that are known to be a task's, by task.
+        attached: Names of the bundles of jobs that a command has submitted. Who joins such a job
+            by its ID gets its value, and the bundle stays.
     """
 
     def __init__(self, record):
@@ -27,8 +29,11 @@ class Evidence:
         self.told = defaultdict(list)
         self.begun = defaultdict(list)
         self.jobs = defaultdict(set)
+        self.attached = set()
         self._record = record
         for line in record.told:
+            if "attached" in line and line["attached"] in record.truth.jobs:
+                self.attached.add(record.truth.bundle_of(line["attached"]).rpartition("/")[2])
             if "task" in line:
                 self.told[line["task"]].append(line)
                 self.jobs[line["task"]].update(filter(None, [line["job"]]))
@@ -36,6 +41,24 @@ class Evidence:
             self.jobs[line["task"]].add(line["job"])
             if line["what"] == "begin":
                 self.begun[line["task"]].append(line)
+
+    def nth_of(self, told):
+        """Return of which retry an end was told, 0 for none: what Batch says is more certain."""
+        is_known = told["job"] in self._record.truth.jobs
+        return self._record.truth.nth(told["job"]) if is_known else told.get("nth", 0)
+
+    def told_at(self, number, nth):
+        """Return which ends clients noted of a task, of one of its retries; 0 for none."""
+        return [told for told in self.told[number] if self.nth_of(told) == nth]
+
+    def jobs_at(self, number, nth):
+        """Return the jobs of a task, of one of its retries; 0 for none."""
+        return {job_id for job_id in self.jobs[number] if self._record.truth.nth(job_id) == nth}
+
+    def retries(self, number):
+        """Return which of a task's retries there were, and 0 for its first run."""
+        told = {self.nth_of(told) for told in self.told[number]}
+        return sorted({0} | told | {self._record.truth.nth(j) for j in self.jobs[number]})
 
     def is_of_killed(self, number):
         """Tell whether a task's client was killed."""
@@ -76,9 +99,11 @@ class Evidence:
             f"of client {client}{' (killed)' if client in self.killed else ''}",
             f"by {order.way}, {len(order.works)} calls, chunks of {order.chunksize}",
             f"started after {order.start_s:.1f} s, cancelled after {order.cancel_s}",
+            f"{'' if order.retried else 'not '}to be run again",
         ]
         lines += [
-            f"told by {t['by']} at {t['at']:.2f}: {t['end']} {t['text'][:600]}"
+            f"told by {t['by']} at {t['at']:.2f}, retry {self.nth_of(t)}: {t['end']} "
+            f"{t['text'][:600]}"
             for t in self.told[number]
         ]
         lines += [
@@ -88,7 +113,10 @@ class Evidence:
         for job_id in sorted(self.jobs[number]):
             lines += [f"dealt: {d}" for d in self._record.dealt if d.get("job") == job_id]
             job = truth.jobs.get(job_id, {})
-            lines.append(f"job {job_id}: {job.get('status')}, {job.get('statusReason')!r}")
+            lines.append(
+                f"job {job_id}, retry {truth.nth(job_id)}: {job.get('status')}, "
+                f"{job.get('statusReason')!r}"
+            )
             lines += [
                 f"  attempt: {a.get('container', {}).get('exitCode')}, {a.get('statusReason')!r}, "
                 f"{a.get('startedAt')} to {a.get('stoppedAt')}"

@@ -5,16 +5,27 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from random import Random
 
-#: How tasks are submitted and waited for.
-WAYS = ("await", "submit", "map", "each", "results", "chunks")
+#: How tasks are submitted and waited for. A map that is to be "complete" ends at its first error,
+#: and its owner has the rest run by retries, until each call has its value.
+WAYS = ("await", "submit", "map", "each", "results", "chunks", "complete")
 
 ATTEMPTS = 4
+RETRIES = 5
+"""By the owner, at most: more than one where blows keep a call from its value."""
+
 _CANCELLED = {"await": 0.5, "submit": 0.5, "map": 0.2, "each": 0.2, "results": 0.2, "chunks": 0.2}
+_RETRIED = {"submit": 0.6, "map": 0.6, "each": 0.6, "results": 0.6, "chunks": 0.6, "complete": 1}
 _RECOVERIES_KILLED = 0.5
 _SHARES = {"container": 0.08, "child": 0.04, "host": 0.04, "start": 0.02}  # of the tasks
 CLIENTS = 4
 
+#: What a task comes to whose container, child or host was taken away in its last attempt.
+TAKEN = {"killed", "OutOfMemoryError", "HostLostError", "ImageError", "JobError"}
+_ENDS = {"raise": "raised", "exit": "exit", "segfault": "segfault", "forever": "cancelled"}
+
 _KINDS = {"return": 8, "sleep": 8, "print": 3, "raise": 2, "exit": 1, "segfault": 1, "large": 2}
+_MENDS = 3  # where it is run again
+_FAIL = ("raise", "exit", "segfault")  # and do so again
 _MIB = 1024 * 1024
 _IN_PARTS = 66 * _MIB  # more than S3 is sent by one request
 _SHARED = 3 * _MIB // 2
@@ -43,6 +54,16 @@ class Work:
     def as_argument(self):
         return asdict(self)
 
+    def end(self, nth):
+        """Return what it comes to if nothing happens to it, in one of its retries; 0 for none."""
+        if self.kind == "mends":
+            return "value" if nth else "raised"
+        return _ENDS.get(self.kind, "value")
+
+    def is_to_run_again(self, nth, end):
+        """Tell whether its owner retries it after an end: once, and more often after blows."""
+        return end != "value" if nth == 0 else end in TAKEN and self.end(nth) == "value"
+
 
 @dataclass(frozen=True)
 class Order:
@@ -54,6 +75,7 @@ class Order:
         start_s: When, after the client's start.
         chunksize: Calls in one task.
         cancel_s: When after `start_s` its owner cancels it; None for never.
+        retried: Whether its owner has run again what failed.
     """
 
     way: str
@@ -61,6 +83,7 @@ class Order:
     start_s: float
     chunksize: int = 1
     cancel_s: float | None = None
+    retried: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,20 +159,26 @@ def _orders(chance, numbers, tasks):
         way = ways[len(orders) % len(ways)]
         most = 4 if way in ("await", "submit") else 12
         count = min(tasks, chance.randint(2, most))
-        works = [_work(chance, next(numbers), way) for _ in range(count)]
+        retried = chance.random() < _RETRIED.get(way, 0)
+        works = [_work(chance, next(numbers), way, retried=retried) for _ in range(count)]
+        if way == "complete":
+            works[0] = Work(works[0].number, "mends", 0.1, 64)
         cancel_s = None
-        if chance.random() < _CANCELLED[way]:
+        if not retried and chance.random() < _CANCELLED.get(way, 0):
             works[-1] = Work(works[-1].number, "forever", 600)
             cancel_s = chance.choice([chance.uniform(0, 0.6), chance.uniform(0.6, 8)])
         start_s = chance.uniform(0, span_s)
         chunksize = chance.randint(2, 4) if way == "chunks" else 1
-        orders.append(Order(way, tuple(works), start_s, chunksize, cancel_s))
+        orders.append(Order(way, tuple(works), start_s, chunksize, cancel_s, retried))
         tasks -= count
     return orders
 
 
-def _work(chance, number, way):
-    kinds = {k: n for k, n in _KINDS.items() if way != "chunks" or k not in ("exit", "large")}
+def _work(chance, number, way, *, retried):
+    without = {"chunks": ("exit", "large"), "complete": _FAIL}.get(way, ())
+    kinds = {k: n for k, n in _KINDS.items() if k not in without}
+    if retried:
+        kinds["mends"] = _MENDS
     (kind,) = chance.choices([*kinds], [*kinds.values()])
     size = chance.choice([64, 1024])
     if kind == "large":

@@ -92,6 +92,11 @@ def _blows(record, account):
         table.add_row(text, str(dealt[kind]))
     found = [line["jobs"] for line in record.told if "jobs" in line]
     table.add_row("runs recovered", f"{len(found)}, with {sum(found)} tasks")
+    retries = [nth for nth in account.retries.values() if nth]
+    table.add_row(
+        "calls run again by retries", f"{len(retries)}, up to {max(retries, default=0)} times"
+    )
+    table.add_row("jobs retried by the command", str(sum("attached" in t for t in record.told)))
     table.add_row("withdrawn jobs that turned up", str(len(account.withdrawn)))
     table.add_row("uploads of killed clients that are unfinished", str(len(account.unfinished)))
     table.add_row("objects left that killed clients were deleting", str(len(account.left)))

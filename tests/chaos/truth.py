@@ -52,9 +52,19 @@ class Truth:
 
     def bundle_of(self, job_id):
         """Return the key of a job's bundle."""
-        variables = self.jobs[job_id]["container"]["environment"]
-        url = next(v["value"] for v in variables if v["name"] == "FARCALL_BUNDLE")
-        return url.removeprefix("s3://").partition("/")[2]
+        return self._variable(job_id, "FARCALL_BUNDLE").removeprefix("s3://").partition("/")[2]
+
+    def nth(self, job_id):
+        """Return how many retries led to a job: 0 where it runs its calls for the first time."""
+        nth, parent = 0, job_id.partition(":")[0]
+        while before := self._variable(parent, "FARCALL_RETRY_OF"):
+            nth, parent = nth + 1, before.partition(":")[0]
+        return nth
+
+    def _variable(self, job_id, name):
+        job = self.jobs.get(job_id, {"container": {"environment": ()}})
+        variables = job["container"]["environment"]
+        return next((v["value"] for v in variables if v["name"] == name), "")
 
 
 def ask(environment):

@@ -12,8 +12,9 @@ import signal
 import time
 from pathlib import Path
 
-#: What a task may do. "forever" is ended by its owner, the others end by themselves.
-KINDS = ("return", "sleep", "print", "raise", "exit", "segfault", "large", "forever")
+#: What a task may do. "forever" is ended by its owner, the others end by themselves; "mends"
+#: raises until its owner, who is about to have it run again, has mended it.
+KINDS = ("return", "sleep", "print", "raise", "exit", "segfault", "large", "forever", "mends")
 
 EXIT_CODE = 3
 PRINTED = 200
@@ -57,7 +58,7 @@ def work(call, ledger, argument=b"", shared=b""):
     time.sleep(call["seconds"])
     if kind == "print":
         print(printed(number), end="", flush=True)
-    if kind == "raise":
+    if kind == "raise" or (kind == "mends" and not is_mended(ledger, number)):
         raise ValueError(f"task {number} raises")
     if kind == "exit":
         os._exit(EXIT_CODE)
@@ -65,6 +66,15 @@ def work(call, ledger, argument=b"", shared=b""):
         os.kill(os.getpid(), signal.SIGSEGV)
     note(ledger, what="end", **line)
     return value(number, call["size"])
+
+
+def mend(ledger, number):
+    """Note that from now on a task that "mends" is to give its value."""
+    note(f"{ledger}.mended", task=number)
+
+
+def is_mended(ledger, number):
+    return any(line["task"] == number for line in read(f"{ledger}.mended"))
 
 
 def value(number, size):
