@@ -151,18 +151,21 @@ def make(seed, tasks, clients=CLIENTS):
 
 
 def _orders(chance, numbers, tasks):
-    """Draw the orders of one client; each way comes at least once where there are enough."""
+    """Draw the orders of one client; each way comes at least once where there are enough.
+
+    The first one has two tasks run again, one of them by the command.
+    """
     orders = []
-    ways = chance.sample(WAYS, len(WAYS))
+    ways = sorted(chance.sample(WAYS, len(WAYS)), key=lambda way: way != "submit")
     span_s = tasks / 8
     while tasks > 0:
         way = ways[len(orders) % len(ways)]
         most = 4 if way in ("await", "submit") else 12
         count = min(tasks, chance.randint(2, most))
-        retried = chance.random() < _RETRIED.get(way, 0)
+        retried = not orders or chance.random() < _RETRIED.get(way, 0)
         works = [_work(chance, next(numbers), way, retried=retried) for _ in range(count)]
-        if way == "complete":
-            works[0] = Work(works[0].number, "mends", 0.1, 64)
+        for at in range({"complete": 1}.get(way, 0 if orders else min(2, count))):
+            works[at] = Work(works[at].number, "mends", 0.1, 64)
         cancel_s = None
         if not retried and chance.random() < _CANCELLED.get(way, 0):
             works[-1] = Work(works[-1].number, "forever", 600)
