@@ -21,7 +21,15 @@ from farcall.engine.session import session_for
 from farcall.model.settings import Settings
 from farcall.storage.store import Store
 from farcall_runtime.storage import Created, DeniedError, NotFoundError, Storage
-from tests.support.iam import JOB_ROLE, VALUES, Enforced, actions, policy, without
+from tests.support.iam import (
+    JOB_ROLE,
+    VALUES,
+    Enforced,
+    actions,
+    actions_on,
+    policy,
+    without,
+)
 from tests.support.patience import PATIENCE_S
 
 OPTIONS = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
@@ -374,13 +382,12 @@ class Interrupted(list):
             yield self[number]
 
 
-def losing(account, name, statement_id, *, may_abort):
+def losing(account, folder, *, may_abort):
     """Return what takes the permission to upload away, and the one to abort if told so."""
-    left = policy(name)
-    for statement in left["Statement"]:
-        if statement["Sid"] == statement_id:
-            statement["Action"] = "s3:AbortMultipartUpload" if may_abort else "s3:PutObjectAcl"
-    return lambda: account.set_policy(name, left)
+    left = without(policy("client"), "s3:PutObject", folder)
+    if not may_abort:
+        left = without(left, "s3:AbortMultipartUpload", folder)
+    return lambda: account.set_policy("client", left)
 
 
 def uploads(account):
@@ -388,14 +395,16 @@ def uploads(account):
 
 
 @pytest.mark.parametrize("may_abort", [True, False], ids=["with", "without"])
-async def test_the_client_aborts_a_broken_upload_where_it_may(enforced, may_abort, caplog):
+@pytest.mark.parametrize("folder", ["/bundles/", "/v1/shared/"])
+async def test_the_client_aborts_a_broken_upload_where_it_may(enforced, folder, may_abort, caplog):
     before = uploads(enforced)
-    happening = losing(enforced, "client", "UploadBundles", may_abort=may_abort)
+    happening = losing(enforced, folder, may_abort=may_abort)
+    key = {"/bundles/": "run/bundles/broken"}.get(folder, f"shared/{'0' * 64}/data/broken")
     pieces = Interrupted([bytes(8 * 1024 * 1024)] * 6, happening)
     access = await Aws.open(Settings())
     store = Store(BUCKET, access.store(BUCKET), access.operations(BUCKET), access.timing)
     with pytest.raises(ServiceError, match="s3:PutObject on resource"):
-        await store.put("farcall/v1/run/bundles/broken", pieces)
+        await store.put(f"farcall/v1/{key}", pieces)
     await access.close()
     warned = "stays unfinished" in caplog.text and "s3:AbortMultipartUpload" in caplog.text
     assert warned is not may_abort
@@ -461,6 +470,82 @@ def test_the_job_takes_back_an_outcome_that_was_stored_twice_where_it_may(enforc
     enforced.take_away("job-role", "s3:DeleteObject")
     with pytest.raises(DeniedError):
         storage.delete(key)
+
+
+# --- nor what either may do with shared values --------------------------------------------------
+
+SHARED = "/v1/shared/"
+
+#: Whose action, and the error without it.
+SHARED_REFUSED = [
+    ("client", "s3:PutObject", "PutObject of s3://.*/shared/.*s3:PutObject on resource"),
+    ("client", "s3:ListBucket", "of s3://.*/shared/.*s3:ListBucket on resource"),
+    ("job-role", "s3:GetObject", "could not reach the bucket.*role_name needs s3:GetObject"),
+]
+
+
+async def share(*, loses=lambda: None):
+    """Have a job fetch a value that nobody else has; something happens before."""
+    async with executor() as opened:
+        value = await opened.put(os.urandom(2 * 1024 * 1024))
+        loses()
+        return await opened.task(len)(value)
+
+
+@pytest.mark.parametrize(("whose", "action", "words"), SHARED_REFUSED)
+async def test_without_an_action_on_shared_values_the_error_names_it(
+    enforced, whose, action, words
+):
+    enforced.take_away(whose, action, SHARED)
+    await asyncio.wait_for(run(), PATIENCE_S)
+    with pytest.raises(farcall.FarcallError, match=words):
+        await asyncio.wait_for(share(), PATIENCE_S)
+
+
+async def test_only_who_may_list_shared_values_learns_that_one_is_gone(enforced):
+    def lose():
+        keys = keys_below(enforced, "farcall/v1/shared/")
+        gone = [{"Key": key} for key in keys if "/data/" in key]
+        enforced.root("s3").delete_objects(Bucket=BUCKET, Delete={"Objects": gone})
+
+    with pytest.raises(farcall.FarcallError, match="did not find a value in the bucket"):
+        await asyncio.wait_for(share(loses=lose), PATIENCE_S)
+    enforced.take_away("job-role", "s3:ListBucket", SHARED)
+    with pytest.raises(farcall.FarcallError, match="could not reach the bucket.*s3:ListBucket"):
+        await asyncio.wait_for(share(loses=lose), PATIENCE_S)
+
+
+async def test_without_delete_object_shared_values_stay(enforced):
+    before = keys_below(enforced, "farcall/v1/shared/")
+    await share()
+    assert keys_below(enforced, "farcall/v1/shared/") <= before
+    enforced.take_away("client", "s3:DeleteObject", SHARED)
+    assert await share() == 2 * 1024 * 1024
+    left = keys_below(enforced, "farcall/v1/shared/") - before
+    assert {key.split("/")[4] for key in left} >= {"data", "held"}
+
+
+async def test_without_get_object_a_shared_value_is_not_copied(enforced):
+    key = f"farcall/v1/shared/{'0' * 64}/data/"
+    enforced.root("s3").put_object(Bucket=BUCKET, Key=f"{key}old", Body=b"value")
+    access = await Aws.open(Settings())
+    store = Store(BUCKET, access.store(BUCKET), access.operations(BUCKET), access.timing)
+    await store.copy(f"{key}old", f"{key}new")
+    enforced.take_away("client", "s3:GetObject", SHARED)
+    with pytest.raises(ServiceError, match="s3:GetObject on resource"):
+        await store.copy(f"{key}old", f"{key}newer")
+    await access.close()
+
+
+def test_every_action_on_shared_values_is_proven_to_be_needed():
+    tested = {(whose, action) for whose, action, _ in SHARED_REFUSED} | {
+        ("client", "s3:AbortMultipartUpload"),  # as of bundles
+        ("client", "s3:DeleteObject"),
+        ("client", "s3:GetObject"),
+        ("job-role", "s3:ListBucket"),
+    }
+    named = {(w, a) for w in ("client", "job-role") for a in actions_on(policy(w), SHARED)}
+    assert named == tested
 
 
 # --- nor of the execution role ------------------------------------------------------------------

@@ -42,14 +42,38 @@ def actions(document: dict[str, Any]) -> list[str]:
     return sorted(a for s in document["Statement"] for a in _many(s["Action"]))
 
 
-def without(document: dict[str, Any], action: str) -> dict[str, Any]:
-    """Return a policy less one action."""
+def actions_on(document: dict[str, Any], folder: str) -> set[str]:
+    """Return every action a policy allows by naming a folder of the bucket."""
+    named = (s for s in document["Statement"] if any(folder in each for each in _names(s)))
+    return {action for statement in named for action in _many(statement["Action"])}
+
+
+def without(document: dict[str, Any], action: str, folder: str = "") -> dict[str, Any]:
+    """Return a policy less one action, altogether or on a folder of the bucket alone."""
     statements = []
     for statement in document["Statement"]:
-        left = [a for a in _many(statement["Action"]) if a != action]
-        if left:
-            statements.append({**statement, "Action": left})
+        others = [a for a in _many(statement["Action"]) if a != action]
+        if others:
+            statements.append({**statement, "Action": others})
+        if folder and len(others) < len(_many(statement["Action"])):
+            name = f"{statement['Sid']}Elsewhere{len(statements)}"
+            statements.append({**_elsewhere(statement, folder), "Action": action, "Sid": name})
     return {**document, "Statement": statements}
+
+
+def _names(statement: dict[str, Any]) -> list[str]:
+    """Return what a statement is about: resources, or folders that may be listed."""
+    condition = statement.get("Condition", {}).get("StringLike", {})
+    return _many(condition.get("s3:prefix", statement["Resource"]))
+
+
+def _elsewhere(statement: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return a statement that is about everything but a folder."""
+    left = [each for each in _names(statement) if folder not in each]
+    assert left, f"{statement} is about {folder} alone"
+    if "Condition" in statement:
+        return {**statement, "Condition": {"StringLike": {"s3:prefix": left}}}
+    return {**statement, "Resource": left}
 
 
 class Enforced:
@@ -99,9 +123,9 @@ class Enforced:
         role = {"job-role": JOB_ROLE, "execution-role": EXECUTION_ROLE}[name]
         self.iam.put_role_policy(RoleName=role, PolicyName="farcall", PolicyDocument=text)
 
-    def take_away(self, name: str, action: str) -> None:
-        """Take an action out of a policy."""
-        self.set_policy(name, without(policy(name), action))
+    def take_away(self, name: str, action: str, folder: str = "") -> None:
+        """Take an action out of a policy, altogether or on a folder of the bucket alone."""
+        self.set_policy(name, without(policy(name), action, folder))
 
 
 def _many(value: Any) -> list[Any]:
