@@ -162,12 +162,13 @@ def _orders(chance, numbers, tasks):
         way = ways[len(orders) % len(ways)]
         most = 4 if way in ("await", "submit") else 12
         count = min(tasks, chance.randint(2, most))
-        retried = not orders or chance.random() < _RETRIED.get(way, 0)
+        cancelled = chance.random() < _CANCELLED.get(way, 0) and bool(orders)
+        retried = not orders or (not cancelled and chance.random() < _RETRIED.get(way, 0))
         works = [_work(chance, next(numbers), way, retried=retried) for _ in range(count)]
         for at in range({"complete": 1}.get(way, 0 if orders else min(2, count))):
             works[at] = Work(works[at].number, "mends", 0.1, 64)
         cancel_s = None
-        if not retried and chance.random() < _CANCELLED.get(way, 0):
+        if cancelled:
             works[-1] = Work(works[-1].number, "forever", 600)
             cancel_s = chance.choice([chance.uniform(0, 0.6), chance.uniform(0.6, 8)])
         start_s = chance.uniform(0, span_s)
