@@ -130,7 +130,8 @@ def _run(
         results.extend(parts)
 
     found = shared or {}
-    task.run(function, arguments, lambda r: found[r.sha256], (cloudpickle.__version__,) * 2, keep)
+    versions = cloudpickle.__version__, cloudpickle.__version__
+    task.run(function, arguments, versions, keep, lambda reference: found[reference.sha256])
     meta = {
         "status": contract.OutcomeStatus.DONE,
         "code": contract.ExitCode.RETURNED.value,
