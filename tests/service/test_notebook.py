@@ -33,7 +33,7 @@ def halve(x):
 
 @executor.task
 def sleep(x):
-    time.sleep(600)
+    time.sleep(600)  # until the test ends it
 """
 
 POOL = """

@@ -74,7 +74,7 @@ async def test_an_error_ends_what_is_left_of_a_retry(executor, tmp_path):
 
     def work(x):
         if begun.exists() and x == 0:
-            time.sleep(600)
+            time.sleep(600)  # until another call has raised
         raise ArithmeticError(x)
 
     sweep = executor.task(work).map(range(2))

@@ -167,7 +167,7 @@ async def test_what_goes_on_in_a_retry_is_left_alone(executor, session, tmp_path
 
     def work():
         if second.exists():
-            time.sleep(600)
+            time.sleep(600)  # until the test ends it
         raise ValueError
 
     job = await executor.submit(work)
@@ -193,7 +193,7 @@ async def test_what_was_only_ended_can_be_left_out(executor, session):
     def work(x):
         if x == 0:
             raise ZeroDivisionError
-        time.sleep(600)
+        time.sleep(600)  # until another call has raised
 
     sweep = executor.task(work).map(range(3))
     with pytest.raises(ZeroDivisionError):
