@@ -39,7 +39,12 @@ export function watch(jobs) {
 
 function isKnown(job) {
   const array = arrays.get(job.id);
-  return Boolean(array && (array.error || array.list.length === partCount(job)));
+  return Boolean(array && (array.error || hasAll(array, job)));
+}
+
+// The last one may be known before others are, so the length does not tell.
+function hasAll(array, job) {
+  return array.list.filter(Boolean).length === partCount(job);
 }
 
 /** Forgets all, as after a change of the token. */
@@ -57,7 +62,7 @@ function start(array, job) {
       for (const said of children) array.list[said.i] = child(job, said, array.list[said.i]);
       array.loading = false;
       array.version += 1;
-      const all = array.list.length === partCount(job);
+      const all = hasAll(array, job);
       if (all && job.array_size) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
       // A node may run again, in another attempt of its job.
       if (all && (job.array_size || isOver(job.group)) && array.list.every((one) => isOver(one.group) && !one.unread)) {
