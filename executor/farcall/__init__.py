@@ -34,10 +34,10 @@ Errors, below FarcallError; the function's own exception is raised as it is:
         TaskNotPicklableError, TaskTooLargeError
     JobError            the job ended badly
         TaskError, CommandError, JobTimeoutError, OutOfMemoryError, HostLostError, ImageError,
-        ChildKilledError, JobStuckError, JobCancelledError, JobLostError
+        ChildKilledError, DiskFullError, JobStuckError, JobCancelledError, JobLostError
     OutcomeError        the job ended, and its answer cannot be used
-        OutcomeMissingError, SharedMissingError, IntegrityError, VersionMismatchError,
-        ResultNotPicklableError
+        OutcomeMissingError, SharedMissingError, PackagesMissingError, IntegrityError,
+        VersionMismatchError, ResultNotPicklableError
 
 farcall.testing helps to test code that uses it; farcall.joblib is a backend of joblib. The command
 line is `farcall --help`; without an account, `farcall local -- python script.py` runs a script.
@@ -52,6 +52,7 @@ from farcall.model.commands import BindMount, Device, EfsMount, Nodes, Ulimit
 from farcall.model.errors import (
     ChildKilledError,
     CommandError,
+    DiskFullError,
     FarcallError,
     HostLostError,
     ImageError,
@@ -65,6 +66,7 @@ from farcall.model.errors import (
     OutcomeError,
     OutcomeMissingError,
     OutOfMemoryError,
+    PackagesMissingError,
     ResultNotPicklableError,
     ServiceError,
     SettingsError,
@@ -106,6 +108,7 @@ __all__ = [
     "CommandJob",
     "CommandResult",
     "Device",
+    "DiskFullError",
     "EfsMount",
     "FarcallError",
     "HostLostError",
@@ -126,6 +129,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutcomeError",
     "OutcomeMissingError",
+    "PackagesMissingError",
     "Recovered",
     "ResultNotPicklableError",
     "Run",

@@ -92,6 +92,13 @@ SHARED = "shared"
 """Name of these objects' folder, beside those of the runs; and in a bundle's facts that of the
 values its functions and arguments refer to: ``{"<sha256>": ["<generation>", <bytes>]}``."""
 
+PACKAGES = "packages"
+"""Name of the folder of packages, beside those of the runs; and in a bundle's facts that of the
+manifest of those its tasks import: ``["<sha256>", <bytes>]``."""
+
+RUNTIME = "runtime"
+"""Name of the folder of archives of this package, for images that have none."""
+
 SOON_CHUNKS = 150
 """After so many chunks of a stream, five minutes of steady output, the container stores them less
 often, unless somebody follows."""
@@ -163,9 +170,14 @@ class ExitCode(enum.IntEnum):
     OUTCOME_NOT_STORED = 70
     """The function returned or raised, and nobody will know which: the bucket was not reached."""
     CHILD_KILLED = 71
+    PACKAGES_MISSING = 72
+    """A package that the bundle names is not in the bucket. Whoever submits with the same one
+    stores it anew, so another attempt may find it."""
     STORAGE_UNREACHABLE = 73
     SUPERVISOR_FAILED = 74
     """The container's own part failed: it got no process or no file, most likely."""
+    DISK_FULL = 75
+    """The container's disk has no room for the packages; that of another host may have."""
     TERMINATED = 143
     """SIGTERM arrived. Never 0: Batch would call a reclaimed spot instance a success."""
 
@@ -285,6 +297,14 @@ class Location(NamedTuple):
         """
         return SharedPlace(f"{shared_prefix(self.root)}{sha256}")
 
+    def package_key(self, sha256: str) -> str:
+        """Key of a package's archive, or of a manifest of packages.
+
+        Args:
+            sha256: Digest of its bytes, 64 lower-case hexadecimal digits.
+        """
+        return f"{packages_prefix(self.root)}{sha256}"
+
     @property
     def retries_prefix(self) -> str:
         """Common start of the keys of its notes on retries, with the trailing slash."""
@@ -365,6 +385,28 @@ def shared_prefix(root: str) -> str:
     return f"{root.rpartition('/')[0]}/{SHARED}/"
 
 
+def packages_prefix(root: str) -> str:
+    """Common start of the keys of all packages, with the trailing slash.
+
+    What comes after it is the SHA-256 of the object. No client deletes one.
+
+    Args:
+        root: Key prefix of any run: those below one prefix in the bucket share packages.
+    """
+    return f"{root.rpartition('/')[0]}/{PACKAGES}/"
+
+
+def runtime_prefix(root: str) -> str:
+    """Common start of the keys of all archives of this package, with the trailing slash.
+
+    What comes after it is the SHA-256 of the object. No client deletes one.
+
+    Args:
+        root: Key prefix of any run: those below one prefix in the bucket share them.
+    """
+    return f"{root.rpartition('/')[0]}/{RUNTIME}/"
+
+
 def run_root(prefix: str, run: str) -> str:
     """Key prefix of a run.
 
@@ -396,6 +438,8 @@ def describe() -> dict[str, object]:
             "shared": shared.data_key("GENERATION"),
             "shared_held": shared.held_key("RUN"),
             "shared_condemned": shared.condemned_key("GENERATION"),
+            "package": where.package_key("SHA256"),
+            "runtime": f"{runtime_prefix(where.root)}SHA256",
         },
     }
 

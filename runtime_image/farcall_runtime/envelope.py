@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from farcall_runtime.contract import PROTOCOL_VERSION, SHARED, SKIP
+from farcall_runtime.contract import PACKAGES, PROTOCOL_VERSION, SHARED, SKIP
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -42,6 +42,7 @@ _ROOT_SIZE = struct.Struct(">I")
 _TEXTS = "texts"
 _LARGEST_ROOT_BYTES = 16 * 1024 * 1024
 _DIGEST_BYTES = hashlib.sha256().digest_size
+_HEXADECIMAL = frozenset("0123456789abcdef")
 _ROW = struct.Struct(">QQ32sI")  # offset, length, SHA-256, number of the entry's function
 _OUTCOME_HEAD = struct.Struct(">12s32sI")  # prefix, signature, bytes of meta
 _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
@@ -257,6 +258,19 @@ class Index:
                 return generation
         raise IntegrityError("the index does not name a shared value that a part refers to")
 
+    def packages(self) -> Reference | None:
+        """Return the manifest of the packages that the bundle's tasks import; None without any.
+
+        Raises:
+            IntegrityError: What the bundle says of it cannot be understood.
+        """
+        match self.meta.get(PACKAGES):
+            case None:
+                return None
+            case [str(sha256), int(size)] if is_digest(sha256) and size > 0:
+                return Reference(bytes.fromhex(sha256), size)
+        raise IntegrityError("which packages the bundle needs cannot be understood")
+
     def page(self, number: int) -> Part:
         """Return where the page lies that has the row of an array child.
 
@@ -330,6 +344,11 @@ class Index:
                 f"the bundle has {self.functions} functions, none of number {number}"
             )
         return Part(*_ROW.unpack_from(self._root, self._rows + _ROW.size * number))
+
+
+def is_digest(text: str) -> bool:
+    """Tell whether a text is a SHA-256 as it stands in keys: 64 lower-case hexadecimal digits."""
+    return len(text) == 2 * _DIGEST_BYTES and _HEXADECIMAL.issuperset(text)
 
 
 # --- packed buffers ---------------------------------------------------------------------------

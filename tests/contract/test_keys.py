@@ -59,8 +59,10 @@ def test_the_contract_is_version_1():
             "UNREADABLE": 69,
             "OUTCOME_NOT_STORED": 70,
             "CHILD_KILLED": 71,
+            "PACKAGES_MISSING": 72,
             "STORAGE_UNREACHABLE": 73,
             "SUPERVISOR_FAILED": 74,
+            "DISK_FULL": 75,
             "TERMINATED": 143,
         },
         "keys": {
@@ -76,6 +78,8 @@ def test_the_contract_is_version_1():
             "shared": "PREFIX/v1/shared/SHA256/data/GENERATION",
             "shared_held": "PREFIX/v1/shared/SHA256/held/RUN",
             "shared_condemned": "PREFIX/v1/shared/SHA256/condemned/GENERATION",
+            "package": "PREFIX/v1/packages/SHA256",
+            "runtime": "PREFIX/v1/runtime/SHA256",
         },
     }
 

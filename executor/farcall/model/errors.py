@@ -15,12 +15,14 @@
         HostLostError
         ImageError
         ChildKilledError
+        DiskFullError
         JobStuckError
         JobCancelledError
         JobLostError
       OutcomeError                        ended well, the answer cannot be used
         OutcomeMissingError
           SharedMissingError
+          PackagesMissingError
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError
@@ -147,6 +149,10 @@ class ChildKilledError(JobError):
     """The task's process was killed, left (``os._exit``) or could not hand over its value."""
 
 
+class DiskFullError(JobError):
+    """The disk of the job had no room for its packages, so the task was not run."""
+
+
 class JobStuckError(JobError):
     """The job could not be placed for ``stuck_timeout_s``."""
 
@@ -169,6 +175,10 @@ class OutcomeMissingError(OutcomeError):
 
 class SharedMissingError(OutcomeMissingError):
     """A value that tasks share is no longer in the bucket, so the task was not run."""
+
+
+class PackagesMissingError(OutcomeMissingError):
+    """A package of the task is no longer in the bucket, so the task was not run."""
 
 
 class IntegrityError(OutcomeError):

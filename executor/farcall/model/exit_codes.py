@@ -67,6 +67,20 @@ EXITS: dict[int, Verdict] = {
         "batch_job_role_name needs s3:PutObject on s3_bucket_name (and kms:GenerateDataKey "
         f"where it is encrypted with a key), and {SUBNET} S3",
     ),
+    ExitCode.PACKAGES_MISSING: Verdict(
+        errors.PackagesMissingError,
+        "the job did not find its packages in the bucket, and ran nothing",
+        "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
+        "nobody may delete what is below packages/; then submit again, which stores them anew",
+    ),
+    ExitCode.DISK_FULL: Verdict(
+        errors.DiskFullError,
+        "the job's disk has no room for its packages, and it ran nothing",
+        "leave out what jobs do not need by exclude_packages, or give the job more disk: "
+        "ephemeralStorage in job_definition_extra on Fargate, a larger volume in the launch "
+        "template of the compute environment on EC2; where the temporary folder is memory, more "
+        "of that",
+    ),
     ExitCode.STORAGE_UNREACHABLE: Verdict(
         errors.OutcomeMissingError,
         "the job could not reach the bucket",

@@ -97,6 +97,8 @@ def test_a_task_out_of_time_says_so(child_status):
     [
         (errors.OutcomeMissingError, ExitCode.BUNDLE_MISSING),
         (errors.SharedMissingError, ExitCode.SHARED_MISSING),
+        (errors.PackagesMissingError, ExitCode.PACKAGES_MISSING),
+        (errors.DiskFullError, ExitCode.DISK_FULL),
         (errors.IntegrityError, ExitCode.INTEGRITY),
         (errors.VersionMismatchError, ExitCode.VERSION_MISMATCH),
         (errors.OutcomeMissingError, ExitCode.STORAGE_UNREACHABLE),

@@ -24,12 +24,14 @@ TREE = """
         HostLostError
         ImageError
         ChildKilledError
+        DiskFullError
         JobStuckError
         JobCancelledError
         JobLostError
       OutcomeError
         OutcomeMissingError
           SharedMissingError
+          PackagesMissingError
         IntegrityError
         VersionMismatchError
         ResultNotPicklableError

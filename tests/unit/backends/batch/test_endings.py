@@ -396,6 +396,20 @@ RECORDED = [
         exit_code=ExitCode.SHARED_MISSING,
     ),
     Recorded(
+        errors.PackagesMissingError,
+        ["did not find its packages"],
+        ["below packages/", "submit again"],
+        EXITED,
+        exit_code=ExitCode.PACKAGES_MISSING,
+    ),
+    Recorded(
+        errors.DiskFullError,
+        ["no room for its packages"],
+        ["exclude_packages", "ephemeralStorage", "launch template"],
+        EXITED,
+        exit_code=ExitCode.DISK_FULL,
+    ),
+    Recorded(
         errors.IntegrityError,
         ["not the one that was submitted", "not run"],
         ["who else writes", "s3_bucket_name"],
