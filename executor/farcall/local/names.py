@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import secrets
 import socket
 import time
@@ -79,6 +80,10 @@ def _with_host(hosts: str, host: str) -> str:
     return ",".join(filter(None, (hosts, host)))
 
 
+_ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
+"""What AWS calls this machine's processor, by what its system does."""
+
+
 def client_environment(
     host: str, port: int, key: AccessKey, *, docker: bool = False
 ) -> dict[str, str]:
@@ -99,5 +104,6 @@ def client_environment(
         "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
         "FARCALL_BATCH_EXECUTION_ROLE_NAME": EXECUTION_ROLE,
         "FARCALL_BATCH_JOB_LOG_GROUP_NAME": LOG_GROUP,
+        "FARCALL_ARCHITECTURE": _ARCHITECTURES.get(platform.machine().lower(), "x86_64"),
         **image,
     }

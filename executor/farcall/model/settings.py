@@ -170,6 +170,7 @@ class Options(TypedDict, total=False):
     poll_freq: float | str
     cache_dir: str
     container_image_uri: str
+    architecture: Literal["x86_64", "arm64"]
     prefix: str
     linger_s: float | str
     retry_on: Literal["failure", "infrastructure"]
@@ -230,6 +231,8 @@ class Settings(BaseModel):
             and where values of more than 64 MiB lie on their way into Covalent's store. The
             default stands for the system's folder for temporary files (``TMPDIR``).
         container_image_uri: Image of the jobs, built from farcall's Dockerfile.
+        architecture: Processor of the jobs, ``x86_64`` or ``arm64``: what is made here for them
+            is made for it.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
         retry_on: ``infrastructure`` retries only lost hosts and failed starts, so that the
@@ -294,6 +297,7 @@ class Settings(BaseModel):
     poll_freq: Annotated[float, _Seconds, _HOW] = Field(10, ge=0, allow_inf_nan=False)
     cache_dir: _Where = DEFAULT_CACHE_DIR
     container_image_uri: _Where = Field("", max_length=255)
+    architecture: Annotated[Literal["x86_64", "arm64"], _HOW] = "x86_64"
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, _Seconds, _HOW] = Field(0.1, ge=0, le=60)
     retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "infrastructure"

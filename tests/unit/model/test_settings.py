@@ -33,6 +33,7 @@ DOCUMENTED = {
 OWN = {
     "backend": "batch",
     "container_image_uri": "",
+    "architecture": "x86_64",
     "prefix": "farcall",
     "linger_s": 0.1,
     "nodes": 1,
@@ -232,6 +233,7 @@ def test_an_argument_replaces_the_table_of_a_lower_source(monkeypatch):
         ("cache_dir", "a\ud800b"),
         ("container_image_uri", "x" * 256),
         ("container_image_uri", "image\x1b[2J"),
+        ("architecture", "x86"),
         ("prefix", "a b"),
         ("prefix", "a//b"),
         ("prefix", "a/./b"),

@@ -1,0 +1,1 @@
+"""Packages that travel with tasks: what is installed here, or wanted, as archives."""
