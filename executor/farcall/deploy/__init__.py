@@ -1,0 +1,1 @@
+"""CloudFormation: the stack that has all that jobs need in an account."""
