@@ -4,7 +4,8 @@ Every object begins with the same twelve bytes, which no later version may move:
 
     offset  bytes  field
     0       7      magic, b"FARCALL"
-    7       1      kind: B bundle, O outcome, S chunk of a stream, R receipt, N note on a retry
+    7       1      kind: B bundle, O outcome, S chunk of a stream, R receipt, N note on a retry,
+                   U what a task uses while it runs
     8       2      protocol version, big-endian like every number here
     10      2      major and minor version of the sender's Python
 
@@ -33,6 +34,7 @@ OUTCOME = b"O"
 CHUNK = b"S"
 RECEIPT = b"R"
 NOTE = b"N"
+USAGE = b"U"
 
 _MAGIC = b"FARCALL"
 _PREFIX = struct.Struct(">7scHBB")
@@ -734,6 +736,28 @@ def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
         VersionMismatchError: It has another protocol version.
     """
     said = _open_plain(NOTE, key, context, data)
+    return _read_meta(said, 0, len(said))
+
+
+def seal_usage(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:
+    """Frame and sign what a task uses while it runs.
+
+    Args:
+        key: The bundle's outcome key.
+        context: The object's key in the bucket.
+        said: What it says, JSON.
+    """
+    return _seal_plain(USAGE, key, context, json.dumps(said).encode())
+
+
+def open_usage(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
+    """Verify what a task said of its use, and return it.
+
+    Raises:
+        IntegrityError: It was not written by one that holds the key, or elsewhere.
+        VersionMismatchError: It has another protocol version.
+    """
+    said = _open_plain(USAGE, key, context, data)
     return _read_meta(said, 0, len(said))
 
 

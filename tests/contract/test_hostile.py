@@ -49,6 +49,7 @@ READERS = {
     "open_chunk": open_chunk,
     "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
     "open_note": lambda data: envelope.open_note(golden.KEY, "k", data),
+    "open_usage": lambda data: envelope.open_usage(golden.KEY, "k", data),
     "unpack": envelope.unpack,
     "unpack_shared": lambda data: envelope.unpack_shared(data, found),
     "references": envelope.references,
@@ -330,16 +331,20 @@ def test_an_index_names_a_shared_value_with_generation_and_size(entry):
             opened(shared).shared(value)
 
 
+@pytest.mark.parametrize(
+    ("seal", "reader"),
+    [(envelope.seal_note, envelope.open_note), (envelope.seal_usage, envelope.open_usage)],
+)
 @given(said=st.dictionaries(TEXT, TEXT | st.integers()), other=st.binary(max_size=50))
-def test_a_note_is_read_at_its_place_alone(said, other):
-    data = b"".join(envelope.seal_note(golden.KEY, "k", said))
-    assert envelope.open_note(golden.KEY, "k", data) == said
+def test_what_is_said_in_json_is_read_at_its_place_alone(seal, reader, said, other):
+    data = b"".join(seal(golden.KEY, "k", said))
+    assert reader(golden.KEY, "k", data) == said
     for key, place in ((golden.KEY, "l"), (bytes(32), "k")):
         with pytest.raises(IntegrityError):
-            envelope.open_note(key, place, data)
+            reader(key, place, data)
     nonsense = b"".join(envelope.seal_chunk(golden.KEY, "k", other))
     with pytest.raises(IntegrityError):
-        envelope.open_note(golden.KEY, "k", nonsense)
+        reader(golden.KEY, "k", nonsense)
 
 
 @pytest.mark.parametrize("skip", [[1], {"0": 5}, {"0": "x"}, {"0": None}, "all", 7])
@@ -385,7 +390,7 @@ def test_memory_is_taken_for_bytes_that_are_there_and_not_for_declared_ones():
 def test_every_function_that_decodes_is_among_those_tested_here():
     """What takes bytes from the bucket; a new one belongs into `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
-    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note"}
+    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note", "seal_usage"}
     public = {
         name
         for name, value in vars(envelope).items()
