@@ -51,7 +51,7 @@ def _take(job: dict[str, Any], endpoint: str, threads: ThreadPoolExecutor) -> No
     environment = {
         **os.environ,
         **job["environment"],
-        contract.ENV_ENDPOINT: endpoint,
+        "AWS_ENDPOINT_URL": endpoint,
         contract.ENV_JOB_ID: job["id"],
     }
     if contract.ENV_BUNDLE not in environment:

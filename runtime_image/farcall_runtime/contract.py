@@ -17,9 +17,9 @@ ENV_DIGEST = "FARCALL_DIGEST"
 ENV_OUTCOME_KEY = "FARCALL_OUTCOME_KEY"
 """Random key of the bundle, 64 hexadecimal digits: the container signs outcomes with it."""
 
-ENV_ENDPOINT = "FARCALL_ENDPOINT"
-"""URL of the S3 endpoint; only where it is not AWS's own. ``file:///...`` is a folder that has
-buckets as folders in it, for tests."""
+ENV_BUCKET_URL = "FARCALL_BUCKET_URL"
+"""URL of the bucket; only where it is another one than `bucket_url` gives. ``file:///...`` is a
+folder in its place, for tests."""
 
 ENV_REGION = "FARCALL_REGION"
 """Region of the bucket; only where the job would not know it by itself."""
@@ -47,7 +47,7 @@ JOB_ENVIRONMENT = (
     ENV_BUNDLE,
     ENV_DIGEST,
     ENV_OUTCOME_KEY,
-    ENV_ENDPOINT,
+    ENV_BUCKET_URL,
     ENV_REGION,
     ENV_WORKFLOW,
     ENV_DISPATCH,
@@ -369,6 +369,15 @@ class Location(NamedTuple):
     def usage_key(self, index: int) -> str:
         """Key of what a task uses while it runs; each attempt writes over the one before."""
         return f"{self.streams_prefix(index)}usage"
+
+
+def bucket_url(bucket: str, region: str) -> str:
+    """Return the URL of most buckets; `ENV_BUCKET_URL` tells those of others.
+
+    Source:
+        https://docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html
+    """
+    return f"https://{bucket}.s3.{region}.amazonaws.com"
 
 
 def outcomes_prefix(root: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from typing import NamedTuple
 
 from farcall_runtime.contract import (
-    ENV_ENDPOINT,
+    ENV_BUCKET_URL,
     ENV_MAIN_ADDRESS,
     ENV_NODE_INDEX,
     ENV_NODES,
@@ -63,21 +63,21 @@ def tell_address(environment: MutableMapping[str, str]) -> None:
         environment: That of a container, changed in place.
     """
     if int(environment.get(ENV_NODES, "1")) > 1 and ENV_MAIN_ADDRESS not in environment:
-        environment[ENV_MAIN_ADDRESS] = own_address(environment.get(ENV_ENDPOINT, ""))
+        environment[ENV_MAIN_ADDRESS] = own_address(environment.get(ENV_BUCKET_URL, ""))
 
 
-def own_address(endpoint: str = "") -> str:
+def own_address(url: str = "") -> str:
     """Return the IPv4 address from which this container reaches others. Nothing is sent.
 
     Args:
-        endpoint: URL of S3 where it is not AWS's own: whoever is reached there is near. Where it
-            is a folder, all nodes are on this machine.
+        url: URL of the bucket where the job is told it: whoever is reached there is near. Where
+            it is a folder, all nodes are on this machine.
     """
     from urllib.parse import urlsplit  # of several nodes only one asks
 
-    if endpoint.startswith("file:"):
+    if url.startswith("file:"):
         return _HERE
-    for host in filter(None, (urlsplit(endpoint).hostname, _OUTSIDE)):
+    for host in filter(None, (urlsplit(url).hostname, _OUTSIDE)):
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((host, 9))

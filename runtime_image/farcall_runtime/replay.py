@@ -22,7 +22,7 @@ import cloudpickle
 
 from farcall_runtime import bundle, envelope, failures, pickles, processes, task
 from farcall_runtime.bundle import Assignment, Fetched, RefusedError
-from farcall_runtime.contract import ENV_ENDPOINT, Location
+from farcall_runtime.contract import ENV_BUCKET_URL, Location
 from farcall_runtime.storage import Storage
 
 ORDER = "order.json"
@@ -69,7 +69,7 @@ def main(folder: Path) -> int:
 def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
     where = Location.parse(order.bundle)
     job = Assignment(where, order.digest, b"", order.number, attempt=1, job_id="")
-    storage = Storage(where.bucket, {ENV_ENDPOINT: folder.as_uri()})
+    storage = Storage(where.bucket, {ENV_BUCKET_URL: f"{folder.as_uri()}/{where.bucket}"})
     with tempfile.TemporaryFile() as payload:
         fetched = bundle.fetch(job, storage, payload)
         theirs = str(fetched.meta.get("cloudpickle", ""))

@@ -138,30 +138,29 @@ class Storage:
         # Imported here, and so after the fork: the child has no use for it.
         from obstore.store import S3Store, from_url
 
-        # What was set for the container goes before what the client uses, which may be an address
-        # that only makes sense where the client is.
         environment = self._environment
-        endpoint = (
-            environment.get("AWS_ENDPOINT_URL_S3")
-            or environment.get("AWS_ENDPOINT_URL")
-            or environment.get(contract.ENV_ENDPOINT)
-        )
-        if endpoint and endpoint.startswith("file:"):  # buckets that are folders: see the contract
-            return from_url(f"{endpoint}/{self.bucket}")
         region = (
             environment.get(contract.ENV_REGION)
             or environment.get("AWS_REGION")
             or environment.get("AWS_DEFAULT_REGION")
             or "us-east-1"
         )
-        config: dict[str, Any] = {"region": region}
-        if endpoint:
-            config["endpoint"] = endpoint.rstrip("/")
+        # What was set for the container goes before what the client uses, which may be an address
+        # that only makes sense where the client is.
+        endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        url = (
+            f"{endpoint.rstrip('/')}/{self.bucket}"
+            if endpoint
+            else environment.get(contract.ENV_BUCKET_URL)
+            or contract.bucket_url(self.bucket, region)
+        )
+        if url.startswith("file:"):  # a bucket that is a folder: see the contract
+            return from_url(url)
         return S3Store(
             self.bucket,
-            config=config,  # type: ignore[arg-type]
+            config={"region": region, "endpoint": url, "virtual_hosted_style_request": True},
             client_options={
-                "allow_http": bool(endpoint and endpoint.startswith("http://")),
+                "allow_http": url.startswith("http://"),
                 "connect_timeout": "10s",
                 "timeout": f"{_LONGEST_REQUEST_S}s",
             },

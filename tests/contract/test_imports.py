@@ -25,7 +25,7 @@ EVERYTHING = """
     from farcall_runtime.storage import Storage, StorageError
     pickles.load([b"".join(pickles.dump(lambda: 1)[0])])
     nowhere = {
-        "FARCALL_ENDPOINT": "http://127.0.0.1:9",
+        "FARCALL_BUCKET_URL": "http://127.0.0.1:9/bucket",
         "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "x",
     }

@@ -37,7 +37,7 @@ def test_the_contract_is_version_1():
             "FARCALL_BUNDLE",
             "FARCALL_DIGEST",
             "FARCALL_OUTCOME_KEY",
-            "FARCALL_ENDPOINT",
+            "FARCALL_BUCKET_URL",
             "FARCALL_REGION",
             "FARCALL_WORKFLOW",
             "FARCALL_DISPATCH",

@@ -24,7 +24,7 @@ UNREACHABLE = {
     contract.ENV_BUNDLE: Location("bucket", run_root("prefix", "run"), "bundle").url,
     contract.ENV_DIGEST: "0" * 64,
     contract.ENV_OUTCOME_KEY: "0" * 64,
-    contract.ENV_ENDPOINT: "http://192.0.2.1:9",  # RFC 5737: for documentation, never routed
+    contract.ENV_BUCKET_URL: "http://192.0.2.1:9/bucket",  # RFC 5737: never routed
     "AWS_ACCESS_KEY_ID": "x",
     "AWS_SECRET_ACCESS_KEY": "x",
 }

@@ -82,7 +82,7 @@ class Attempt:
             share=self._share,
         )
         self.where = self._bundle.where
-        self._endpoint = proxy.url
+        self._url = f"{proxy.url}/{bucket}"
         self._keys = {name: os.environ.get(name, "") for name in _KEYS}
         self._bucket = S3Store(
             bucket,
@@ -132,7 +132,7 @@ class Attempt:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(RUNTIME_ROOT),
             **self._keys,
-            **self._bundle.environment(endpoint=self._endpoint, region="us-east-1"),
+            **self._bundle.environment(url=self._url, region="us-east-1"),
             **options.pop("environment", {}),
         }
         self.process = subprocess.Popen(

@@ -78,7 +78,9 @@ class Container:
         for tool in tools:
             self.give(tool)
         key = key_of("some (prefix)!", archive.sha256)
-        self.workspace = Fetched(REGION, aws.endpoint_url, BUCKET, key, archive.sha256)
+        self.workspace = Fetched(
+            REGION, f"{aws.endpoint_url}/{BUCKET}", BUCKET, key, archive.sha256
+        )
         self._aws = aws
 
     def give(self, tool, path=None):
@@ -249,7 +251,7 @@ def test_an_archive_that_is_not_there_is_told_after_some_tries(tool, container, 
 @pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
 def test_an_answer_that_breaks_off_is_asked_for_again(tool, container, proxy):
     container.give(tool)
-    container.workspace = container.workspace._replace(endpoint=proxy.url)
+    container.workspace = container.workspace._replace(url=f"{proxy.url}/{BUCKET}")
     left = ["truncated", "reset", (503, "SlowDown")]
     proxy.rule = lambda request: left.pop() if "/workspaces/" in request.path and left else ""
     code, out, _ = container.run()

@@ -29,7 +29,9 @@ async def submit(store, *tasks, root=ROOT, job_id="6f1c", **options):
     packed = ((function, arguments) for arguments in pack_calls(tasks, to_text=to_text))
     made = Bundle(settings, root, "double", packed, Workflow("w"), most=10_000)
     await store.put(made.where.bundle_key, made.pieces())
-    environment = made.environment(endpoint="", region="us-east-1")
+    environment = made.environment(
+        url=contract.bucket_url(made.where.bucket, "us-east-1"), region="us-east-1"
+    )
     digest = environment[contract.ENV_DIGEST]
     name = made.where.bundle
     return Submission(job_id, name, made.where, made.key, made.size, digest), environment

@@ -16,6 +16,7 @@ import botocore.exceptions
 from obstore.store import MemoryStore
 
 import farcall_runtime
+from farcall.aws.buckets import place
 from farcall.backends.batch.backend import BatchBackend, _platform
 from farcall.backends.batch.preflight import Resources
 from farcall.backends.fake.bucket import StoreOperations
@@ -57,8 +58,7 @@ def access_in_memory(timing=TIMING):
         locate=lambda bucket: False,
         overruled="",
         region="us-east-1",
-        bucket_region=lambda bucket: "us-east-1",
-        s3_endpoint="",
+        place=lambda bucket: place(bucket, "us-east-1"),
     )
 
 

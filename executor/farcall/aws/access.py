@@ -6,6 +6,7 @@ from typing import Protocol
 
 from obstore.store import S3Store
 
+from farcall.aws.buckets import Place
 from farcall.aws.s3 import Operations
 from farcall.model.timing import Timing
 
@@ -15,14 +16,12 @@ class Access(Protocol):
 
     Attributes:
         region: The region in force.
-        s3_endpoint: URL of S3 where it is not AWS's own, else empty; jobs are told it.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
         timing: Waits and limits of what is opened by it.
         overruled: Warns of a ``credentials`` file that other keys come before; else empty.
     """
 
     region: str
-    s3_endpoint: str
     has_console: bool
     timing: Timing
     overruled: str
@@ -33,8 +32,8 @@ class Access(Protocol):
     def operations(self, bucket: str) -> Operations:
         """Return what asks of a bucket what obstore does not."""
 
-    def bucket_region(self, bucket: str) -> str:
-        """Return the region that a bucket is in, as far as is known."""
+    def place(self, bucket: str) -> Place:
+        """Return where requests for a bucket go; see `farcall.aws.buckets`."""
 
     async def locate(self, bucket: str) -> bool:
         """Ask which region a bucket is in; tell whether that is not the one in force."""

@@ -28,12 +28,12 @@ import botocore.loaders
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
-from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 from obstore.store import S3Store
 
-from farcall.aws import refusals
+from farcall.aws import buckets, refusals
+from farcall.aws.buckets import Place
 from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings import Settings
@@ -192,7 +192,6 @@ class Aws:
         timing: How long it waits and tries, and so all that is opened with it.
         region: The region in force.
         region_origin: Where that comes from.
-        s3_endpoint: URL of S3 where it is not AWS's own, else empty.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
         batch: The client of Batch. It sends each request once; `farcall.aws.paced_client` tries
             again. overruled: Warns of a ``credentials`` file that other keys come before; else
@@ -212,15 +211,7 @@ class Aws:
         self._clients: dict[str, Any] = {}
         self._opening = asyncio.Lock()
         self._account = ""
-        self.s3_endpoint: str = (
-            settings.endpoint_url
-            or ConfiguredEndpointProvider(
-                full_config=core.full_config,
-                scoped_config=core.get_scoped_config(),
-                client_name="s3",
-            ).provide()
-            or ""
-        ).rstrip("/")
+        self._addressing = buckets.addressing(core, settings.endpoint_url)
         self.has_console = False
         self.batch: Any = None
         self.overruled = ""
@@ -311,11 +302,9 @@ class Aws:
                 "this process was forked by one that had used farcall, whose threads it has "
                 'not; start processes by multiprocessing.get_context("spawn")'
             )
-        config: dict[str, Any] = {"region": self.bucket_region(bucket)}
-        if self.s3_endpoint:
-            config["endpoint"] = self.s3_endpoint
+        place = self.place(bucket)
         options: dict[str, Any] = {
-            "allow_http": self.s3_endpoint.startswith("http://"),
+            "allow_http": place.url.startswith("http://"),
             "connect_timeout": f"{self.timing.connect_timeout_s}s",
             "timeout": f"{self.timing.request_timeout_s}s",
         }
@@ -324,8 +313,12 @@ class Aws:
             options["read_timeout"] = f"{self.timing.read_timeout_s}s"
         retry_s = self.timing.sending_retry_s if sending else self.timing.quick_retry_s
         return S3Store(
-            bucket,
-            config=config,  # type: ignore[arg-type]
+            buckets.copy_source(bucket),  # copies alone ask for it: the URL has the bucket in it
+            config={
+                "region": place.region,
+                "endpoint": place.url,
+                "virtual_hosted_style_request": True,
+            },
             credential_provider=self._credentials,
             client_options=options,  # type: ignore[arg-type]
             retry_config={
@@ -340,13 +333,7 @@ class Aws:
         Args:
             bucket: The bucket's name.
         """
-
-        def place() -> tuple[str, str]:
-            region = self.bucket_region(bucket)
-            endpoint = self.s3_endpoint or f"https://s3.{region}.amazonaws.com"
-            return f"{endpoint}/{bucket}", region
-
-        return S3Operations(place, self._frozen, self._send)
+        return S3Operations(functools.partial(self.place, bucket), self._frozen, self._send)
 
     async def _frozen(self, anew: bool) -> Any:
         if anew:
@@ -367,9 +354,16 @@ class Aws:
             self._http[sending] = await self._stack.enter_async_context(http)
         return await self._http[sending].send(request)
 
-    def bucket_region(self, bucket: str) -> str:
-        """Return the region that a bucket is in, as far as is known; else the one in force."""
-        return self._regions.get(bucket, self.region)
+    def place(self, bucket: str) -> Place:
+        """Return a bucket's URL and its region, as far as that is known; else the one in force.
+
+        Args:
+            bucket: The bucket's name, an access point's alias, or an access point's ARN.
+
+        Raises:
+            SettingsError: There is no way to it.
+        """
+        return buckets.place(bucket, self._regions.get(bucket, self.region), self._addressing)
 
     async def locate(self, bucket: str) -> bool:
         """Ask S3 which region a bucket is in; from now on its stores are opened for that one.

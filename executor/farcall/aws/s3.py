@@ -28,6 +28,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
+from farcall.aws.buckets import Place
 from farcall_runtime.refusals import EXPIRED
 
 _MOST_TEXT = 4000
@@ -98,7 +99,7 @@ class S3Operations:
     and botocore's where it could not be reached.
 
     Args:
-        place: Gives the bucket's URL, without a slash at its end, and its region.
+        place: Gives the bucket's URL and its region.
         credentials: Gives botocore's frozen credentials; told True, those that somebody may have
             renewed since.
         send: Sends one of botocore's prepared requests; told True, one that may send for minutes.
@@ -107,7 +108,7 @@ class S3Operations:
 
     def __init__(
         self,
-        place: Callable[[], tuple[str, str]],
+        place: Callable[[], Place],
         credentials: Callable[[bool], Awaitable[Any]],
         send: Callable[[Any, bool], Awaitable[Any]],
     ) -> None:

@@ -363,8 +363,8 @@ def job_of(bundle: Bundle, settings: Settings, access: Access, *, size: int) -> 
         access: Tells where the bucket is.
         size: Number of tasks.
     """
-    region = access.bucket_region(bundle.where.bucket)
-    environment = bundle.environment(endpoint=access.s3_endpoint, region=region)
+    url, region = access.place(bundle.where.bucket)
+    environment = bundle.environment(url=url, region=region)
     if settings.log_level != LOG_LEVEL:
         environment[ENV_LOG_LEVEL] = settings.log_level
     return JobSpec(bundle.where.bundle, size, environment, settings)

@@ -8,11 +8,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from farcall.aws import buckets
 from farcall.engine.session import Session
 from farcall.model.commands import Nodes
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
-from farcall.model.start_script import HERE, Fetched, s3_url, wrap
+from farcall.model.start_script import HERE, Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
 from farcall.storage import workspaces
 
@@ -120,9 +121,11 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
             "allowed, or none for the image's working directory",
             option="workspace",
         )
+    addressing = buckets.Addressing(settings.endpoint_url)
+    url, region = buckets.place(settings.s3_bucket_name, settings.region, addressing)
     return Fetched(
-        region=settings.region,
-        endpoint=settings.endpoint_url or s3_url(settings.region),
+        region=region,
+        url=url,
         bucket=settings.s3_bucket_name,
         key=workspaces.key_of(settings.prefix, archive.sha256),
         sha256=archive.sha256,
@@ -162,5 +165,5 @@ async def stored(session: Session, fetched: Fetched) -> Fetched:
 
 def located(session: Session, fetched: Fetched) -> Fetched:
     """Return what a command fetches, with region and URL as the session knows them."""
-    region = session.aws.bucket_region(fetched.bucket)
-    return fetched._replace(region=region, endpoint=session.aws.s3_endpoint or s3_url(region))
+    url, region = session.aws.place(fetched.bucket)
+    return fetched._replace(region=region, url=url)

@@ -55,6 +55,7 @@ _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
 _NAME = r"[A-Za-z0-9_-]{1,128}"
 _ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
+_ACCESS_POINT = r"arn:aws[a-z-]*:s3:[a-z0-9-]+:\d{12}:accesspoint[:/][a-z0-9-]{3,50}"
 
 
 def _no_bool(value: object) -> object:
@@ -203,8 +204,8 @@ class Settings(BaseModel):
             ``AWS_SHARED_CREDENTIALS_FILE``. Keys in the environment come before either, unless
             ``profile`` names one of the file.
         batch_queue: Name or ARN of the job queue.
-        s3_bucket_name: Bucket for payloads, results and output of functions; empty for none, where
-            there are command jobs alone.
+        s3_bucket_name: Bucket for payloads, results and output of functions, or the ARN or alias
+            of an access point of it; empty for none, where there are command jobs alone.
         batch_job_definition_name: Definition whose image is used where ``container_image_uri``
             is empty. farcall submits with definitions of its own, named by their content.
         batch_execution_role_name: Name or ARN of the role that pulls the image and writes the
@@ -275,7 +276,8 @@ class Settings(BaseModel):
     credentials: _Where = "~/.aws/credentials"
     batch_queue: _Where = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
     s3_bucket_name: _Where = Field(
-        "covalent-batch-job-resources", pattern=r"^([a-z0-9][a-z0-9._-]{1,61}[a-z0-9]|)$"
+        "covalent-batch-job-resources",
+        pattern=rf"^([a-z0-9][a-z0-9._-]{{1,61}}[a-z0-9]|{_ACCESS_POINT}|)$",
     )
     batch_job_definition_name: _Where = Field(
         "covalent-batch-jobs", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$"
@@ -373,6 +375,12 @@ class Settings(BaseModel):
         if not parts.hostname or parts.port == 0:
             raise ValueError("a URL names a host, and a port from 1 on if any")
         return url
+
+    @field_validator("s3_bucket_name")
+    @classmethod
+    def _spell_access_point(cls, name: str) -> str:
+        """Take the spelling of an ARN that can stand where a bucket's name does in a URL."""
+        return name.replace(":accesspoint/", ":accesspoint:")
 
     @field_validator("endpoint_url")
     @classmethod
@@ -618,7 +626,7 @@ PATTERNS = {
     "region": "a region's name, such as eu-west-1, is allowed",
     "batch_queue": "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed",
     "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed, "
-    "or an empty text for none",
+    "or the ARN of an access point in one region, or an empty text for none",
     "batch_job_definition_name": "a definition's name, name:revision or ARN is allowed",
     "batch_execution_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
     "batch_job_role_name": "a role's name (up to 64 characters) or its ARN is allowed",

@@ -43,7 +43,8 @@ TAMPERED = 83
 NOT_UNPACKED = 84
 """Exit code of a container that could not write its workspace, or not go to its folder."""
 
-# Arguments: region, URL of S3, bucket/key, SHA-256, folder (. for where it starts), command.
+# Arguments: region, URL of the bucket, bucket, key, SHA-256, folder (. for where it starts), and
+# the command.
 #
 #   d  ends with a sentence                    g  gets a URL, with a header if there is one
 #   x  hash of what comes in                   e  a field of the credentials
@@ -66,7 +67,8 @@ elif h curl;then g(){ curl -sSf ${2:+-H "$2"} "$1";}
 elif h wget;then g(){ wget -qO- ${2:+--header "$2"} "$1";}
 else d 80 "the image has none of python3, curl and wget";fi
 h python3||h tar||d 80 "the image has neither python3 nor tar";
-R=$1 U=${AWS_ENDPOINT_URL_S3:-${AWS_ENDPOINT_URL:-$2}} O=$3 S=$4 W=$5;shift 5;U=${U%/}
+R=$1 U=$2 B=$3 O=$4 S=$5 W=$6;shift 6;E=${AWS_ENDPOINT_URL_S3:-$AWS_ENDPOINT_URL}
+[ ! "$E" ]||U=${E%/}/$B
 K=$AWS_ACCESS_KEY_ID X=$AWS_SECRET_ACCESS_KEY T=$AWS_SESSION_TOKEN
 if [ ! "$K" ];then C=$AWS_CONTAINER_CREDENTIALS_RELATIVE_URI
 C=${C:+http://169.254.170.2$C};C=${C:-$AWS_CONTAINER_CREDENTIALS_FULL_URI}
@@ -90,8 +92,8 @@ g "$U/$O?$q&X-Amz-Signature=$(s $k "AWS4-HMAC-SHA256
 $D
 $d8/$R/s3/aws4_request
 $c")">"$f"
-do [ $n -lt 16 ]||d 82 "s3://$O cannot be fetched: is it there, and may the job role read it?";sleep $n;n=$((n*2));done
-[ "$(x<"$f")" = $S ]||d 83 "s3://$O is not what was uploaded, and nothing was run"
+do [ $n -lt 16 ]||d 82 "s3://$B/$O cannot be fetched: is it there, and may the job role read it?";sleep $n;n=$((n*2));done
+[ "$(x<"$f")" = $S ]||d 83 "s3://$B/$O is not what was uploaded, and nothing was run"
 [ -d "$W" ]||mkdir -p "$W";cd "$W"||d 84 "no way into $W"
 if h tar&&h gzip;then tar -xzpf "$f";else python3 -c 'import sys,tarfile
 t=tarfile.open(sys.argv[1]);t.extraction_filter=lambda m,_:m;t.extractall()' "$f";fi||d 84 "cannot be unpacked in $(pwd)"
@@ -102,12 +104,7 @@ HERE = "."
 """Folder of a workspace that is unpacked where the container starts."""
 
 _HEAD = ("sh", "-c", SCRIPT, "farcall-workspace")
-_ARGUMENTS = 5
-
-
-def s3_url(region: str) -> str:
-    """Return the URL of AWS's own S3 in a region."""
-    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+_ARGUMENTS = 6
 
 
 class Fetched(NamedTuple):
@@ -115,7 +112,7 @@ class Fetched(NamedTuple):
 
     Attributes:
         region: Of the bucket.
-        endpoint: URL of S3, without a slash at its end.
+        url: URL of the bucket, without a slash at its end.
         bucket: The bucket's name.
         key: The object's key.
         sha256: Of the object, hexadecimal.
@@ -124,7 +121,7 @@ class Fetched(NamedTuple):
     """
 
     region: str
-    endpoint: str
+    url: str
     bucket: str
     key: str
     sha256: str
@@ -145,12 +142,13 @@ def wrap(command: Sequence[str], workspace: Fetched) -> list[str]:
     if not plain:
         raise ValueError("there is no command to run in the workspace")
     # As it stands in the signature, whose characters are all encoded but for these.
-    path = quote(f"{workspace.bucket}/{workspace.key}", safe="/-._~")
+    key = quote(workspace.key, safe="/-._~")
     return [
         *_HEAD,
         workspace.region,
-        workspace.endpoint,
-        path,
+        workspace.url,
+        quote(workspace.bucket, safe="-._~"),
+        key,
         workspace.sha256,
         workspace.folder,
         *plain,
@@ -162,8 +160,6 @@ def unwrap(command: Sequence[str]) -> tuple[Fetched | None, list[str]]:
     start = len(_HEAD)
     if tuple(command[:start]) != _HEAD or len(command) < start + _ARGUMENTS:
         return None, list(command)
-    region, endpoint, path, sha256, folder = command[start : start + _ARGUMENTS]
-    bucket, _, key = unquote(path).partition("/")
-    return Fetched(region, endpoint, bucket, key, sha256, folder), list(
-        command[start + _ARGUMENTS :]
-    )
+    region, url, bucket, key, sha256, folder = command[start : start + _ARGUMENTS]
+    workspace = Fetched(region, url, unquote(bucket), unquote(key), sha256, folder)
+    return workspace, list(command[start + _ARGUMENTS :])

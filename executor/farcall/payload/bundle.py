@@ -178,11 +178,11 @@ class Bundle:
         self.keys.append(self.where.bundle_key)
         return self.where
 
-    def environment(self, *, endpoint: str, region: str) -> dict[str, str]:
+    def environment(self, *, url: str, region: str) -> dict[str, str]:
         """Return what the job has to know, once `pieces` is through.
 
         Args:
-            endpoint: URL of S3 where it is not AWS's own, else empty.
+            url: URL of the bucket.
             region: Region of the bucket.
         """
         environment = {
@@ -192,8 +192,8 @@ class Bundle:
             contract.ENV_REGION: region,
             **self._workflow.environment(),
         }
-        if endpoint:
-            environment[contract.ENV_ENDPOINT] = endpoint
+        if url != contract.bucket_url(self.where.bucket, region):
+            environment[contract.ENV_BUCKET_URL] = url
         if self._retry_of:
             environment[contract.ENV_RETRY_OF] = self._retry_of
         return environment

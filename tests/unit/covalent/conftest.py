@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from farcall.aws.buckets import place
 from farcall.covalent import task_groups
 from farcall.engine import job_handle, task_handle
 from farcall.engine.session import Session
@@ -33,10 +34,9 @@ async def opened(account, monkeypatch):
     access = SimpleNamespace(
         timing=Timing(),
         region="us-east-1",
-        s3_endpoint="",
         has_console=False,
         overruled="",
-        bucket_region=lambda bucket: "us-east-1",
+        place=lambda bucket: place(bucket, "us-east-1"),
         close=close,
     )
 

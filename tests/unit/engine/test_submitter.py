@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import Settings
+from farcall.aws.buckets import place
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
@@ -77,9 +78,7 @@ async def account():
 
 @pytest.fixture
 async def submitter(account):
-    access = SimpleNamespace(
-        bucket_region=lambda bucket: "us-east-1", s3_endpoint="", timing=TIMING
-    )
+    access = SimpleNamespace(place=lambda bucket: place(bucket, "us-east-1"), timing=TIMING)
     backend = ScriptedBatch(None, account)
     shared = SharedValues("run", TIMING)
     return Submitter(access, backend, account, account, "farcall/v1/run", shared)

@@ -36,14 +36,14 @@ def test_a_plan_names_the_object_by_the_options_alone(archive):
     found = workspaces.planned(settings, archive, "/work")
     assert found._asdict() == {
         "region": "eu-west-1",
-        "endpoint": "https://s3.eu-west-1.amazonaws.com",
+        "url": "https://mine.s3.eu-west-1.amazonaws.com",
         "bucket": "mine",
         "key": f"a/v1/workspaces/{HASH}.tar.gz",
         "sha256": HASH,
         "folder": "/work",
     }
     elsewhere = settings.replace(endpoint_url="http://127.0.0.1:1")
-    assert workspaces.planned(elsewhere, archive).endpoint == "http://127.0.0.1:1"
+    assert workspaces.planned(elsewhere, archive).url == "http://127.0.0.1:1/mine"
 
 
 def test_a_job_without_a_role_could_fetch_nothing(archive):
@@ -66,6 +66,6 @@ async def test_what_is_stored_is_where_the_session_has_found_the_bucket(session,
     planned = workspaces.planned(settings, archive)
     found = await workspaces.store(session, planned, archive)
     assert await session.stores.of("bucket").get(found.key) == b"archive"
-    assert found.region == session.aws.bucket_region("bucket") != planned.region
-    assert found.endpoint == f"https://s3.{found.region}.amazonaws.com"
-    assert found._replace(region=planned.region, endpoint=planned.endpoint) == planned
+    assert (found.url, found.region) == session.aws.place("bucket")
+    assert found.region != planned.region
+    assert found._replace(region=planned.region, url=planned.url) == planned

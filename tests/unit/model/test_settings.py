@@ -143,7 +143,7 @@ def test_text_is_text_in_the_environment(monkeypatch):
 
 
 def test_what_a_job_finds_in_its_environment_is_no_option(monkeypatch):
-    for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "ENDPOINT"):
+    for name in ("BUNDLE", "DIGEST", "OUTCOME_KEY", "BUCKET_URL"):
         monkeypatch.setenv(f"FARCALL_{name}", "x")
     assert Settings().vcpu == 2
 

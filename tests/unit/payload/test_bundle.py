@@ -60,7 +60,9 @@ def written(*functions, **options):
 
 
 def index_of(made, data):
-    digest = made.environment(endpoint="", region="eu-west-1")[contract.ENV_DIGEST]
+    digest = made.environment(
+        url="https://covalent-batch-job-resources.s3.eu-west-1.amazonaws.com", region="eu-west-1"
+    )[contract.ENV_DIGEST]
     return envelope.Index(data[-envelope.root_size(data) :], digest)
 
 
@@ -161,7 +163,9 @@ def test_the_bundle_says_what_the_container_must_know():
 
 def test_the_job_s_environment_is_read_by_the_runtime():
     made, data = written(double, prefix="ignored")
-    environment = made.environment(endpoint="", region="eu-west-1")
+    environment = made.environment(
+        url="https://covalent-batch-job-resources.s3.eu-west-1.amazonaws.com", region="eu-west-1"
+    )
     found = Assignment.read({**environment, "AWS_BATCH_JOB_ARRAY_INDEX": "7"})
     assert (found.where, found.key, found.array_index, found.attempt) == (
         made.where,
@@ -179,14 +183,14 @@ def test_the_job_s_environment_is_read_by_the_runtime():
     }
 
 
-def test_an_endpoint_is_told_only_where_it_is_not_aws_s_own():
-    made = bundle(double).environment(endpoint="http://localhost:5000", region="eu-west-1")
-    assert made["FARCALL_ENDPOINT"] == "http://localhost:5000"
+def test_a_bucket_s_url_is_told_only_where_it_does_not_follow_from_its_name():
+    made = bundle(double).environment(url="http://localhost:5000/bucket", region="eu-west-1")
+    assert made["FARCALL_BUCKET_URL"] == "http://localhost:5000/bucket"
 
 
 def test_the_environment_stays_small():
     made, _ = written(double, s3_bucket_name="b" * 63)
-    environment = made.environment(endpoint="http://localhost:5000", region="eu-west-1")
+    environment = made.environment(url="http://localhost:5000/bucket", region="eu-west-1")
     assert sum(len(k) + len(v) for k, v in environment.items()) < 2048
 
 

@@ -37,7 +37,7 @@ def test_batch_s_variables_say_which_one_it_is(monkeypatch):
 
 
 def test_the_main_node_s_processes_are_told_its_address_too():
-    environment = {COUNT: "2", INDEX: "0", "FARCALL_ENDPOINT": "http://127.0.0.1:4566"}
+    environment = {COUNT: "2", INDEX: "0", "FARCALL_BUCKET_URL": "http://127.0.0.1:4566/bucket"}
     nodes.tell_address(environment)
     assert environment[ADDRESS] == "127.0.0.1"  # of those by which that one is reached
 

@@ -25,8 +25,8 @@ class Bucket:
 
     def __init__(self, folder):
         (folder / "bucket").mkdir()
-        endpoint = {"FARCALL_ENDPOINT": folder.as_uri()}
-        self.storage = Storage("bucket", endpoint, retry_s=0.0)
+        told = {"FARCALL_BUCKET_URL": f"{folder.as_uri()}/bucket"}
+        self.storage = Storage("bucket", told, retry_s=0.0)
 
     def put(self, node, code=0, *, attempt=1, at=None, key=KEY, ended_at=1.0):
         """Store a node's outcome; ``at`` is another place than its own."""

@@ -232,7 +232,7 @@ def folder(tmp_path):
     """A bucket in a folder whose name is to be quoted in a URL."""
     place = tmp_path / "a % b"
     (place / "bucket").mkdir(parents=True)
-    return Storage("bucket", {"FARCALL_ENDPOINT": place.as_uri()})
+    return Storage("bucket", {"FARCALL_BUCKET_URL": f"{place.as_uri()}/bucket"})
 
 
 def test_a_folder_keeps_objects(folder, tmp_path):

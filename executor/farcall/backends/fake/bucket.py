@@ -14,6 +14,7 @@ import obstore
 from obstore.exceptions import GenericError
 from obstore.store import LocalStore, MemoryStore, S3Store
 
+from farcall.aws.buckets import Place
 from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page
 from farcall.backends.fake.platform import FakePlatform
 from farcall.model.timing import in_force
@@ -30,20 +31,19 @@ class FakeAccess:
     def __init__(self, platform: FakePlatform, region: str) -> None:
         self._platform = platform
         self.region = region
-        self.s3_endpoint = platform.url
         self.timing = in_force()
 
     def store(self, bucket: str, *, sending: bool = False) -> S3Store:
         """Open the folder that is a bucket."""
-        return cast("S3Store", LocalStore.from_url(f"{self.s3_endpoint}/{bucket}", mkdir=True))
+        return cast("S3Store", LocalStore.from_url(self.place(bucket).url, mkdir=True))
 
     def operations(self, bucket: str) -> Operations:
         """Return what asks of a bucket what obstore does not."""
         return _Operations(cast("LocalStore", self.store(bucket)), self._platform)
 
-    def bucket_region(self, bucket: str) -> str:
-        """Return the region in force."""
-        return self.region
+    def place(self, bucket: str) -> Place:
+        """Return the folder's URL."""
+        return Place(f"{self._platform.url}/{bucket}", self.region)
 
     async def locate(self, bucket: str) -> bool:
         """Do nothing: every bucket is where the jobs are."""

@@ -821,7 +821,7 @@ IN_A_WORKSPACE = [
 
 def as_command_in_a_workspace(row: Recorded) -> JobDetail:
     workspace = Fetched(
-        "eu-west-1", "https://s3.eu-west-1.amazonaws.com", "bucket", "key", "0" * 64
+        "eu-west-1", "https://bucket.s3.eu-west-1.amazonaws.com", "bucket", "key", "0" * 64
     )
     job = plain(row)
     job["container"]["environment"] = [{"name": "FARCALL_RUN", "value": "me-1"}]

@@ -1,0 +1,159 @@
+"""Bucket URLs: where requests for a bucket go, and for which region they are signed.
+
+They are what botocore's own rules give, so that client and container ask the host that AWS's own
+tools ask: in every partition, by FIPS and dual-stack endpoints where the AWS configuration wants
+them, for buckets with dots in their names, and by access points.
+
+Sources:
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-points-naming.html
+    https://docs.aws.amazon.com/sdkref/latest/guide/feature-endpoints.html
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+import botocore.loaders
+from botocore.configprovider import ConfiguredEndpointProvider
+from botocore.endpoint_provider import EndpointProvider
+from botocore.exceptions import EndpointProviderError
+
+from farcall.model.errors import SettingsError
+from farcall_runtime.contract import bucket_url
+
+_PLAIN_BUCKET = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
+_PLAIN_REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d+")
+"""Of the partition aws, in the words of botocore's partitions.json; us-gov-west-1 has one more."""
+
+_AUTHENTICATION, _SERVICE = "sigv4", "s3"
+
+
+class Place(NamedTuple):
+    """Where requests for a bucket go.
+
+    Attributes:
+        url: The bucket's URL, without a slash at its end: a key comes after one.
+        region: That for which requests are signed.
+    """
+
+    url: str
+    region: str
+
+
+class Addressing(NamedTuple):
+    """What the AWS configuration and the options say of S3's endpoints.
+
+    Attributes:
+        endpoint: URL in place of AWS's own; empty for none. FIPS and dual-stack are then
+            nobody's business, as in botocore.
+        use_fips: Whether endpoints are those validated by FIPS 140.
+        use_dual_stack: Whether they have IPv6 addresses, too.
+        style: ``path``, ``virtual``, or empty for what fits.
+        use_arn_region: Whether an access point may be in another region than the one in force.
+    """
+
+    endpoint: str = ""
+    use_fips: bool = False
+    use_dual_stack: bool = False
+    style: str = ""
+    use_arn_region: bool = True
+
+
+def addressing(core: Any, endpoint_url: str) -> Addressing:
+    """Read it.
+
+    Args:
+        core: The botocore session.
+        endpoint_url: The option; it comes before the AWS configuration.
+    """
+    endpoint = (
+        endpoint_url
+        or ConfiguredEndpointProvider(
+            full_config=core.full_config,
+            scoped_config=core.get_scoped_config(),
+            client_name="s3",
+        ).provide()
+        or ""
+    )
+    of_s3 = core.get_config_variable("s3") or {}
+    dual_stack = of_s3.get("use_dualstack_endpoint")
+    if dual_stack is None:
+        dual_stack = core.get_config_variable("use_dualstack_endpoint")
+    style = of_s3.get("addressing_style")
+    use_arn_region = of_s3.get("use_arn_region")
+    return Addressing(
+        endpoint.rstrip("/"),
+        bool(core.get_config_variable("use_fips_endpoint")),
+        bool(dual_stack),
+        style if style in ("path", "virtual") else "",
+        use_arn_region is None or bool(use_arn_region),
+    )
+
+
+def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  # noqa: B008  # frozen
+    """Return where requests for a bucket go.
+
+    Args:
+        bucket: Its name, an access point's alias, or an access point's ARN.
+        region: The region that it is in, as far as is known.
+        how: What the AWS configuration says.
+
+    Raises:
+        SettingsError: There is no such endpoint, or its requests are signed in another way than
+            those of buckets.
+    """
+    # botocore reads its rules in 60 ms, and here they say this.
+    if how == Addressing() and _PLAIN_BUCKET.fullmatch(bucket) and _PLAIN_REGION.fullmatch(region):
+        return Place(bucket_url(bucket, region), region)
+    is_arn = bucket.startswith("arn:")
+    asked: dict[str, Any] = {
+        "Bucket": bucket,
+        "Region": region,
+        "UseFIPS": how.use_fips and not how.endpoint,
+        "UseDualStack": how.use_dual_stack and not how.endpoint,
+        # botocore's default for other stores: not all of them have a host for each bucket.
+        "ForcePathStyle": not is_arn
+        and how.style != "virtual"
+        and (bool(how.endpoint) or how.style == "path"),
+        "UseArnRegion": how.use_arn_region,
+    }
+    try:
+        found = _rules().resolve_endpoint(
+            **asked, **({"Endpoint": how.endpoint} if how.endpoint else {})
+        )
+    except EndpointProviderError as error:
+        raise _no_place(bucket, region, str(error)) from error
+    scheme = found.properties["authSchemes"][0]
+    if (scheme["name"], scheme["signingName"]) != (_AUTHENTICATION, _SERVICE):
+        signed = f"its requests are signed by {scheme['name']} for {scheme['signingName']}"
+        raise _no_place(bucket, region, f"{signed}, which farcall cannot")
+    return Place(found.url.rstrip("/"), scheme["signingRegion"])
+
+
+def copy_source(bucket: str) -> str:
+    """Return what comes before a slash and the key where a copy says of what it is one.
+
+    Source:
+        https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html
+    """
+    head, is_access_point, name = bucket.partition(":accesspoint:")
+    return f"{head}:accesspoint/{name}/object" if is_access_point else bucket
+
+
+@functools.cache
+def _rules() -> EndpointProvider:
+    loader = botocore.loaders.create_loader()
+    rules = loader.load_service_model("s3", "endpoint-rule-set-1")
+    return EndpointProvider(rules, loader.load_data("partitions"))
+
+
+def _no_place(bucket: str, region: str, reason: str) -> SettingsError:
+    return SettingsError(
+        f"s3_bucket_name is {bucket!r}, and there is no way to it from the region {region}: "
+        f"{reason}; a general purpose bucket, an access point of one or its alias is allowed, in "
+        "the partition of the option region",
+        option="s3_bucket_name",
+    )
