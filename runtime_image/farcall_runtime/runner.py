@@ -36,6 +36,7 @@ from farcall_runtime.peers import Peers
 from farcall_runtime.storage import SINGLE_PUT_BYTES, Created, Storage, StorageError
 from farcall_runtime.streams import Limits, Streams
 from farcall_runtime.times import Times
+from farcall_runtime.usage import Pace, UsageReport
 
 _STREAM_RETRY_S = 20.0
 _REFUSAL_S = 10.0  # its exit code says enough
@@ -79,6 +80,16 @@ class Supervisor:
             Limits.read(environment),
         )
         self._child = Child(self._streams)
+        self._report = UsageReport(
+            assignment.where,
+            assignment.number,
+            assignment.attempt,
+            assignment.key,
+            self._streams.mark,
+            self._child.pid,
+            times.started,
+            Pace.read(environment),
+        )
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # its mere arrival wakes the selector
         self._wake, self._waker = socket.socketpair()
@@ -120,7 +131,8 @@ class Supervisor:
             fetched.skip,
         )
         gc.enable()  # nothing waits for this process now
-        self._streams.start(self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at))
+        bounded = self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at)
+        self._streams.start(bounded, self._report.look)
         if self._peers is not None:
             self._peers.start()
         self._watch()
@@ -298,6 +310,8 @@ class Supervisor:
             **self._place(),
             **details,
         }
+        if self._report.is_stored:
+            meta["usage_stored"] = True
         value: list[Buffer] = []
         if details.get("results"):
             value = self._child.value()

@@ -366,6 +366,14 @@ class Storage:
             lambda store: obstore.put(store, key, pieces, use_multipart=False),
         )
 
+    def put_once(self, key: str, pieces: list[Buffer]) -> None:
+        """Store an object as `put` does, by one try.
+
+        Raises:
+            StorageError: S3 could not be asked, or refused.
+        """
+        self.bounded(0.0, self._deadline).put(key, pieces)
+
     def put_large(self, key: Callable[[int], str], pieces: list[Buffer]) -> str:
         """Store bytes in parts, several at a time, over whatever was there; hash them meanwhile.
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from farcall_runtime import envelope, outlet
-from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.contract import ENV_STREAM_S, SOON_CHUNKS, STREAMS, Location
+from farcall_runtime.followed import LOOK_AGAIN_S, Mark
 from farcall_runtime.outlet import Outlet, say
-from farcall_runtime.storage import DeniedError, Storage, UnfitError
+from farcall_runtime.storage import Storage
 from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
 
 INLINE_BYTES = 1024 * 1024
@@ -25,7 +26,6 @@ INLINE_BYTES = 1024 * 1024
 _READ_BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for an unprivileged process
 _STEP_S, _LEAST_STEP_S = 0.25, 0.02
-_LOOK_AGAIN_S = 8.0  # about once for each chunk: a look costs a tenth of it
 _GIVE_UP_S = 1.0  # later than the deadline of its own requests
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
@@ -38,18 +38,23 @@ class Limits(NamedTuple):
         later_s: How long after many chunks that nobody reads along.
         chunk_bytes: What is stored in one object, and does not wait.
         pending_bytes: What waits at most; a pipe is left to fill then.
+        look_s: How long after a look for the mark of whoever follows there is none.
     """
 
     soon_s: float = 2.0
     later_s: float = 10.0
     chunk_bytes: int = 8 * 1024 * 1024
     pending_bytes: int = 64 * 1024 * 1024
+    look_s: float = LOOK_AGAIN_S
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Limits:
         """Return those of a container; the embedded AWS may ask for output to be stored sooner."""
         stream_s = environment.get(ENV_STREAM_S)
-        return cls(soon_s=float(stream_s), later_s=float(stream_s)) if stream_s else cls()
+        if not stream_s:
+            return cls()
+        seconds = float(stream_s)
+        return cls(soon_s=seconds, later_s=seconds, look_s=min(seconds, LOOK_AGAIN_S))
 
 
 class Stream:
@@ -109,6 +114,7 @@ class Streams:
 
     Attributes:
         limits: As the argument.
+        mark: That of whoever follows.
     """
 
     def __init__(
@@ -124,15 +130,14 @@ class Streams:
             Stream(name, getattr(outlet, name)) for name in STREAMS
         )
         self._where, self._index, self._attempt, self._key = where, index, attempt, key
+        self.mark = Mark(where, index, limits.look_s)
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
         self._is_given_up = False
         self._storage: Storage | None = None
         self._thread: threading.Thread | None = None
-        self._look_at = -math.inf
-        self._mark: object = None
-        self._followed_until = -math.inf
+        self._beside: Callable[[Storage], object] = lambda _: None
 
     def become_standard(self) -> None:
         """In the child: make the pipes file descriptors 1 and 2, for C code and subprocesses."""
@@ -146,13 +151,16 @@ class Streams:
         for stream in self.both:
             os.close(stream.write_fd)
 
-    def start(self, storage: Storage) -> None:
+    def start(
+        self, storage: Storage, beside: Callable[[Storage], object] = lambda _: None
+    ) -> None:
         """Begin to store chunks beside the supervisor's own work.
 
         Args:
             storage: The bucket; what it does not take in time is given up.
+            beside: What else the thread is to do again and again.
         """
-        self._storage = storage
+        self._storage, self._beside = storage, beside
         self._is_being_stored(storage)
 
     def _is_being_stored(self, storage: Storage) -> bool:
@@ -249,32 +257,15 @@ class Streams:
                     if not self._store_chunk(storage, stream):
                         self._drop(stream, self.limits.pending_bytes // 2)
                         break
+            if not self._closing:
+                self._beside(storage)
 
     def _is_due(self, storage: Storage, stream: Stream) -> bool:
         waited_s = time.monotonic() - stream.since
         if not stream.pending or waited_s < self.limits.soon_s:
             return False
         is_slow = stream.chunks >= SOON_CHUNKS and waited_s < self.limits.later_s
-        return not is_slow or self._is_followed(storage)
-
-    def _is_followed(self, storage: Storage) -> bool:
-        """Tell whether somebody reads along, and has left a mark that says so.
-
-        Clocks are not compared: a mark counts from the moment on in which it was first seen.
-        """
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_AGAIN_S
-            try:
-                mark = storage.version(self._where.followed_key(self._index))
-            except (DeniedError, UnfitError):
-                self._look_at = math.inf
-                mark = self._mark
-            except Exception:  # most likely there is none; whatever it is, the thread goes on
-                mark = self._mark
-            if mark != self._mark:
-                self._mark, self._followed_until = mark, now + FOLLOWED_S
-        return now < self._followed_until
+        return not is_slow or self.mark.is_followed(storage)
 
     def _store_chunk(self, storage: Storage, stream: Stream) -> bool:
         """Store one chunk; tell whether it is there.

@@ -157,6 +157,10 @@ class Attempt:
             return None
         return envelope.open_outcome(self._bundle.key, key, data)
 
+    def opened(self, reader, name):
+        """Return what an object says that the bundle's key has signed."""
+        return reader(self._bundle.key, name, self.data(name))
+
     def stdout(self, outcome):
         """Return all of an attempt's stdout, its chunks first."""
         data = b""

@@ -20,6 +20,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from farcall_runtime import envelope
 from farcall_runtime.contract import ExitCode
 from farcall_runtime.electron import Code, Node, run_group
 from tests.service.attempt import value_of
@@ -341,8 +342,8 @@ def test_batchs_own_sigterm_does_not_hide_that_the_time_was_up(late, tmp_path):
 SLOW = """
 import os
 from farcall_runtime import __main__, runner, streams
-streams.SOON_CHUNKS, streams._LOOK_AGAIN_S = 2, 0
-streams.Limits.read = lambda environment: streams.Limits(soon_s=0.0, later_s=1e9)
+streams.SOON_CHUNKS = 2
+streams.Limits.read = lambda environment: streams.Limits(soon_s=0.0, later_s=1e9, look_s=0.0)
 __main__.leave(runner.run(os.environ))
 """
 
@@ -360,6 +361,66 @@ def test_output_is_stored_soon_while_somebody_follows(attempt, proxy, tmp_path):
 
     made.put(made.where.followed_key(0), b"followed")
     until(lambda: proxy.counts["s3 PUT streams"] > 5)
+    (tmp_path / "go").touch()
+    assert made.end() == (0, "")
+
+
+#: The entry point with a task that is never long without a look for whoever follows.
+QUICK = """
+import os
+from farcall_runtime import __main__, followed, runner, streams, usage
+streams.Limits.read = lambda environment: streams.Limits(look_s=0.0)
+usage.Pace.read = lambda environment: usage.Pace(0.0, 0.0, 0.0, 0.0, 0.1)
+__main__.leave(runner.run(os.environ))
+"""
+
+
+def hold_memory(go):
+    block = bytearray(b"x") * (64 << 20)
+    while not Path(go).exists():
+        time.sleep(0.05)
+    return len(block)
+
+
+def test_use_is_told_while_somebody_follows(attempt, proxy, tmp_path):
+    made = attempt(hold_memory, str(tmp_path / "go"))
+    made.start(entry=["-c", QUICK])
+    until(lambda: proxy.counts["s3 HEAD streams"] > 3)
+    assert proxy.counts["s3 PUT streams"] == 0
+
+    made.put(made.where.followed_key(0), b"followed")
+    said = {"memory_bytes": 0}
+
+    def is_told():
+        name = made.where.usage_key(0)
+        with contextlib.suppress(FileNotFoundError):
+            said.update(made.opened(envelope.open_usage, name))
+        return said["memory_bytes"] >= 64 << 20
+
+    until(is_told)
+    assert said["attempt"] == 1
+    assert said["peak_memory_bytes"] >= said["memory_bytes"]
+    assert 0 < said["cpu_s"] < 60
+    assert proxy.counts["s3 PUT streams"] > 0
+    (tmp_path / "go").touch()
+    assert made.end() == (0, "")
+    assert made.outcome().meta["usage_stored"] is True
+
+
+def test_a_short_task_asks_nothing_of_who_follows(attempt, proxy):
+    made = attempt(lambda: 7)
+    made.put(made.where.followed_key(0), b"followed")
+    assert made.start().end() == (0, "")
+    assert proxy.counts["s3 HEAD streams"] == proxy.counts["s3 PUT streams"] == 0
+    assert "usage_stored" not in made.outcome().meta
+
+
+def test_a_bucket_that_takes_no_use_stops_no_task(attempt, proxy, tmp_path):
+    made = attempt(hold_memory, str(tmp_path / "go"))
+    made.put(made.where.followed_key(0), b"followed")
+    proxy.lasting["s3 PUT streams"] = (500, "InternalError")
+    made.start(entry=["-c", QUICK])
+    until(lambda: proxy.counts["s3 PUT streams"] > 0)
     (tmp_path / "go").touch()
     assert made.end() == (0, "")
 

@@ -17,6 +17,17 @@ def hold(gate: str, value: int = 0) -> int:
     return value
 
 
+def fill(gate: str, mebibytes: int) -> int:
+    """Hold memory until a file is there."""
+    import pathlib
+    import time
+
+    block = bytearray(b"x") * (mebibytes << 20)
+    while not pathlib.Path(gate).exists():
+        time.sleep(0.05)
+    return len(block)
+
+
 def draw(gate: str) -> None:
     """Draw a progress bar, whose end waits for a file."""
     import pathlib

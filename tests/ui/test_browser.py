@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import expect
 
 from farcall import JobCancelledError
+from tests.support.patience import until_async
 from tests.ui import tasks
 from tests.ui.looking import cancel, row, wait_for_states
 
@@ -74,6 +75,32 @@ async def test_output_of_both_streams_comes_while_the_task_runs(executor, open_p
         [re.compile("7 complains")]
     )
     await shoot(page, "output-side-by-side")
+
+
+async def test_what_a_running_task_uses_is_shown_until_it_ends(executor, open_page, gate, shoot):
+    async with executor(workflow="filling") as batch, executor(workflow="group", nodes=2) as group:
+        one = await batch.submit(tasks.fill, str(gate), 96)
+        sweep = batch.task(tasks.fill).map([str(gate)] * 2, [64, 128])
+        values = asyncio.ensure_future(sweep)
+        many = (await until_async(lambda: sweep.job_ids))[0]
+        gang = await group.submit(tasks.fill, str(gate), 80)
+        page = await open_page()
+        tells = page.get_by_label("Task").get_by_test_id("usage-now")
+        for job_id, least in ((one.id, 96), (f"{many}:1", 128), (f"{gang.id}#1", 80)):
+            await page.evaluate("hash => (location.hash = hash)", f"#/job/{job_id}")
+            meter = tells.get_by_role("img")
+            await expect(meter).to_have_attribute(
+                "aria-label", re.compile(r"^Memory: [\d.]+ MiB of 1 GiB$")
+            )
+            label = await meter.get_attribute("aria-label")
+            assert least <= float(label.split()[1]) < least + 64
+            await expect(tells).to_contain_text("Processor time")
+            await shoot(page, f"usage-{least}")
+
+        gate.touch()
+        await expect(page.get_by_test_id("task-state")).to_contain_text("Succeeded")
+        await expect(tells).to_be_hidden()
+        assert (96 << 20, [64 << 20, 128 << 20]) == (await one.result(), await values)
 
 
 async def test_a_progress_bar_moves_and_stays_as_it_is_at_last(executor, open_page, gate, shoot):

@@ -228,7 +228,7 @@ class Reasons:
         if found is None or found.outcome.meta["status"] == OutcomeStatus.TERMINATED:
             return None
         _bound(self._peaks, _MOST_REASONS)
-        self._peaks[detail.job_id] = found.outcome.meta["usage"]["peak_memory_bytes"]
+        self._peaks[detail.job_id] = found.outcome.meta["usage"].get("peak_memory_bytes", 0)
         return results.reason(found.outcome.meta)
 
 

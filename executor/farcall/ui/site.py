@@ -152,7 +152,13 @@ class Site:
                 lines = session.node_logs.batches(job_id, attempt=attempt, follow=True, tail=tail)
             else:
                 lines = reader.lines(
-                    session, job_id, follow=True, streams=streams, attempt=attempt, tail=tail
+                    session,
+                    job_id,
+                    follow=True,
+                    streams=streams,
+                    attempt=attempt,
+                    tail=tail,
+                    is_watched=True,
                 )
             async with contextlib.aclosing(lines) as batches:
                 async for batch in batches:

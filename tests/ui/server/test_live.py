@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import aiohttp
+import boto3
 
 from farcall.ui.watchers import ACTIVE_S
+from tests.support.patience import until_async
 from tests.ui import serving, tasks
 from tests.ui.server.screen import Screen, cancel, get, listening
+
+
+def place_of(bundle, name):
+    """Return bucket and key of an object beside the output of a bundle's only task."""
+    bucket, _, key = bundle.removeprefix("s3://").partition("/")
+    root, _, bundle = key.rpartition("/bundles/")
+    return bucket, f"{root}/streams/{bundle}/0/{name}"
+
+
+async def is_running(page, job_id):
+    return (await get(page, f"/api/jobs/{job_id}"))["job"]["state"] == "RUNNING"
+
+
+async def is_gone(s3, bucket, key):
+    listed = await asyncio.to_thread(s3.list_objects_v2, Bucket=bucket, Prefix=key)
+    return not listed["KeyCount"]
+
 
 OTHER = "somebody-20260101-000000-abcdef"
 
@@ -47,6 +67,45 @@ async def test_a_task_is_seen_from_its_beginning_to_its_end(page, executor, tmp_
         assert [1] == [attempt["attempt"] for attempt in found["attempts"]]
         assert (None, {}) == (found["position"], found["links"])
         assert 7 == await job.result()
+
+
+async def test_what_a_task_uses_is_told_while_somebody_looks(page, executor, proxy, tmp_path):
+    gate = tmp_path / "gate"
+    async with executor(workflow="using") as batch:
+        job = await batch.submit(tasks.fill, str(gate), 64)
+        await until_async(lambda: is_running(page, job.id))
+        found = await get(page, f"/api/jobs/{job.id}")
+        assert found["usage_now"] is None  # nobody looks
+        bucket, key = place_of(found["bundle"], "usage")
+        _, mark = place_of(found["bundle"], "followed")
+        s3 = boto3.client("s3")
+
+        async with listening(page, f"/api/jobs/{job.id}/logs"):
+
+            async def is_told():
+                nonlocal found
+                found = await get(page, f"/api/jobs/{job.id}")
+                return found["usage_now"]
+
+            await until_async(is_told)
+            said = found["usage_now"]
+            assert 64 << 20 <= said["memory_bytes"] <= said["peak_memory_bytes"]
+            assert 0 <= said["cpu_s"] < 60
+
+        await asyncio.to_thread(
+            s3.put_object, Bucket=bucket, Key=key, Body=b'{"attempt": 1, "memory_bytes": 7}'
+        )
+        said = (await get(page, f"/api/jobs/{job.id}"))["usage_now"]
+        assert said is None or said["memory_bytes"] >= 64 << 20  # the task's own words, anew
+        await until_async(lambda: is_gone(s3, bucket, mark))
+        proxy.counts.clear()
+        await get(page, f"/api/jobs/{job.id}")
+        assert 1 == proxy.counts["s3 GET streams"]
+        gate.touch()
+        assert 64 << 20 == await job.result()
+    # Whoever takes the value deletes what was told.
+    await until_async(lambda: is_gone(s3, bucket, key))
+    assert (await get(page, f"/api/jobs/{job.id}"))["usage_now"] is None
 
 
 async def test_only_what_changed_is_told_again(page, submit):

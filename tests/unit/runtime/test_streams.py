@@ -288,7 +288,7 @@ def paced(monkeypatch):
 
 def test_the_embedded_aws_may_have_output_stored_sooner():
     assert Limits.read({}) == Limits(soon_s=2.0, later_s=10.0)
-    assert Limits.read({ENV_STREAM_S: "0.1"}) == Limits(soon_s=0.1, later_s=0.1)
+    assert Limits.read({ENV_STREAM_S: "0.1"}) == Limits(soon_s=0.1, later_s=0.1, look_s=0.1)
 
 
 def test_steady_output_is_stored_less_often_unless_somebody_follows(paced):

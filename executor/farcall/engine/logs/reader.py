@@ -42,6 +42,7 @@ async def lines(
     since: datetime | None = None,
     tail: int | None = None,
     detail: JobDetail | None = None,
+    is_watched: bool = False,
 ) -> AsyncGenerator[list[Line], None]:
     """Yield what a job has written.
 
@@ -57,6 +58,7 @@ async def lines(
             written at most.
         tail: Only so many lines of what there is up to now, the last ones.
         detail: Batch's description of the job, where it was asked for already.
+        is_watched: Whether somebody looks who wants to see what the task uses, too.
 
     Raises:
         ValueError: A stream, an attempt or ``tail`` is none.
@@ -74,7 +76,7 @@ async def lines(
         return session
 
     history = AttemptHistory(same, session, submission, index, detail)
-    reading = LogReader(history, follow=follow)
+    reading = LogReader(history, follow=follow, is_watched=is_watched)
     part = Part(since, tail, streams)
     held: deque[Line] | None = None if tail is None else deque(maxlen=tail)
     async with contextlib.aclosing(reading.read(attempt, part)) as batches:
@@ -104,12 +106,14 @@ class LogReader:
     Args:
         history: The task's attempts.
         follow: Whether to go on until its end.
+        is_watched: Whether somebody wants to see what the task uses, too.
     """
 
-    def __init__(self, history: AttemptHistory, *, follow: bool) -> None:
+    def __init__(self, history: AttemptHistory, *, follow: bool, is_watched: bool = False) -> None:
         self._history = history
         self._chunks = history.chunks
-        self._mark = Mark(history.store, history.submission.where.followed_key(history.index))
+        key = history.submission.where.followed_key(history.index)
+        self._mark = Mark(history.store, key, 0 if is_watched else _FROM_CHUNKS)
         self._follow = follow
 
     async def read(
@@ -208,16 +212,20 @@ class LogReader:
 class Mark:
     """An object in the bucket that a container looks for once it stores its output less often.
 
-    It is a courtesy: who may not store it reads the output some seconds later.
+    It is a courtesy: who may not store it reads the output some seconds later. Where there is one
+    the container tells, too, what its task uses.
 
     Args:
         store: The bucket.
         key: The object's key.
+        least: From how many chunks of output on it is stored. As long as they are few, every
+            container stores its output soon.
     """
 
-    def __init__(self, store: Store, key: str) -> None:
+    def __init__(self, store: Store, key: str, least: int = _FROM_CHUNKS) -> None:
         self._store = store
         self._key = key
+        self._least = least
         self._due = -math.inf
         self._storing: asyncio.Future[None] | None = None
 
@@ -225,11 +233,10 @@ class Mark:
         """Store it, where it is needed and was not stored lately, while the caller goes on.
 
         Args:
-            seen: By stream, how many chunks there were. As long as they are few, every container
-                stores its output soon.
+            seen: By stream, how many chunks there were.
         """
         now = clock.now()
-        if max(seen.values()) >= _FROM_CHUNKS and now >= self._due:
+        if max(seen.values()) >= self._least and now >= self._due:
             self._due = now + _RENEW_S
             self._storing = asyncio.ensure_future(self._put())
 

@@ -1,0 +1,216 @@
+"""What a task uses while it runs: what is measured, and how often the bucket is asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from farcall_runtime import envelope, followed, memory, usage
+from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, Location
+from farcall_runtime.followed import Mark
+from farcall_runtime.storage import DeniedError, NotFoundError, StorageError
+from farcall_runtime.usage import Pace, UsageReport
+from tests.support.patience import until
+
+WHERE = Location("bucket", "v1/run", "bundle")
+KEY = b"k" * 32
+
+
+class Bucket:
+    """Counts what it is asked, and says what it is told to say.
+
+    Attributes:
+        mark: The version of the mark, or what is raised in its place.
+        looks: How often it was looked for.
+        stored: What was stored, in its order.
+        refusal: What is raised where something is to be stored.
+    """
+
+    def __init__(self):
+        self.mark = NotFoundError("none")
+        self.looks = 0
+        self.stored = []
+        self.refusal = None
+
+    def version(self, name):
+        assert name == WHERE.followed_key(3)
+        self.looks += 1
+        if isinstance(self.mark, Exception):
+            raise self.mark
+        return self.mark
+
+    def put_once(self, name, pieces):
+        assert name == WHERE.usage_key(3)
+        self.stored.append(envelope.open_usage(KEY, name, b"".join(pieces)))
+        if self.refusal is not None:
+            raise self.refusal
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Tells what a task asks of a bucket within some seconds more."""
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(usage, "time", clock)
+    monkeypatch.setattr(followed, "time", clock)
+    report = UsageReport(WHERE, 3, 2, KEY, Mark(WHERE, 3), os.getpid(), now[0])
+    monkeypatch.setattr(report, "measure", lambda: {"memory_bytes": 1})
+
+    def more(bucket, seconds):
+        before = bucket.looks, len(bucket.stored)
+        for _ in range(round(seconds * 4)):
+            now[0] += 0.25
+            report.look(bucket)
+        return bucket.looks - before[0], len(bucket.stored) - before[1]
+
+    more.report = report
+    return more
+
+
+def test_a_task_that_nobody_looks_at_asks_seldom_and_stores_nothing(ran):
+    """The figures stand in docs/costs.md."""
+    bucket = Bucket()
+    assert ran(bucket, 19) == (0, 0)
+    assert ran(bucket, 10) == (1, 0)
+    assert ran(bucket, 3600 - 29) == (76, 0)
+    assert ran(bucket, 3600) == (60, 0)
+    assert not ran.report.is_stored
+
+
+def test_use_is_stored_while_there_is_a_mark(ran):
+    bucket = Bucket()
+    bucket.mark = "first"
+    looks, stored = ran(bucket, 60)
+    assert (looks, stored) == (5, 9)
+    assert bucket.stored[0] == {"attempt": 2, "memory_bytes": 1}
+    assert ran.report.is_stored
+
+    ran(bucket, FOLLOWED_S)
+    assert ran(bucket, 60)[1] == 0  # a mark that nobody renews
+    bucket.mark = "renewed"
+    ran(bucket, 60)
+    assert ran(bucket, 20)[1] == 4
+
+
+@pytest.mark.parametrize("refusal", [StorageError("no"), MemoryError("no"), OSError("no")])
+def test_what_cannot_be_stored_is_tried_again_with_the_next(ran, refusal):
+    bucket = Bucket()
+    bucket.mark, bucket.refusal = "first", refusal
+    assert ran(bucket, 60)[1] == 9
+    assert ran.report.is_stored  # for all that is known
+
+
+def test_who_may_not_store_it_is_asked_once(ran):
+    bucket = Bucket()
+    bucket.mark, bucket.refusal = "first", DeniedError("no")
+    assert ran(bucket, 600) == (1, 1)
+
+
+def test_who_may_not_look_for_the_mark_is_asked_once(ran):
+    bucket = Bucket()
+    bucket.mark = DeniedError("no")
+    assert ran(bucket, 600) == (1, 0)
+
+
+def test_the_embedded_aws_may_have_it_told_sooner():
+    assert Pace.read({}) == Pace() == Pace(20, 0.1, 10, 60, 5)
+    assert Pace.read({ENV_STREAM_S: "0.1"}).pause_s(1e6) == 0.5
+
+
+# --- what is measured ---------------------------------------------------------------------------
+
+SPENDS = """
+import subprocess, sys, time
+block = bytearray(b"x") * (64 << 20)
+until = time.process_time() + 0.2
+while time.process_time() < until:
+    pass
+child = None
+if len(sys.argv) == 1:
+    child = subprocess.Popen([sys.executable, sys.argv[0], "child"], stdout=subprocess.PIPE)
+    child.stdout.readline()
+print("there", flush=True)
+time.sleep(60)  # until it is killed
+"""
+
+
+@pytest.fixture
+def spending(tmp_path):
+    """A process and its child that each hold 64 MiB and have used some CPU."""
+    script = tmp_path / "spends.py"
+    script.write_text(SPENDS)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"there\n"
+        pids = [process.pid, *usage.descendants(process.pid)]
+        yield pids
+        for pid in reversed(pids):
+            with_kill(pid)
+
+
+def with_kill(pid):
+    os.kill(pid, 9)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it below /proc")
+def test_all_processes_of_a_task_are_measured(spending):
+    assert len(spending) == 2
+    report = UsageReport(WHERE, 3, 1, KEY, Mark(WHERE, 3), spending[0], time.monotonic())
+    said = report.measure()
+    assert said["memory_bytes"] >= 128 << 20
+    assert said["peak_memory_bytes"] >= said["memory_bytes"]
+    assert said["cpu_s"] >= 0.4
+
+    with_kill(spending[1])
+    del spending[1]
+    until(lambda: report.measure()["memory_bytes"] < 128 << 20)
+    assert report.measure()["peak_memory_bytes"] >= said["peak_memory_bytes"]
+
+
+def test_a_process_that_is_gone_is_none():
+    assert usage.descendants(2**22 + 1) == []
+    assert usage._read(2**22 + 1) is None
+    assert usage._peak_of(2**22 + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "in_use"),
+    [
+        ({"memory.current": "700\n", "memory.stat": "anon 5\ninactive_file 300\n"}, 400),
+        ({"memory.current": "700\n"}, 700),
+        ({"memory.current": "7\n", "memory.stat": "inactive_file 9\n"}, 0),
+        (
+            {
+                "memory/memory.usage_in_bytes": "700\n",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 200\n",
+            },
+            500,
+        ),
+        ({"memory.current": "many\n"}, None),
+        ({}, None),
+    ],
+)
+def test_what_a_container_has_in_use_is_without_files(files, in_use, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    places = [
+        tuple(path.replace(memory._ROOT, str(tmp_path)) for path in each)
+        for each in memory._IN_USE
+    ]
+    monkeypatch.setattr(memory, "_IN_USE", places)
+    assert memory.in_use_bytes() == in_use
+
+
+def test_a_container_s_own_group_tells_its_memory(monkeypatch):
+    report = UsageReport(WHERE, 3, 1, KEY, Mark(WHERE, 3), os.getpid(), 0.0)
+    monkeypatch.setattr(usage, "descendants", lambda _: [os.getpid()])
+    monkeypatch.setattr(memory, "in_use_bytes", lambda: 7)
+    monkeypatch.setattr(memory, "limit_bytes", lambda: 9)
+    monkeypatch.setattr(usage.os, "getppid", lambda: 1)
+    said = report.measure()
+    assert (said["memory_bytes"], said["memory_limit_bytes"]) == (7, 9)
