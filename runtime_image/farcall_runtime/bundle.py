@@ -118,6 +118,7 @@ class Fetched(NamedTuple):
         arguments: The same of the pickled arguments.
         shared_at: Where the shared values begin that these refer to; see `envelope.places_of`.
         skip: The calls that are not run, as `envelope.Index.skipped` tells.
+        packages: The manifest of the packages that it imports; None where the image has them.
     """
 
     meta: dict[str, Any]
@@ -125,6 +126,7 @@ class Fetched(NamedTuple):
     arguments: tuple[int, int]
     shared_at: int
     skip: int = 0
+    packages: Reference | None = None
 
 
 def _hexadecimal(name: str, environment: Mapping[str, str]) -> bytes:
@@ -239,6 +241,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         page = bundle.read(bundle.index.page(job.entry))
         entry = bundle.index.entry(job.entry, page)
         skip = bundle.index.skipped(job.entry)
+        packages = bundle.index.packages()
         function, arguments = (
             bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
         )
@@ -265,7 +268,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
     payload.flush()
-    return Fetched(bundle.index.meta, function, arguments, shared_at, skip)
+    return Fetched(bundle.index.meta, function, arguments, shared_at, skip, packages)
 
 
 class _SharedMissingError(Exception):

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, TypeAlias
@@ -99,6 +99,7 @@ class Supervisor:
         self._storage = Storage(
             assignment.where.bucket, environment, deadline=self._times.give_up_at
         )
+        self._clean_ups: list[Callable[[], None]] = []
         self._peers: Peers | None = None
         if assignment.nodes > 1 and assignment.is_main:
             self._peers = Peers(assignment, self._storage)
@@ -112,6 +113,8 @@ class Supervisor:
                 self._child.end()
                 return stored
             fetched = fetch(assignment, self._storage, self._child.payload)
+            self._meta = fetched.meta
+            prefix = self._packages(fetched.packages)
         except RefusedError as refusal:
             self._child.end()
             if self._times.terminated_at is not None:
@@ -121,7 +124,6 @@ class Supervisor:
                 return refusal.code  # most likely the value was delivered: nobody waits
             self._times.end(_REFUSAL_S)
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
-        self._meta = fetched.meta
         self._times.limit_s = fetched.meta.get("time_limit_s")
         self._child.go(
             fetched.function,
@@ -129,6 +131,7 @@ class Supervisor:
             fetched.shared_at,
             str(fetched.meta.get("cloudpickle", "")),
             fetched.skip,
+            prefix,
         )
         gc.enable()  # nothing waits for this process now
         bounded = self._storage.bounded(_STREAM_RETRY_S, self._times.give_up_streams_at)
@@ -164,6 +167,30 @@ class Supervisor:
             return ExitCode.RETURNED if is_receipted(job, self._storage) else None
         except StorageError as error:
             raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+
+    def _packages(self, wanted: envelope.Reference | None) -> str:
+        """Bring the task's packages here; return their folder, empty where it has none.
+
+        Raises:
+            RefusedError: It cannot run with them here.
+        """
+        if wanted is None:
+            return ""
+        from farcall_runtime import environment  # its imports would cost every task some 30 ms
+
+        prefix = environment.prepare(
+            self.assignment.where,
+            self._storage,
+            wanted,
+            is_stopped=lambda: self._times.terminated_at is not None,
+        )
+        self._clean_ups.append(partial(environment.remove, prefix))
+        return str(prefix)
+
+    def clean_up(self) -> None:
+        """Take away what was made on this disk, when nobody waits for it."""
+        for each in self._clean_ups:
+            each()
 
     # --- while it runs ------------------------------------------------------------------------
 
@@ -428,7 +455,11 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
         say(str(refusal))
         code = refusal.code
     else:
-        code = Supervisor(assignment, environment, times).run()
+        supervisor = Supervisor(assignment, environment, times)
+        try:
+            code = supervisor.run()
+        finally:
+            supervisor.clean_up()
     outlet.flush(times.left_to_flush_s())
     return code
 

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -271,7 +271,9 @@ class Storage:
         """
         return (piece for _, piece in self.stream_all([(key, start, length)]))
 
-    def stream_all(self, ranges: Sequence[tuple[str, int, int]]) -> Iterator[tuple[int, Buffer]]:
+    def stream_all(
+        self, ranges: Sequence[tuple[str, int, int]]
+    ) -> Generator[tuple[int, Buffer], None, None]:
         """Yield bytes of objects, one behind the other, in pieces of up to 8 MiB.
 
         While one is taken the next are on their way, of other objects too.

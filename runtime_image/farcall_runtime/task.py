@@ -106,7 +106,12 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     ordered = supervisor.wait()
     if ordered is None:
         os._exit(0)  # the supervisor found something wrong with the payload and has said so
-    *ranges, shared_at, theirs, skip = ordered
+    *ranges, shared_at, theirs, skip, prefix = ordered
+    if prefix:
+        from farcall_runtime import activation
+
+        activation.enter(prefix)
+        import cloudpickle  # the task's own, where it has one
     memory = Memory(payload.fileno())
     function, arguments = (memory.first[at : at + length] for at, length in ranges)
     memory.note_shared((function, arguments), shared_at)

@@ -50,7 +50,9 @@ ELSEWHERE = {
     "runtime/envelope": "contract/test_golden.py",
     "runtime/bundle": "contract/test_hostile.py",
     # What a container does is seen where one runs.
+    "runtime/activation": "service/test_environment.py",
     "runtime/child": "service/test_attempt.py",
+    "runtime/environment": "service/test_environment.py",
     "runtime/failures": "service/test_failures.py",
     "runtime/logs": "service/test_logging.py",
     "runtime/pickles": "unit/payload/test_pickling.py",
@@ -58,6 +60,7 @@ ELSEWHERE = {
     "runtime/refusals": "unit/runtime/test_storage.py",
     "runtime/replay": "cli/test_replay.py",
     "runtime/runner": "service/test_attempt.py",
+    "runtime/unpacking": "service/test_environment.py",
     "runtime/task": "unit/runtime/test_electron.py",
 }
 """Modules that have their tests under another name, and where."""

@@ -67,6 +67,7 @@ class Attempt:
         tasks=1,
         time_limit=300,
         pack=pickling.pack_calls,
+        facts=None,
     ):
         bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         settings = Settings(s3_bucket_name=bucket, retry_attempts=1)
@@ -78,6 +79,7 @@ class Attempt:
             "attempt",
             iter([(pickling.pack_function(function), arguments)] * tasks),
             Workflow("attempts"),
+            facts,
             most=10_000,
             share=self._share,
         )

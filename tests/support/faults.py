@@ -59,7 +59,7 @@ SLOW_S = 2.0
 ELSEWHERE = "eu-west-1"
 
 _SCOPE = re.compile(r"Credential=[^/,\s]+/[^/,\s]+/([^/,\s]+)/([^/,\s]+)/aws4_request")
-_KIND = re.compile(r"/v1/(?:shared/[0-9a-f]+|[^/]+)/([a-z]+)")
+_KIND = re.compile(r"/v1/(?:shared/[0-9a-f]+/|(?!packages/|runtime/)[^/]+/)?([a-z]+)")
 
 # Status and code: of S3, of Batch, of IAM and STS (AWS's query protocol), of the others (JSON).
 _WORDS = {

@@ -89,8 +89,8 @@ EXITS: dict[int, Verdict] = {
     ),
     ExitCode.SUPERVISOR_FAILED: Verdict(
         errors.OutcomeMissingError,
-        "the container's own part failed and left no outcome",
-        "its log has the traceback; a limit of processes or of open files (ulimits in "
+        "the container's own part failed",
+        "its log may have a traceback; a limit of processes or of open files (ulimits in "
         "job_definition_extra) is the most likely cause",
     ),
     ExitCode.CHILD_KILLED: Verdict(

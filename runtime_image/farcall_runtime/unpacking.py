@@ -1,0 +1,206 @@
+"""Unpacking of packages, by processes of its own: ``python unpacking.py``.
+
+It is a program of the standard library alone, which reads orders from stdin, a line of JSON each,
+and leaves at the first that cannot be carried out. Threads would hardly gain anything: there are
+many small files, so that most of the time is the interpreter's. Forked from the supervisor, which
+has threads by then, it could wait for ever for a lock.
+
+Whoever gives an order has verified the archive. What is checked here all the same is that no name
+leads out of the folder, and that there is no more than was said.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import zipfile
+from collections.abc import Iterator
+
+REFUSED, FULL, FAILED = "refused", "full", "failed"
+"""Why an order was not carried out; see `answer_of`."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_ENCRYPTED = 1
+_STEP_BYTES = 1024 * 1024
+_LONGEST_SHEBANG = 127
+"""Of the kernel, with the two first characters: https://man7.org/linux/man-pages/man2/execve.2.html"""
+
+_SCRIPT_GROUPS = ("console_scripts", "gui_scripts")
+_ENTRY = re.compile(r"\s*([\w.]+)\s*:\s*([\w.]+)\s*(?:\[[^\]]*\])?\s*", re.ASCII)
+_SCRIPT = """\
+import sys
+from {module} import {first}
+
+sys.exit({attribute}())
+"""
+# A line that both a shell and Python read: the shell starts Python with this file.
+_BY_SHELL = "#!/bin/sh\n'''exec' \"{interpreter}\" \"$0\" \"$@\"\n' '''\n"
+
+
+class UnfitArchiveError(Exception):
+    """The archive is none that a client of farcall makes."""
+
+
+def unpack(archive: str, folder: str, most_bytes: int, interpreter: str) -> None:
+    """Unpack an archive, and make its scripts ready to be run.
+
+    Args:
+        archive: Path of the zip file.
+        folder: Path of an empty folder.
+        most_bytes: How many bytes the files in it have together.
+        interpreter: Path of the Python that is to run the scripts.
+
+    Raises:
+        UnfitArchiveError: It has a name that leads out of the folder or is there twice, a link,
+            or more bytes; or it is no zip file.
+        OSError: A file could not be written.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            infos = opened.infolist()
+            _check(infos, most_bytes)
+            made: set[str] = set()
+            for info in infos:
+                parent, _, _ = info.filename.rpartition("/")
+                if parent not in made:
+                    os.makedirs(os.path.join(folder, parent), exist_ok=True)  # noqa: PTH103, PTH118
+                    made.add(parent)
+                _write(opened, info, folder, interpreter)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UnfitArchiveError(f"a name in it is there twice ({error.filename})") from error
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+        raise UnfitArchiveError(f"it cannot be read ({error})") from error
+    _make_entry_points(folder, made, interpreter)
+
+
+def _check(infos: list[zipfile.ZipInfo], most_bytes: int) -> None:
+    """Refuse, before anything is written, what no client makes."""
+    for info in infos:
+        name = info.filename
+        if not _is_inside(name) or info.orig_filename != name:
+            raise UnfitArchiveError(f"{name!r} leads out of its folder, or is no name of a file")
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG):
+            raise UnfitArchiveError(f"{name!r} is no file, but a link, a folder or a device")
+        if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
+            raise UnfitArchiveError(f"{name!r} is packed in a way that clients do not use")
+    if sum(info.file_size for info in infos) > most_bytes:
+        raise UnfitArchiveError("its files have more bytes than the manifest says")
+
+
+def _is_inside(name: str) -> bool:
+    """Tell whether a name is a path below a folder, and nothing else."""
+    odd = {"", ".", ".."}.intersection(name.split("/"))
+    return not odd and "\\" not in name and name.isprintable()
+
+
+def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: str, interpreter: str) -> None:
+    """Write a file; zipfile reads no more of it than was said, and compares its checksum."""
+    mode = 0o755 if info.external_attr >> 16 & stat.S_IXUSR else 0o644
+    path = os.path.join(folder, info.filename)  # noqa: PTH118  # as quick as may be
+    with archive.open(info) as source, _create(path, mode) as target:
+        if info.filename.startswith("bin/"):
+            first = source.readline()
+            if first.startswith(b"#!") and b"python" in first:
+                first = shebang(interpreter).encode()
+            target.write(first)
+        shutil.copyfileobj(source, target, _STEP_BYTES)
+
+
+def _create(path: str, mode: int):  # type: ignore[no-untyped-def]  # noqa: ANN202  # io's own class
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(path, flags, mode), "wb")  # noqa: PTH123
+
+
+def shebang(interpreter: str) -> str:
+    """Return how a script begins that an interpreter is to run, with the end of its line."""
+    plain = f"#!{interpreter}\n"
+    if len(plain) <= _LONGEST_SHEBANG and " " not in interpreter:
+        return plain
+    return _BY_SHELL.format(interpreter=interpreter)
+
+
+def _make_entry_points(folder: str, made: set[str], interpreter: str) -> None:
+    """Make the scripts that the distribution speaks of in its metadata."""
+    for each in sorted(made):
+        if not each.endswith(".dist-info"):
+            continue
+        path = os.path.join(folder, each, "entry_points.txt")  # noqa: PTH118
+        if not os.path.isfile(path):  # noqa: PTH113
+            continue
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            for name, text in entry_points(file.read()):
+                _make_script(folder, name, shebang(interpreter) + text)
+
+
+def _make_script(folder: str, name: str, text: str) -> None:
+    home = os.path.join(folder, "bin")  # noqa: PTH118
+    os.makedirs(home, exist_ok=True)  # noqa: PTH103
+    path = os.path.join(home, name)  # noqa: PTH118
+    if os.path.lexists(path):  # the client's own copy of it
+        os.unlink(path)  # noqa: PTH108
+    with _create(path, 0o755) as file:
+        file.write(text.encode())
+
+
+def entry_points(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and content, without the first line, of the scripts that metadata speaks of.
+
+    What is no name of a file, or no name of something in a module, is left out.
+
+    Args:
+        text: An ``entry_points.txt``.
+
+    Source:
+        https://packaging.python.org/en/latest/specifications/entry-points/
+    """
+    import configparser
+
+    parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment]  # names have small and capital letters
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return
+    for group in _SCRIPT_GROUPS:
+        for name, value in parser[group].items() if parser.has_section(group) else ():
+            found = _ENTRY.fullmatch(value)
+            if found is None or not _is_inside(name) or "/" in name:
+                continue
+            module, attribute = found.groups()
+            first = attribute.partition(".")[0]
+            yield name, _SCRIPT.format(module=module, attribute=attribute, first=first)
+
+
+def answer_of(error: Exception) -> tuple[str, str]:
+    """Return which of `REFUSED`, `FULL` and `FAILED` an error is, and its text."""
+    if isinstance(error, UnfitArchiveError):
+        return REFUSED, str(error)
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return FULL, os.strerror(error.errno)
+    return FAILED, f"{type(error).__name__}: {error}"
+
+
+def main() -> int:
+    """Carry out orders from stdin; write why one was not to stdout, and leave with 1."""
+    os.umask(0o022)
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            unpack(order["archive"], order["folder"], order["bytes"], order["interpreter"])
+            os.unlink(order["archive"])  # noqa: PTH108
+        except Exception as error:
+            kind, text = answer_of(error)
+            json.dump({"kind": kind, "text": text, "name": order["name"]}, sys.stdout)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,545 @@
+"""Packages that travel with a task: what it imports, and what is refused before it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from farcall_runtime.contract import PACKAGES, ExitCode
+from tests.service.attempt import value_of
+from tests.support.distributions import SITE, distribution, entry, fact, manifest, stored, zipped
+from tests.support.patience import until
+
+
+@pytest.fixture
+def home(tmp_path):
+    """The temporary folder of the container."""
+    made = tmp_path / "tmp"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def run(attempt, home):
+    """Return a function that stores packages, and a task with them; it is not started yet."""
+
+    def make(function, *distributions, args=(), document=None, **options):
+        document = document or manifest(*distributions)
+        made = attempt(function, *args, facts={PACKAGES: fact(document)}, **options)
+        made.put(made.where.package_key(fact(document)[0]), document)
+        for each in distributions:
+            made.put(made.where.package_key(each.sha256), each.data)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def value(run, home):
+    """Return a function that runs a task with packages, and returns its value."""
+
+    def get(function, *distributions, **options):
+        made = run(function, *distributions, **options)
+        code, stderr = made.start(environment={"TMPDIR": str(home)}).end()
+        outcome = made.outcome()
+        assert (code, stderr) == (0, ""), str(outcome.meta["results"])
+        return value_of(outcome)
+
+    return get
+
+
+@pytest.fixture
+def refusal(run, home):
+    """Return a function that has a task refused, and returns exit code and reason."""
+
+    def get(made, **options):
+        environment = {"TMPDIR": str(home)}
+        code, _ = made.start(environment=environment, **options).end()
+        outcome = made.outcome()
+        assert outcome.meta["status"] == "refused", (outcome.meta, bytes(outcome.stderr))
+        assert outcome.meta["code"] == code
+        assert [*home.iterdir()] == []  # nothing is left
+        return code, outcome.meta["detail"]
+
+    return get
+
+
+# --- what a task has of its packages ----------------------------------------------------------
+
+
+def test_a_task_imports_packages_that_came_with_it(value):
+    def task():
+        import importlib.metadata
+
+        import left.inner
+        import right
+
+        return left.inner.NAME, right.__version__, importlib.metadata.version("right-one")
+
+    left = distribution("left", {"left/__init__.py": "", "left/inner.py": "NAME = 'inner'"})
+    right = distribution("right-one", {"right.py": "__version__ = '2.5'"}, "2.5")
+    assert value(task, left, right) == ("inner", "2.5", "2.5")
+
+
+def test_namespace_packages_of_two_distributions_merge(value):
+    def task():
+        import space.left
+        import space.right
+
+        return space.left.SIDE + space.right.SIDE
+
+    sides = [distribution(side, {f"space/{side}.py": f"SIDE = {side!r}"}) for side in SIDES]
+    assert value(task, *sides) == "leftright"
+
+
+SIDES = ("left", "right")
+
+
+def test_of_two_files_of_one_name_the_later_distribution_s_stays(value):
+    def task():
+        from shared import WHOSE
+
+        return WHOSE
+
+    every = [distribution(name, {"shared.py": f"WHOSE = {name!r}"}) for name in "bac"]
+    assert value(task, *every) == "c"
+
+
+def test_scripts_are_made_of_entry_points_and_run_by_this_python(value):
+    def task():
+
+        return [
+            subprocess.run([name, "x"], capture_output=True, text=True, check=True).stdout
+            for name in ("say", "shout", "old")
+        ]
+
+    points = "[console_scripts]\nsay = tool.main:say\nbad/../name = tool.main:say\n"
+    points += "[gui_scripts]\nshout = tool.main:Loud.shout [extra]\n[other]\nno = tool:no\n"
+    main = "import sys\ndef say():\n    print('say', sys.argv[1:])\n"
+    main += "class Loud:\n    @staticmethod\n    def shout():\n        print('SHOUT')\n"
+    files = {
+        "tool/__init__.py": "",
+        "tool/main.py": main,
+        # As the client has them, whose Python is elsewhere.
+        "/bin/say": "#!/home/me/venv/bin/python\nraise SystemExit(7)\n",
+        "/bin/old": "#!/home/me/venv/bin/python -E\nimport tool.main; print('old')\n",
+    }
+    tool = distribution("tool", files, entry_points=points)
+    assert value(task, tool) == ["say ['x']\n", "SHOUT\n", "old\n"]
+
+
+def test_scripts_run_where_the_path_of_the_interpreter_is_long_or_has_a_blank(run, home):
+    def task():
+
+        done = subprocess.run(["say", "a b"], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    deep = home / ("long " * 30)
+    deep.mkdir()
+    points = "[console_scripts]\nsay = tool:say\n"
+    tool = distribution(
+        "tool", {"tool.py": "import sys\ndef say(): print(sys.argv[1:])"}, entry_points=points
+    )
+    made = run(task, tool)
+    assert made.start(environment={"TMPDIR": str(deep)}).end() == (0, "")
+    assert value_of(made.outcome()) == "['a b']\n"
+
+
+def test_pth_files_and_data_work(value):
+    def task():
+        import sys
+        import sysconfig
+
+        import from_elsewhere
+
+        data = sysconfig.get_path("data")
+        table = Path(sys.prefix, "share", "thing", "table.txt").read_text()
+        return from_elsewhere.HERE, sys.hooked, table, data == sys.prefix
+
+    files = {
+        "thing.pth": "further\nimport sys; sys.hooked = True\n",
+        "further/from_elsewhere.py": "HERE = True",
+        "/share/thing/table.txt": "1 2 3",
+    }
+    assert value(task, distribution("thing", files)) == (True, True, "1 2 3", True)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_have_the_packages_too(value, method):
+    def task(method):
+        import multiprocessing
+        import sys
+
+        import thing
+
+        code = "import sys, thing, hooked; print(thing.NAME, sys.prefix)"
+        by_name, by_path = (
+            subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+            for python in ("python3", sys.executable)
+        )
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            in_pool = pool.apply(thing.name)
+        said = f"thing {sys.prefix}\n"
+        return in_pool, by_name.stdout == said, by_path.stdout == said
+
+    files = {
+        "thing.py": "NAME = 'thing'\ndef name():\n    import hooked\n    return NAME",
+        "thing.pth": "further\n",
+        "further/hooked.py": "",
+    }
+    assert value(task, distribution("thing", files), args=(method,)) == ("thing", True, True)
+
+
+def test_the_standard_library_comes_before_the_packages(value):
+    """As in a virtual environment: some distributions bear names of modules it has by now."""
+
+    def task():
+
+        import asyncio.events
+
+        code = "import asyncio.events; print(asyncio.events.__file__)"
+        done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=True)
+        return asyncio.events.__file__, done.stdout.strip()
+
+    old = distribution("asyncio", {"asyncio/__init__.py": "async = 1", "asyncio/events.py": ""})
+    here, there = value(task, old)
+    assert here == there == sys.modules["asyncio.events"].__file__
+
+
+def test_the_folder_is_the_task_s_own_and_goes_with_it(value, home):
+    def task():
+        import sys
+
+        home = Path(sys.prefix).parent
+        return home, home.stat().st_mode, [each.name for each in home.iterdir()]
+
+    folder, mode, names = value(task, distribution("thing", {"thing.py": ""}))
+    assert folder.parent == home
+    assert stat.S_IMODE(mode) == 0o700
+    assert names == ["environment"]
+    assert [*home.iterdir()] == []
+
+
+def test_a_task_without_packages_has_the_import_path_it_always_had(attempt):
+    def task():
+        import sys
+
+        return sys.prefix, sys.executable
+
+    made = attempt(task).start()
+    assert made.end() == (0, "")
+    assert value_of(made.outcome()) == (sys.prefix, sys.executable)
+
+
+# --- packages that the runtime has, too -------------------------------------------------------
+
+
+def test_a_task_has_its_own_cloudpickle_obstore_and_typing_extensions(value):
+    """The supervisor keeps those of the image: with this obstore it could store nothing."""
+
+    def task():
+
+        import cloudpickle
+        import obstore
+        import typing_extensions
+
+        code = "import cloudpickle; print(cloudpickle.__version__)"
+        done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=True)
+        versions = cloudpickle.__version__, done.stdout.strip()
+        return *versions, obstore.OWN, typing_extensions.OWN, lambda: 7
+
+    folder = Path(cloudpickle.__file__).parent
+    files = {f"cloudpickle/{each.name}": each.read_text() for each in folder.glob("*.py")}
+    files["cloudpickle/__init__.py"] += "\n__version__ = '3.999'\n"
+    *found, function = value(
+        task,
+        distribution("cloudpickle", files, "3.999"),
+        distribution("obstore", {"obstore/__init__.py": "OWN = 'obstore'"}),
+        distribution("typing_extensions", {"typing_extensions.py": "OWN = 'extensions'"}),
+    )
+    assert found == ["3.999", "3.999", "obstore", "extensions"]
+    assert function() == 7
+
+
+def test_a_task_without_them_has_the_runtime_s(value):
+    def task():
+
+        import cloudpickle
+        import obstore
+
+        code = "import cloudpickle, farcall_runtime; print(cloudpickle.__version__)"
+        done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=True)
+        return cloudpickle.__version__, done.stdout.strip(), obstore.__name__
+
+    version = cloudpickle.__version__
+    found = value(task, distribution("thing", {"thing.py": ""}))
+    assert found == (version, version, "obstore")
+
+
+def test_another_major_version_of_cloudpickle_is_told(run):
+    files = {"cloudpickle/__init__.py": "__version__ = '2.0'"}
+    made = run(lambda: 7, distribution("cloudpickle", files, "2.0"))
+    code, _ = made.start().end()
+    assert ExitCode.UNREADABLE == code
+    (record,) = made.outcome().meta["results"]
+    assert "2.0" in record["chain"][0]["message"]
+
+
+# --- what is not run --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def witness(tmp_path):
+    """A file that is there once anything of a package has run, and a package that makes it."""
+    path = tmp_path / "has-run"
+    line = f"import pathlib; pathlib.Path({str(path)!r}).touch()"
+    files = {"bad.pth": f"{line}\n", "bad.py": line, **{f"x{n}.py": "1" for n in range(20)}}
+    bad = distribution("bad", files)
+
+    def task():
+        import bad  # noqa: F401
+
+    yield path, task, bad
+    assert not path.exists()
+
+
+def test_the_witness_would_see_it(run, tmp_path):
+    path = tmp_path / "has-run"
+    line = f"import pathlib; pathlib.Path({str(path)!r}).touch()\n"
+    assert run(lambda: 7, distribution("bad", {"bad.pth": line})).start().end() == (0, "")
+    assert path.exists()
+
+
+CHANGES = {
+    "a byte": lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:],
+    "the end": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "cut off": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "another": lambda data: distribution("other", {"bad.py": "1"}).data,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("of", ["archive", "manifest"])
+def test_what_was_changed_is_refused_before_anything_of_it_runs(run, refusal, witness, change, of):
+    _, task, bad = witness
+    document = manifest(bad)
+    made = run(task, bad)
+    key, data = (bad.sha256, bad.data) if of == "archive" else (fact(document)[0], document)
+    made.put(made.where.package_key(key), change(data))
+
+    code, detail = refusal(made)
+    assert ExitCode.INTEGRITY == code
+    assert key in detail
+
+
+@pytest.mark.parametrize("of", ["archive", "manifest"])
+def test_what_was_deleted_is_told(run, refusal, witness, of):
+    _, task, bad = witness
+    made = run(task, bad, distribution("good", {"good.py": ""}))
+    digest = bad.sha256
+    if of == "manifest":
+        digest = fact(manifest(bad, distribution("good", {"good.py": ""})))[0]
+    made.delete(made.where.package_key(digest))
+
+    code, detail = refusal(made)
+    assert ExitCode.PACKAGES_MISSING == code
+    assert digest in detail
+
+
+LINK = (entry("lib/link", 0o120777), "/etc/passwd")
+UNFIT = {
+    "absolute": zipped((entry("/etc/evil"), "x")),
+    "above": zipped((entry("lib/../../../evil"), "x")),
+    "a folder of its own": zipped((entry("lib/folder/"), "")),
+    "backslash": zipped((entry("lib\\..\\evil"), "x")),
+    "link": zipped(LINK, (entry("lib/link/x"), "x")),
+    "device": zipped((entry("lib/device", 0o020666), "")),
+    "twice": zipped((entry("lib/a"), "x"), (entry("lib/b"), "x")).replace(b"lib/b", b"lib/a"),
+    "file and folder": zipped((entry("lib/a"), "x"), (entry("lib/a/b"), "x")),
+    "no zip file": b"PK\x03\x04 and so on",
+}
+
+
+@pytest.mark.parametrize("data", UNFIT.values(), ids=UNFIT)
+def test_an_archive_that_no_client_makes_is_refused(run, refusal, witness, data):
+    """Even one that the manifest names by its digest."""
+    _, task, bad = witness
+    code, detail = refusal(run(task, bad, stored("odd", data, unpacked=1000)))
+    assert ExitCode.INTEGRITY == code
+    assert "odd 1.0" in detail
+
+
+def test_an_archive_with_more_bytes_than_the_manifest_says_is_refused(run, refusal, witness):
+    _, task, bad = witness
+    bomb = distribution("bomb", {"bomb.bin": bytes(50_000_000)}, unpacked=1000)
+    code, detail = refusal(run(task, bad, bomb))
+    assert ExitCode.INTEGRITY == code
+    assert "bomb 1.0" in detail
+    assert "more bytes" in detail
+
+
+def test_two_packages_of_which_one_has_a_folder_where_the_other_has_a_file(run, refusal):
+    file = distribution("file", {"thing": "x"})
+    folder = distribution("folder", {"thing/inner.py": "x"})
+    code, detail = refusal(run(lambda: 7, file, folder))
+    assert ExitCode.INTEGRITY == code
+    assert f"{SITE}/thing" in detail
+
+
+@pytest.mark.parametrize(
+    ("differs", "said"),
+    [
+        ({"python": "3.2"}, "for Python 3.2 and this image runs Python 3"),
+        ({"architecture": "riscv64"}, "for riscv64 and this machine is"),
+        ({"format": "zstd"}, "'zstd', which the farcall of this image does not know"),
+    ],
+    ids=["python", "architecture", "format"],
+)
+def test_packages_for_another_machine_are_refused(run, refusal, witness, differs, said):
+    _, task, bad = witness
+    code, detail = refusal(run(task, bad, document=manifest(bad, **differs)))
+    assert ExitCode.VERSION_MISMATCH == code
+    assert said in detail
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"no JSON",
+        b"[]",
+        b"{}",
+        manifest(distributions=[["a"]]),
+        manifest(distributions=[["a", "1", "../../etc", 1, 1]]),
+        manifest(distributions=[["a", "1", "0" * 64, -1, 1]]),
+        manifest(distributions=7),
+    ],
+)
+def test_a_manifest_that_makes_no_sense_is_refused(run, refusal, document):
+    code, detail = refusal(run(lambda: 7, document=document))
+    assert ExitCode.INTEGRITY == code
+    assert "manifest" in detail
+
+
+@pytest.mark.parametrize("said", [7, ["x", 1], ["0" * 64, 0], ["0" * 64, 1, 2], {}])
+def test_a_bundle_that_names_no_manifest_is_refused(attempt, refusal, said):
+    code, detail = refusal(attempt(lambda: 7, facts={PACKAGES: said}))
+    assert ExitCode.INTEGRITY == code
+    assert "which packages" in detail
+
+
+# --- the disk, signals, processes that die ----------------------------------------------------
+
+
+def test_too_little_disk_is_told_with_both_numbers_before_anything_is_fetched(run, refusal, proxy):
+    huge = distribution("huge", {"huge.py": ""}, unpacked=10**15)
+    code, detail = refusal(run(lambda: 7, huge))
+    assert ExitCode.DISK_FULL == code
+    assert re.search(r"need 1,050,000,000\.0 MB in .+ and [\d,]+\.\d MB are free", detail)
+    assert proxy.counts["s3 GET packages"] == 1
+
+
+@pytest.mark.parametrize(
+    "files", [{"big.bin": bytes(3_000_000)}, {"big.bin": os.urandom(300_000)}]
+)
+def test_a_disk_that_fills_up_is_told(run, refusal, files):
+    """The limit of a file's size stands in for it: in the archive, or in what is in it."""
+    made = run(lambda: 7, distribution("big", files))
+    limited = ("sh", "-c", 'ulimit -f 400; exec "$@"', "sh")
+    code, detail = refusal(made, wrapper=limited)
+    assert ExitCode.DISK_FULL == code
+    assert re.search(r"need \d+\.\d MB in .+ and [\d,]+\.\d MB are free", detail)
+
+
+def test_a_temporary_folder_that_nobody_may_write_to_is_told(run):
+    made = run(lambda: 7, distribution("thing", {"thing.py": ""}))
+    hidden = "import tempfile; tempfile.tempdir = '/proc/nowhere'; "
+    hidden += "from farcall_runtime import __main__; __main__.leave(__main__.main())"
+    code, _ = made.start(entry=("-c", hidden)).end()
+    assert ExitCode.DISK_FULL == code
+    assert "TMPDIR" in made.outcome().meta["detail"]
+
+
+def workers(made):
+    """Return the processes that unpack for an attempt."""
+    pid = made.process.pid
+    found = []
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if b"unpacking.py" in Path(f"/proc/{each}/cmdline").read_bytes():
+            found.append(int(each))
+    return found
+
+
+def test_sigterm_ends_an_attempt_that_waits_for_packages(run, home, proxy):
+    made = run(lambda: 7, *(distribution(name, {f"{name}.py": ""}) for name in "abc"))
+    seen = 0
+
+    def after_the_manifest(request):
+        nonlocal seen
+        seen += request.operation == "s3 GET packages"
+        return "hang" if seen > 1 else ""
+
+    proxy.rule = after_the_manifest
+    made.start(environment={"TMPDIR": str(home)})
+    until(lambda: seen > 1 and workers(made))
+    made.process.terminate()
+    code, _ = made.end()
+    assert ExitCode.TERMINATED == code
+    assert made.outcome() is None
+    assert [*home.iterdir()] == []
+
+
+def test_a_worker_that_is_killed_is_told(run, home, proxy):
+    made = run(lambda: 7, *(distribution(name, {f"{name}.py": ""}) for name in "abc"))
+    seen = 0
+
+    def after_the_manifest(request):
+        nonlocal seen
+        seen += request.operation == "s3 GET packages"
+        return "held" if seen > 1 else ""
+
+    proxy.rule = after_the_manifest
+    made.start(environment={"TMPDIR": str(home)})
+    for pid in until(lambda: seen > 1 and len(workers(made)) == 2 and workers(made)):
+        os.kill(pid, signal.SIGKILL)
+    proxy.release()
+    code, _ = made.end()
+    assert ExitCode.SUPERVISOR_FAILED == code
+    assert "SIGKILL" in made.outcome().meta["detail"]
+    assert [*home.iterdir()] == []
+
+
+def test_workers_end_with_a_supervisor_that_is_killed(run, home, proxy):
+    made = run(lambda: 7, distribution("a", {"a.py": ""}), distribution("b", {"b.py": ""}))
+    seen = 0
+
+    def after_the_manifest(request):
+        nonlocal seen
+        seen += request.operation == "s3 GET packages"
+        return "hang" if seen > 1 else ""
+
+    proxy.rule = after_the_manifest
+    made.start(environment={"TMPDIR": str(home)})
+    pids = until(lambda: seen > 1 and len(workers(made)) == 2 and workers(made))
+    made.process.kill()
+    made.end()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+@pytest.mark.parametrize("fault", ["reset", "lost", "truncated", (503, "SlowDown")])
+def test_requests_that_fail_are_made_again(value, proxy, fault):
+    def task():
+        import thing
+
+        return thing.NAME
+
+    proxy.faults["s3 GET packages"] += [fault, fault, fault]
+    assert value(task, distribution("thing", {"thing.py": "NAME = 7"})) == 7
