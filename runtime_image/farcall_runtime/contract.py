@@ -468,5 +468,10 @@ def is_key(text: str) -> bool:
     return text.isprintable() and not {"", ".", ".."}.intersection(text.split("/"))
 
 
+def is_digest(text: str) -> bool:
+    """Tell whether a text is a SHA-256 as it stands in keys: 64 lower-case hexadecimal digits."""
+    return len(text) == 64 and frozenset("0123456789abcdef").issuperset(text)
+
+
 def _has_version(root: str, key: str) -> bool:
     return root.split("/")[-2:-1] == [f"v{PROTOCOL_VERSION}"] and is_key(key)

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from farcall_runtime.contract import PACKAGES, PROTOCOL_VERSION, SHARED, SKIP
+from farcall_runtime.contract import PACKAGES, PROTOCOL_VERSION, SHARED, SKIP, is_digest
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -44,7 +44,6 @@ _ROOT_SIZE = struct.Struct(">I")
 _TEXTS = "texts"
 _LARGEST_ROOT_BYTES = 16 * 1024 * 1024
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_HEXADECIMAL = frozenset("0123456789abcdef")
 _ROW = struct.Struct(">QQ32sI")  # offset, length, SHA-256, number of the entry's function
 _OUTCOME_HEAD = struct.Struct(">12s32sI")  # prefix, signature, bytes of meta
 _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
@@ -346,11 +345,6 @@ class Index:
                 f"the bundle has {self.functions} functions, none of number {number}"
             )
         return Part(*_ROW.unpack_from(self._root, self._rows + _ROW.size * number))
-
-
-def is_digest(text: str) -> bool:
-    """Tell whether a text is a SHA-256 as it stands in keys: 64 lower-case hexadecimal digits."""
-    return len(text) == 2 * _DIGEST_BYTES and _HEXADECIMAL.issuperset(text)
 
 
 # --- packed buffers ---------------------------------------------------------------------------

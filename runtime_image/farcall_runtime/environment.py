@@ -33,13 +33,8 @@ from typing import Any, NamedTuple
 
 from farcall_runtime import activation, memory, unpacking
 from farcall_runtime.bundle import RefusedError
-from farcall_runtime.contract import ExitCode, Location
-from farcall_runtime.envelope import (
-    IntegrityError,
-    Reference,
-    VersionMismatchError,
-    is_digest,
-)
+from farcall_runtime.contract import ExitCode, Location, is_digest
+from farcall_runtime.envelope import IntegrityError, Reference, VersionMismatchError
 from farcall_runtime.outlet import say
 from farcall_runtime.storage import (
     NotFoundError,

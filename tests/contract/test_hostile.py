@@ -347,6 +347,21 @@ def test_what_is_said_in_json_is_read_at_its_place_alone(seal, reader, said, oth
         reader(golden.KEY, "k", nonsense)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [7, "", [], {}, ["0" * 64], ["0" * 64, 0], ["0" * 63, 7], ["A" * 64, 7], ["0" * 64, "7"]],
+)
+def test_an_index_names_its_packages_with_digest_and_size(said):
+    def opened(packages):
+        _, root = envelope.seal_index({"packages": packages}, [], [])
+        return envelope.Index(root, hashlib.sha256(root).hexdigest())
+
+    assert opened(["0" * 64, 7]).packages() == envelope.Reference(bytes(32), 7)
+    assert opened(None).packages() is None
+    with pytest.raises(IntegrityError, match="which packages"):
+        opened(said).packages()
+
+
 @pytest.mark.parametrize("skip", [[1], {"0": 5}, {"0": "x"}, {"0": None}, "all", 7])
 def test_calls_that_are_left_out_in_no_known_words_are_refused(skip):
     sealed = envelope.seal_index({"skip": skip}, [(1, bytes(32))], [(0, 1, bytes(32))])
@@ -399,7 +414,7 @@ def test_every_function_that_decodes_is_among_those_tested_here():
     }
     assert public - encoding - {"size", "portions"} | {"Index"} == set(READERS)
     methods = {name for name, value in vars(envelope.Index).items() if inspect.isfunction(value)}
-    named = {"page", "entry", "skipped", "texts", "function", "shared"}
+    named = {"page", "entry", "skipped", "texts", "function", "shared", "packages"}
     assert methods == {"__init__", *named}
 
 
