@@ -16,8 +16,11 @@ from farcall.model.errors import FarcallError
 @click.option("--cpus", type=click.IntRange(min=1), help="Processors the jobs share.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free one.")
 @click.option("--docker", is_flag=True, help="Run jobs as containers of their image.")
+@click.option("--empty", is_flag=True, help="Begin with an account that has nothing.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run_local(cpus: int | None, port: int, *, docker: bool, command: tuple[str, ...]) -> None:
+def run_local(
+    cpus: int | None, port: int, *, docker: bool, empty: bool, command: tuple[str, ...]
+) -> None:
     """Run a command against an embedded AWS, or serve one.
 
     \b
@@ -25,12 +28,13 @@ def run_local(cpus: int | None, port: int, *, docker: bool, command: tuple[str, 
     farcall local                              prints the export lines, then serves until Ctrl-C
 
     With --docker a job runs in a container of the image that container_image_uri names, with a
-    docker engine of this machine.
+    docker engine of this machine. With --empty there is no bucket, queue, role or log group, as
+    in a new AWS account, and at the end it says what COMMAND has left there.
     """  # noqa: D301  # click's mark for lines to be left as they are
     try:
         if command:
-            sys.exit(local.run_command(command, cpus=cpus, port=port, docker=docker))
-        local.serve(cpus=cpus, port=port, docker=docker)
+            sys.exit(local.run_command(command, cpus=cpus, port=port, docker=docker, empty=empty))
+        local.serve(cpus=cpus, port=port, docker=docker, empty=empty)
     except RuntimeError as error:
         raise FarcallError(str(error)) from error
 

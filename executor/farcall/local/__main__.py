@@ -27,7 +27,9 @@ from farcall.model.terminal import Shown
 OPEN_FILES = 10_240
 
 
-def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: bool) -> None:
+def main(
+    cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: bool, empty: bool
+) -> None:
     """Serve until nobody needs it any more."""
     log = logging.StreamHandler()
     log.addFilter(Shown())  # strangers' text too, which libraries may log
@@ -44,12 +46,12 @@ def main(cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: b
         raise SystemExit(1) from None
     key = AccessKey.new()
     address, port = listener.getsockname()[:2]
-    _tell(names.client_environment(address, port, key, docker=docker))
+    _tell(names.client_environment(address, port, key, docker=docker, empty=empty))
     # Importing moto takes about a second, in which the caller can import what it needs itself;
     # its first request waits in the open port.
     from farcall.local.services.server import LocalServer
 
-    options: dict[str, Any] = {"key": key, "enforce_iam": enforce_iam}
+    options: dict[str, Any] = {"key": key, "enforce_iam": enforce_iam, "empty": empty}
     if docker:
         from farcall.local.runners.docker import DockerRunner
 

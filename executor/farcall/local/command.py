@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from farcall.local import names
 from farcall.local.launch import LocalAWS, own_environment, start
 from farcall.local.signals import handling
 
@@ -27,6 +28,7 @@ def run_command(
     host: str = "127.0.0.1",
     port: int = 0,
     docker: bool = False,
+    empty: bool = False,
 ) -> int:
     """Run a command against a fresh embedded AWS, and end both.
 
@@ -39,20 +41,35 @@ def run_command(
         host: See `start`.
         port: See `start`.
         docker: See `start`.
+        empty: See `start`. What the command leaves in the account is told at the end.
 
     Returns:
         The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
         command and 126 if it cannot be run.
     """
-    with start(cpus=cpus, host=host, port=port, docker=docker) as aws:
+    with start(cpus=cpus, host=host, port=port, docker=docker, empty=empty) as aws:
+        inherited = own_environment()
+        if empty:  # what an option of the user's names is in another account
+            for name in names.RESOURCES:
+                inherited.pop(name, None)
         try:
-            process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
+            process = subprocess.Popen(argv, env={**inherited, **aws.environment})  # noqa: S603
         except OSError as error:
             sys.stderr.write(f"farcall local: {_unrunnable(argv, error)}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         with _forwarding(process):
             code = _wait(process, aws)
+        if empty and aws.running:
+            sys.stderr.write(f"farcall local: {_told(aws.resources())}\n")
     return 128 - code if code < 0 else code
+
+
+def _told(resources: dict[str, list[str]]) -> str:
+    """Say what is in an account."""
+    if not resources:
+        return "nothing is left in the account"
+    listed = "; ".join(f"{kind}: {', '.join(found)}" for kind, found in resources.items())
+    return f"left in the account: {listed}"
 
 
 def _unrunnable(argv: Sequence[str], error: OSError) -> str:
@@ -82,6 +99,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     docker: bool = False,
+    empty: bool = False,
     out: TextIO | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
@@ -95,6 +113,7 @@ def serve(
         host: See `start`.
         port: See `start`.
         docker: See `start`.
+        empty: See `start`.
         out: Where the lines go, standard output by default.
 
     Raises:
@@ -103,7 +122,7 @@ def serve(
     out = out or sys.stdout
     stopped = threading.Event()
     with (
-        start(cpus=cpus, host=host, port=port, docker=docker) as aws,
+        start(cpus=cpus, host=host, port=port, docker=docker, empty=empty) as aws,
         handling(lambda _: stopped.set()),
     ):
         for name, value in aws.environment.items():

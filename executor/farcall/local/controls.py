@@ -83,6 +83,15 @@ class Controls(abc.ABC):
         """
         self._call("break_starts", {"reasons": list(reasons)})
 
+    def resources(self) -> dict[str, list[str]]:
+        """Return what is in the account: names by kind, such as ``buckets``.
+
+        Kinds of which there is nothing are left out. So is what AWS puts into every account, such
+        as its network, and what is no more: a deleted stack, a deregistered definition.
+        """
+        found: dict[str, list[str]] = self._call("resources", {})
+        return found
+
     @abc.abstractmethod
-    def _call(self, name: str, document: dict[str, Any]) -> None:
+    def _call(self, name: str, document: dict[str, Any]) -> Any:
         """Reach the server, in this process or by HTTP: each subclass has its own way."""

@@ -82,7 +82,7 @@ class LocalAWS(Controls):
             self._process.kill()
             self._process.wait()
 
-    def _call(self, name: str, document: dict[str, Any]) -> None:
+    def _call(self, name: str, document: dict[str, Any]) -> Any:
         # Not where the module begins: most embedded AWSs are never told anything.
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
@@ -98,7 +98,8 @@ class LocalAWS(Controls):
         # The user's proxy does not know this machine's loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            opener.open(request).close()
+            with opener.open(request) as reply:
+                return json.load(reply)
         except urllib.error.HTTPError as error:
             with error:
                 raise ValueError(json.load(error)["message"]) from None
@@ -111,13 +112,14 @@ def start(
     port: int = 0,
     docker: bool = False,
     enforce_iam: bool = False,
+    empty: bool = False,
 ) -> LocalAWS:
     """Start an embedded AWS.
 
     Its port is open on return; its first answer takes about a second more.
 
-    Each starts empty but for one bucket, one job queue, two roles and two log groups, whose names
-    are in `LocalAWS.environment`.
+    Each starts with nothing but one bucket, one job queue, two roles and two log groups, whose
+    names are in `LocalAWS.environment`.
 
     Example::
 
@@ -134,6 +136,8 @@ def start(
             of this machine, and not as processes. Then no image is set in the environment.
         enforce_iam: Whether permissions are checked. The key in the environment is the root
             user's, who may do everything.
+        empty: Whether not even those are there: an account in which nobody has made anything.
+            The environment then names no resources.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.
@@ -141,7 +145,14 @@ def start(
     """
     require_extra(docker=docker)
     options = json.dumps(
-        {"cpus": cpus, "host": host, "port": port, "docker": docker, "enforce_iam": enforce_iam}
+        {
+            "cpus": cpus,
+            "host": host,
+            "port": port,
+            "docker": docker,
+            "enforce_iam": enforce_iam,
+            "empty": empty,
+        }
     )
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), options],

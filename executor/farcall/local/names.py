@@ -33,6 +33,15 @@ IMAGE = "farcall-local-process"
 #: machine's network.
 NODE_ADDRESS = "127.0.0.1"
 
+#: The variables that name what is there from the start.
+RESOURCES = {
+    "FARCALL_S3_BUCKET_NAME": BUCKET,
+    "FARCALL_BATCH_QUEUE": QUEUE,
+    "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
+    "FARCALL_BATCH_EXECUTION_ROLE_NAME": EXECUTION_ROLE,
+    "FARCALL_BATCH_JOB_LOG_GROUP_NAME": LOG_GROUP,
+}
+
 
 class NoPortError(Exception):
     """The server's port cannot be had; the message is for the user."""
@@ -85,11 +94,12 @@ _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 
 
 def client_environment(
-    host: str, port: int, key: AccessKey, *, docker: bool = False
+    host: str, port: int, key: AccessKey, *, docker: bool = False, empty: bool = False
 ) -> dict[str, str]:
     """Return the variables that point AWS clients and farcall at the embedded AWS.
 
-    Where jobs are containers, their image is for the user to name.
+    Where jobs are containers, their image is for the user to name. An empty account has nothing
+    that farcall could be told of.
     """
     image = {} if docker else {"FARCALL_CONTAINER_IMAGE_URI": IMAGE}
     return {
@@ -99,11 +109,6 @@ def client_environment(
         "AWS_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
         **{name: _with_host(os.environ.get(name, ""), host) for name in ("NO_PROXY", "no_proxy")},
-        "FARCALL_S3_BUCKET_NAME": BUCKET,
-        "FARCALL_BATCH_QUEUE": QUEUE,
-        "FARCALL_BATCH_JOB_ROLE_NAME": JOB_ROLE,
-        "FARCALL_BATCH_EXECUTION_ROLE_NAME": EXECUTION_ROLE,
-        "FARCALL_BATCH_JOB_LOG_GROUP_NAME": LOG_GROUP,
         "FARCALL_ARCHITECTURE": _ARCHITECTURES.get(platform.machine().lower(), "x86_64"),
-        **image,
+        **({} if empty else {**RESOURCES, **image}),
     }

@@ -1,7 +1,7 @@
 """The operations of the embedded Batch, from JSON to JSON.
 
 Operations it lacks are refused with a sentence instead of being imitated badly: EKS,
-service jobs, consumable resources, scheduling policies, and changing or deleting queues.
+service jobs, consumable resources and scheduling policies.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_Operations.html
@@ -24,7 +24,7 @@ from farcall.local.batch.engine import Engine
 from farcall.local.batch.errors import ApiError, ClientError
 from farcall.local.batch.jobs import Job
 from farcall.local.batch.limits import Limits
-from farcall.local.batch.queues import Queues
+from farcall.local.batch.queues import Queues, Resource
 
 MAX_DESCRIBED_JOBS = 100
 MAX_BULK = 50
@@ -74,6 +74,8 @@ class BatchApi:
             "CancelJobs": self._cancel_jobs,
             "CreateComputeEnvironment": queues.create_environment,
             "CreateJobQueue": queues.create_queue,
+            "DeleteComputeEnvironment": queues.delete_environment,
+            "DeleteJobQueue": self._delete_queue,
             "DeregisterJobDefinition": self._definitions.deregister,
             "DescribeComputeEnvironments": queues.describe_environments,
             "DescribeJobDefinitions": self._definitions.describe,
@@ -88,6 +90,8 @@ class BatchApi:
             "TerminateJob": self._terminate_job,
             "TerminateJobs": self._terminate_jobs,
             "UntagResource": self._untag,
+            "UpdateComputeEnvironment": queues.update_environment,
+            "UpdateJobQueue": queues.update_queue,
         }
         self._by_path = {f"/v1/{name.lower()}": name for name in self._operations}
 
@@ -190,6 +194,25 @@ class BatchApi:
         for job_id in document["jobs"]:
             self._withdraw({"jobId": job_id, "reason": document["reason"]}, action)
         return {"successful": list(document["jobs"]), "errors": []}
+
+    def _delete_queue(self, document: dict[str, Any]) -> dict[str, Any]:
+        return self._queues.delete_queue(document, self._end_jobs)
+
+    def _end_jobs(self, queue: Resource) -> bool:
+        """Terminate the jobs of a queue; say whether all have ended."""
+        under_way = [
+            job
+            for job in self._engine.jobs.submitted
+            if job.submission.queue is queue and not job.status.final
+        ]
+        for job in under_way:
+            if not job.withdrawn:
+                self._engine.terminate(job, f"Job queue {queue.name} was deleted")
+        return not under_way
+
+    def inventory(self) -> dict[str, list[str]]:
+        """Return the names of what is there."""
+        return {**self._queues.inventory(), "job definitions": self._definitions.inventory()}
 
     def _snapshot(self, document: dict[str, Any]) -> dict[str, Any]:
         validate.require(document, "jobQueue")

@@ -140,6 +140,11 @@ class Definitions:
         rows, more = paging.page(views, document, MAX_DESCRIBED)
         return {"jobDefinitions": rows, **more}
 
+    def inventory(self) -> list[str]:
+        """Return the names of all ACTIVE revisions."""
+        revisions = (one for family in self._revisions.values() for one in family)
+        return [f"{one.name}:{one.revision}" for one in revisions if one.active]
+
     def find(self, reference: str) -> Definition | None:
         """Return the revision a ``name:revision`` or ARN with revision stands for."""
         name, _, revision = reference.rpartition("/")[2].partition(":")

@@ -14,6 +14,12 @@ from botocore.validate import ParamValidator
 
 from farcall.local.batch.errors import ClientError
 
+#: What Batch has and an older botocore does not know: by operation, and where it stands.
+_NEWER = {
+    "CreateComputeEnvironment": ("computeResources", "scalingPolicy"),
+    "UpdateComputeEnvironment": ("computeResources", "scalingPolicy"),
+}
+
 
 @functools.cache
 def _model() -> ServiceModel:
@@ -33,6 +39,10 @@ def check(operation: str, document: dict[str, Any]) -> None:
     if operation not in _model().operation_names:
         return
     shape = _model().operation_model(operation).input_shape
+    outer, inner = _NEWER.get(operation, ("", ""))
+    if inner and inner in (document.get(outer) or {}):
+        rest = {key: value for key, value in document[outer].items() if key != inner}
+        document = {**document, outer: rest}
     report = ParamValidator().validate(document, shape)
     if report.has_errors():
         raise ClientError(report.generate_report())

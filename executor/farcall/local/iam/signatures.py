@@ -57,10 +57,17 @@ _MOST_TRAILERS = 20
 
 
 class AccessKey(NamedTuple):
-    """An access key: what a request is signed with."""
+    """An access key: what a request is signed with.
+
+    Attributes:
+        key_id: Its public part.
+        secret: What nobody else knows.
+        token: Of a session; None for a user's key and the account's own.
+    """
 
     key_id: str
     secret: str
+    token: str | None = None
 
     @classmethod
     def new(cls) -> AccessKey:

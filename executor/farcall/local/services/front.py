@@ -1,7 +1,8 @@
 """One port for all services: the WSGI application and the HTTP handler under it.
 
-Batch is answered here, everything else by moto, once `farcall.local.iam.admission` has let the
-sender in. The service is read from the credential scope of the signature, as moto does it.
+Batch and CloudFormation are answered here, everything else by moto, once
+`farcall.local.iam.admission` has let the sender in. The service is read from the credential scope
+of the signature, as moto does it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from email.message import Message
 from typing import Any
 
+from moto.iam.access_control import PermissionResult
 from moto.moto_server import werkzeug_app
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import FakeBucket
 from werkzeug.serving import WSGIRequestHandler
 
 from farcall.local import names
@@ -40,6 +43,12 @@ CONTROL_PATH = "/_farcall/"
 #: What farcall and its jobs use of moto.
 SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
 
+#: What is only asked for by whoever sets up an account; loading it takes moto a second.
+RARE_SERVICES = ("ec2", "servicequotas")
+
+#: Under which a request's environment has who has sent it.
+_CALLER = "farcall.caller"
+
 #: The service that development calls are signed for.
 CONTROL_SERVICE = "farcall"
 #: moto's own API, and what it puts in the place of an instance's metadata, keys included.
@@ -52,7 +61,7 @@ Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class Front:
-    """Sends each request to Batch, to the development calls or to moto.
+    """Sends each request to Batch, to CloudFormation, to the development calls or to moto.
 
     moto's backends are plain dictionaries, and its S3 looks for an object and then stores it, so
     two conditional writes at once would both succeed. Hence one lock for each service; requests
@@ -61,6 +70,7 @@ class Front:
 
     Args:
         batch: Answers a Batch request; called from many threads.
+        stacks: Answers a CloudFormation request, given its form and the sender's keys.
         control: Answers a development call, given its name and document.
         credentials: The keys of the jobs' roles.
         key: The account's own.
@@ -75,6 +85,7 @@ class Front:
     def __init__(
         self,
         batch: Callable[[Request], Response],
+        stacks: Callable[[bytes, AccessKey], tuple[int, bytes]],
         control: Callable[[str, dict[str, Any]], Response],
         credentials: RoleCredentials,
         key: AccessKey,
@@ -82,6 +93,7 @@ class Front:
     ) -> None:
         self.guard: Guard | None = None
         self._batch = batch
+        self._stacks = stacks
         self._credentials = credentials
         self._control = control
         # moto's dispatcher lists its own directory for each request, a third of a small PUT.
@@ -114,7 +126,7 @@ class Front:
                 token = environ.get("HTTP_AUTHORIZATION", "")
                 answer = self._credentials.answer(environ["REQUEST_METHOD"], path, token)
                 return _send(Response(*answer), start_response)
-            caller = self._identify(environ, headers)
+            caller = environ[_CALLER] = self._identify(environ, headers)
             service = caller.signature.service
             is_motos = service not in self._apps and path.startswith(_SHUT)
             if is_motos or path.startswith(CONTROL_PATH):
@@ -185,6 +197,10 @@ class Front:
             method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
             request = Request(method, path, environ["QUERY_STRING"], body)
             return _send(self._batch(request), start_response)
+        if service == "cloudformation":
+            signature, secret, _ = environ[_CALLER]
+            key = AccessKey(signature.key_id, secret, signature.token)
+            return _send_xml(*self._stacks(environ["wsgi.input"].read(), key), start_response)
         app = self._apps.get(service, self._dispatcher)
         with self.locks.get(service, self.locks[""]), contextlib.ExitStack() as stack:
             if bodies.CONTENT in environ:
@@ -199,6 +215,9 @@ class Front:
 _server: Any = werkzeug_app
 _server.DISABLE_GLOBAL_CORS = True
 logs.install()
+# Policies of buckets are not looked at. moto would look at them without their conditions.
+_bucket: Any = FakeBucket
+_bucket.get_permission = lambda *_: PermissionResult.NEUTRAL
 
 
 def _app(service: Any) -> Any:
@@ -264,6 +283,16 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
     if response.error:
         headers.append(("x-amzn-ErrorType", response.error))
     start_response(f"{response.status} -", headers)
+    return [body]
+
+
+def _send_xml(status: int, body: bytes, start_response: StartResponse) -> list[bytes]:
+    headers = [
+        ("Content-Type", "text/xml"),
+        ("Content-Length", str(len(body))),
+        ("x-amzn-RequestId", str(uuid.uuid4())),
+    ]
+    start_response(f"{status} -", headers)
     return [body]
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -37,11 +38,13 @@ from farcall.local.runners.execution import Durations, World
 from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
 from farcall.local.runners.runner import Runner
-from farcall.local.services import objects
-from farcall.local.services.front import SERVICES, Front, Handler
+from farcall.local.services import inventory, objects
+from farcall.local.services.front import RARE_SERVICES, SERVICES, Front, Handler
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from farcall.local.cloudformation.api import Stacks
 
 T = TypeVar("T")
 
@@ -87,6 +90,7 @@ class LocalServer(Controls):
         enforce_iam: Whether permissions are checked. The account's own key is its root user's,
             who may do everything; users, roles and policies are made by IAM's API.
             `farcall.local.iam.permissions` says what is not looked at.
+        empty: Whether there is nothing in the account, not even what farcall needs.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -101,6 +105,7 @@ class LocalServer(Controls):
         runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
         key: AccessKey | None = None,
         enforce_iam: bool = False,
+        empty: bool = False,
     ) -> None:
         self._socket = listener or names.listen()
         if not _single.acquire(blocking=False):
@@ -108,11 +113,20 @@ class LocalServer(Controls):
             raise RuntimeError("moto keeps one state for all: one LocalServer in a process.")
         host, port = self._socket.getsockname()[:2]
         key = key or AccessKey.new()
-        self.environment = names.client_environment(host, port, key)
+        self.environment = names.client_environment(host, port, key, empty=empty)
         self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
         self._credentials = RoleCredentials(self._assume, key, enforced=enforce_iam)
-        self._front = Front(self._batch, self._answer_control, self._credentials, key, host)
-        _create_resources(self._front)
+        self._front = Front(
+            self._batch,
+            self._answer_stacks,
+            self._answer_control,
+            self._credentials,
+            key,
+            host,
+        )
+        self._stacks: Stacks | None = None
+        self._stacks_lock = threading.Lock()
+        _create_resources(self._front, empty=empty)
         if enforce_iam:
             self._front.guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
         self._loop = asyncio.new_event_loop()
@@ -120,7 +134,9 @@ class LocalServer(Controls):
         self._threads[0].start()
         cpus = cpus or os.cpu_count() or 1
         self._runner = self._on_loop(lambda: runner(self.endpoint_url, self._credentials))
-        self._engine, self._api, self._control = self._on_loop(lambda: self._make_batch(cpus))
+        self._engine, self._api, self._control = self._on_loop(
+            lambda: self._make_batch(cpus, empty=empty)
+        )
         self._http = make_server(
             host,
             port,
@@ -149,6 +165,8 @@ class LocalServer(Controls):
         """Kill the jobs, close the connections and forget everything. May be called twice."""
         if self._loop.is_closed():
             return
+        if self._stacks is not None:
+            self._stacks.close()
         self._http.shutdown()
         try:
             asyncio.run_coroutine_threadsafe(self._end_jobs(), self._loop).result()
@@ -169,19 +187,10 @@ class LocalServer(Controls):
         await self._runner.close()
         await self._loop.shutdown_default_executor()
 
-    def _make_batch(self, cpus: int) -> tuple[Engine, BatchApi, Control]:
+    def _make_batch(self, cpus: int, *, empty: bool) -> tuple[Engine, BatchApi, Control]:
         queues, limits, durations = Queues(), Limits(), Durations()
-        queues.create_environment(
-            {
-                "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
-                "type": "UNMANAGED",
-                "unmanagedvCpus": cpus,
-            }
-        )
-        order = [{"order": 1, "computeEnvironment": names.COMPUTE_ENVIRONMENT}]
-        queues.create_queue(
-            {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
-        )
+        if not empty:
+            _create_queue(queues, cpus)
         runner = BreakingRunner(self._runner)
         world = World(
             runner=runner,
@@ -196,13 +205,22 @@ class LocalServer(Controls):
         control = Control(engine, limits, durations, self._credentials, runner)
         return engine, BatchApi(engine, queues, limits), control
 
+    def _resources(self) -> dict[str, list[str]]:
+        found = inventory.of_moto(self._front.locks)
+        found.update(self._on_loop(lambda: self._api.inventory()))
+        if self._stacks is not None:
+            found["stacks"] = self._stacks.names()
+        return {kind: sorted(listed) for kind, listed in sorted(found.items()) if listed}
+
     def _assumable(self, role_arn: str) -> bool:
-        """Say whether moto's IAM has a role that trusts ECS tasks."""
+        return self._trusts(role_arn, "ecs-tasks.amazonaws.com")
+
+    def _trusts(self, role_arn: str, service: str) -> bool:
+        """Say whether moto's IAM has a role that trusts a service."""
         with self._front.locks["iam"]:
             roles = list(_backend("iam", "aws").roles.values())
         return any(
-            role.arn == role_arn
-            and "ecs-tasks.amazonaws.com" in str(role.assume_role_policy_document)
+            role.arn == role_arn and service in str(role.assume_role_policy_document)
             for role in roles
         )
 
@@ -221,13 +239,34 @@ class LocalServer(Controls):
     def _batch(self, request: Request) -> Response:
         return self._on_loop(lambda: self._api.answer(request))
 
+    def _answer_stacks(self, body: bytes, key: AccessKey) -> tuple[int, bytes]:
+        """Answer CloudFormation, which is loaded when it is first asked."""
+        with self._stacks_lock:
+            if self._stacks is None:
+                from farcall.local.cloudformation.api import Stacks
+
+                with self._front.locks["iam"]:
+                    inventory.add_managed_policies(_backend("iam", "aws"))
+                self._stacks = Stacks(self.endpoint_url, self._assume_for_stacks)
+        return self._stacks.answer(body, key)
+
+    def _assume_for_stacks(self, role_arn: str) -> AccessKey | None:
+        """Assume a role for CloudFormation; None where it does not trust it."""
+        if not self._trusts(role_arn, "cloudformation.amazonaws.com"):
+            return None
+        role = self._assume(role_arn, "AWSCloudFormation", 3600)
+        return AccessKey(role.access_key_id, role.secret_access_key, role.session_token)
+
     def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
+        if name == "resources":
+            return Response(200, self._resources())
         return self._on_loop(lambda: self._control.answer(name, document))
 
-    def _call(self, name: str, document: dict[str, Any]) -> None:
+    def _call(self, name: str, document: dict[str, Any]) -> Any:
         response = self._answer_control(name, document)
         if response.error:
             raise ValueError(response.document["message"])
+        return response.document
 
     def _on_loop(self, function: Callable[[], T]) -> T:
         """Run a function on Batch's event loop and wait for what it returns."""
@@ -247,11 +286,28 @@ def _backend(service: Any, region: str) -> Any:
     return get_backend(service)[names.ACCOUNT_ID][region]
 
 
-def _create_resources(front: Front) -> None:
+def _create_queue(queues: Queues, cpus: int) -> None:
+    queues.create_environment(
+        {
+            "computeEnvironmentName": names.COMPUTE_ENVIRONMENT,
+            "type": "UNMANAGED",
+            "unmanagedvCpus": cpus,
+        }
+    )
+    order = [{"order": 1, "computeEnvironment": names.COMPUTE_ENVIRONMENT}]
+    queues.create_queue(
+        {"jobQueueName": names.QUEUE, "priority": 1, "computeEnvironmentOrder": order}
+    )
+
+
+def _create_resources(front: Front, *, empty: bool) -> None:
     """Create bucket, roles and log groups by requests, which also warms moto up."""
-    for service in SERVICES:
+    loaded: list[Any] = [each for each in RARE_SERVICES if f"moto.{each}.models" in sys.modules]
+    for service in (*SERVICES, *loaded):
         # moto keeps its state in the module; a second server in one process starts afresh.
         get_backend(service).reset()
+    if empty:
+        return
     client = Client(front)
 
     def post(service: str, path: str, **request: Any) -> None:
