@@ -12,7 +12,7 @@ import pytest
 import tomlkit
 
 from farcall import FarcallError, Settings
-from farcall.cli.configure import _updated
+from farcall.cli.options_file import updated
 from farcall.model.settings_help import describe
 from tests.support.commands import FARCALL
 
@@ -84,7 +84,7 @@ async def test_a_wrong_value_writes_nothing(farcall_command, tmp_path: Path) -> 
 )
 def test_a_file_that_cannot_be_read_is_refused(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(FarcallError) as caught:
-        _updated(text, {"memory": 8}, tmp_path / "farcall.toml")
+        updated(text, {"memory": 8}, tmp_path / "farcall.toml")
 
     assert said in str(caught.value)
 
@@ -94,7 +94,7 @@ def test_every_option_is_described_and_every_default_can_be_written() -> None:
     assert all(each.text for each in describe())
     values = {each.name: each.default for each in describe() if each.default is not None}
 
-    text = _updated("", values, Path("farcall.toml"))
+    text = updated("", values, Path("farcall.toml"))
 
     assert values == tomlkit.parse(text)["executors"]["awsbatch"]
 

@@ -1,0 +1,232 @@
+"""Options file: options are set and taken out, and all else stays; farcall's and Covalent's."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import stat
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from farcall.model.config_trust import agree, is_agreed
+from farcall.model.errors import FarcallError
+from farcall.model.files import replacing
+from farcall.model.settings import SECTION, WORKING_FILE, Settings, decided, files, read
+from farcall.model.settings_help import Description, describe
+
+_HOME = Path("~/.config/farcall/farcall.toml")
+_TITLE = f"[{'.'.join(SECTION)}]"
+_WIDTH = 88
+
+
+def in_force() -> Path:
+    """Return the file in force; where there is none, that of the home folder.
+
+    Raises:
+        FarcallError: Nobody knows where home is.
+        SettingsError: FARCALL_CONFIG names no file.
+    """
+    return next(iter(files()), None) or _home_file()
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text; empty where there is no file."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def is_known(path: Path) -> bool:
+    """Tell whether there is no file yet, or all that it decides was agreed to.
+
+    Of another program's file nothing needs a yes.
+    """
+    if path.name != WORKING_FILE.name or not path.exists():
+        return True
+    decides = decided(path, read(path))
+    return not decides or is_agreed(path, decides)
+
+
+def agree_anew(path: Path) -> None:
+    """Note that the user agrees to what a file decides now, where that is needed.
+
+    Raises:
+        FarcallError: It cannot be noted.
+    """
+    if path.name == WORKING_FILE.name:
+        agree(path, decided(path, read(path)))
+
+
+def updated(text: str, values: Mapping[str, Any], path: Path) -> str:
+    """Return a file's text with options set, all else as it was.
+
+    Raises:
+        FarcallError: The file is not valid TOML.
+        SettingsError: An option in it is wrong.
+    """
+    try:
+        text = changed(text, values) if section(text) else _appended(text, _section(values))
+        found = section(text)
+    except (TOMLKitError, AttributeError) as error:
+        raise FarcallError(f"{path} is not valid TOML ({error}); nothing was written") from error
+    Settings(**found)
+    return text
+
+
+def section(text: str) -> dict[str, Any]:
+    """Return the options of a file's text.
+
+    Raises:
+        TOMLKitError: It is not valid TOML.
+        AttributeError: The section is no table.
+    """
+    found: Any = tomlkit.parse(text).unwrap()
+    for part in SECTION:
+        found = found.get(part, {})
+    return dict(found.items())
+
+
+def foreign(text: str, values: Mapping[str, Any]) -> str:
+    """Return the text of another program's file with options set, which has others of its own.
+
+    Raises:
+        TOMLKitError: It is not valid TOML.
+        AttributeError: The section is no table.
+    """
+    if section(text):
+        return changed(text, values)
+    lines = [_assignment(name, value) for name, value in values.items()]
+    return _appended(text, "\n".join([_TITLE, *lines, ""]))
+
+
+def without(text: str, names: Iterable[str]) -> str:
+    """Return a file's text with options taken out of the section.
+
+    A line becomes the comment again that it is in a new file, and a table of its own goes.
+
+    Raises:
+        TOMLKitError: It is not valid TOML.
+        AttributeError: The section is no table.
+    """
+    defaults = {description.name: description.default for description in describe()}
+    for name in names:
+        left = section(text)
+        if name not in left:
+            continue
+        del left[name]
+        for place in re.finditer(rf"^{name} *=.*$", text, re.MULTILINE):
+            comment = f"# {_assignment(name, defaults[name])}"
+            without_it = f"{text[: place.start()]}{comment}{text[place.end() :]}"
+            with contextlib.suppress(TOMLKitError):  # a value of several lines
+                if section(without_it) == left:
+                    text = without_it
+                    break
+        else:
+            document: Any = tomlkit.parse(text)
+            table = document
+            for part in SECTION:
+                table = table[part]
+            table.remove(name)
+            text = tomlkit.dumps(document)
+    return text
+
+
+def _appended(text: str, section: str) -> str:
+    return "\n".join(filter(None, [text.rstrip("\n"), section]))
+
+
+def changed(text: str, values: Mapping[str, Any]) -> str:
+    """Set options in a section that is there."""
+    left, there = dict(values), section(text)
+    for name, value in values.items():
+        # Where it stands as a comment, as we write those that are not set, it takes its place.
+        start = text.find(_TITLE)
+        end = re.compile(r"^\[", re.MULTILINE).search(text, start + 1) if start >= 0 else None
+        line = re.compile(rf"^# ?{name} =.*$", re.MULTILINE)
+        place = line.search(text, start, end.start() if end else len(text)) if start >= 0 else None
+        if name not in there and place:
+            text = f"{text[: place.start()]}{_assignment(name, value)}{text[place.end() :]}"
+            del left[name]
+    document: Any = tomlkit.parse(text)
+    table = document
+    for part in SECTION:
+        table = table[part]
+    for name, value in left.items():
+        table[name] = _item(value)
+    return tomlkit.dumps(document)
+
+
+def _section(values: Mapping[str, Any]) -> str:
+    """Write the section with every option; those that are not set are comments."""
+    blocks = [_TITLE]
+    for description in describe():
+        name = description.name
+        if name in values:
+            line = _assignment(name, values[name])
+        else:
+            line = f"# {_assignment(name, description.default)}"
+        blocks.append("\n".join([*_comment(description), line]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _comment(description: Description) -> list[str]:
+    text = description.text
+    if description.allowed:
+        text += f" Allowed: {description.allowed}."
+    return [f"# {line}" for line in textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
+
+
+def _assignment(name: str, value: Any) -> str:
+    return f"{name} = {_item(value).as_string()}" if value is not None else f"{name} ="
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, dict):
+        table = tomlkit.inline_table()
+        table.update(value)
+        return table
+    return tomlkit.item(value)
+
+
+def write(path: Path, before: str, after: str) -> Path | None:
+    """Replace a file as a whole; return where the former one is kept, if there was one."""
+    if before == after:
+        return None
+    path = path.resolve()  # through a link
+    kept = None
+    try:
+        with replacing(path) as file:
+            file.write(after.encode())
+            file.flush()  # a full disk is told of here
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+                kept = _keep(path)
+    except OSError as error:
+        raise FarcallError(f"{path} was not written: {error}") from error
+    return kept
+
+
+def _keep(path: Path) -> Path:
+    """Copy a file beside itself, under a name that no other has."""
+    for number in itertools.count():
+        kept = path.with_name(f"{path.name}.bak{number or ''}")
+        with contextlib.suppress(FileExistsError), kept.open("xb") as file:
+            file.write(path.read_bytes())
+            shutil.copymode(path, kept)
+            return kept
+    raise AssertionError
+
+
+def _home_file() -> Path:
+    try:
+        return _HOME.expanduser()
+    except RuntimeError as error:  # nobody knows where home is
+        raise FarcallError(
+            f"there is no home folder to write the options to: {error}; name a file with --file"
+        ) from error
