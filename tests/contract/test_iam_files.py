@@ -88,8 +88,16 @@ def test_star_is_the_resource_only_where_an_action_knows_no_other():
         "batch:DescribeJobQueues",
         "batch:DescribeJobs",
         "batch:ListJobs",
+        "ec2:DescribeInstances",
+        "ec2:DescribeLaunchTemplateVersions",
+        "ec2:DescribeLaunchTemplates",
+        "ec2:DescribeSecurityGroups",
+        "ec2:DescribeSubnets",
+        "ec2:DescribeVpcs",
         "ecr:GetAuthorizationToken",
         "logs:DescribeLogGroups",
+        "s3:ListAllMyBuckets",
+        "servicequotas:GetServiceQuota",
     }
 
 

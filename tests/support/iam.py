@@ -25,6 +25,7 @@ VALUES = {
     "JOB-ROLE": JOB_ROLE,
     "EXECUTION-ROLE": EXECUTION_ROLE,
     "REPOSITORY": "farcall",
+    "STACK": "farcall",
 }
 
 

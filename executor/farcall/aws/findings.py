@@ -20,6 +20,7 @@ NOT_CHECKED = "not checked"
 _ACTIONS = {
     "DeleteObject": "s3:DeleteObject",
     "DescribeImages": "ecr:DescribeImages",
+    "DescribeStacks": "cloudformation:DescribeStacks",
     "DescribeLogGroups": "logs:DescribeLogGroups",
     "GetBucketAcl": "s3:GetBucketAcl",
     "GetBucketLifecycleConfiguration": "s3:GetLifecycleConfiguration",

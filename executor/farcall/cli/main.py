@@ -32,6 +32,8 @@ COMMANDS = {
     "run": Lazy("run:run", "Run a function as a job and print its value."),
     "launch": Lazy("launch:launch", "Run a command in an image as a job, on one node or several."),
     "plan": Lazy("plan:plan", "Show what run would send to Batch, and send nothing."),
+    "deploy": Lazy("deploy:deploy", "Make all that jobs need in your AWS account."),
+    "destroy": Lazy("destroy:destroy", "Delete what deploy has made."),
     "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
     "allow": Lazy("allow:allow", "Agree to what a folder's farcall.toml decides."),
     "configure": Lazy("configure:configure", "Write farcall's options into a file."),

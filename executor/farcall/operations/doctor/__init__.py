@@ -10,6 +10,7 @@ from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
+from farcall.deploy import doctor as stack
 from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 from farcall.model.settings_help import origins
@@ -78,5 +79,9 @@ async def _examine(
     checks = backend.examine(settings, answers=region[0].verdict != FAILED)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
     of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own
-    found = await asyncio.gather(guarded("bucket", of_bucket, 3 * time_limit_s), *limited)
+    found = await asyncio.gather(
+        guarded("stack", stack.examine(access, settings), time_limit_s),
+        guarded("bucket", of_bucket, 3 * time_limit_s),
+        *limited,
+    )
     return [*identity.findings, *region, *itertools.chain.from_iterable(found)]

@@ -1,0 +1,321 @@
+"""Setting an account up: ``farcall deploy``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from farcall.cli import options_file, stacks
+from farcall.cli.common import seconds
+from farcall.cli.printing import hand_out, say
+from farcall.deploy import contents, gives, network, parameters, quotas, stack
+from farcall.deploy.network import Network
+from farcall.deploy.parameters import KINDS, Wanted
+from farcall.deploy.stack import Stack, State
+from farcall.model.settings import ENVIRONMENT_PREFIX, Settings, from_environment
+from farcall.model.wording import counted, named
+
+_MOST_TAGS = 50
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is going to be done.
+
+    Attributes:
+        parameters: Of the template, all of them.
+        tags: Of the stack.
+        network: Where jobs are.
+        lines: What is shown of it.
+        covalent: Covalent's configuration file, where that is written.
+    """
+
+    parameters: Mapping[str, str]
+    tags: Mapping[str, str]
+    network: Network
+    lines: list[str]
+    covalent: Path | None
+
+
+@click.command("deploy")
+@click.option(
+    "--compute",
+    type=click.Choice(list(KINDS)),
+    multiple=True,
+    help="What jobs run on, each with a queue of its own; repeatable, the main one first. By "
+    "default ec2, on demand.",
+)
+@click.option("--max-vcpus", type=click.IntRange(1), metavar="N", help="Of each queue; 256.")
+@click.option(
+    "--instance-types",
+    metavar="TYPES",
+    help="Such as m7i,c7i.large, with commas; by default Batch chooses. '' lets it do so again.",
+)
+@click.option("--gpu/--no-gpu", default=None, help="Instances with GPUs: g4dn and g5.")
+@click.option("--arm64/--x86-64", default=None, help="Instances with ARM processors (Graviton).")
+@click.option("--vpc", metavar="ID", default="", help="By default that of the subnets.")
+@click.option(
+    "--subnets",
+    metavar="IDS",
+    default="",
+    help="With commas; by default those of the default VPC.",
+)
+@click.option(
+    "--warm",
+    type=seconds,
+    metavar="TIME",
+    help="An instance stays so long after its last job, from 20m on. It is paid for; 0 for not.",
+)
+@click.option(
+    "--permissions-boundary", metavar="ARN", help="Policy that bounds the roles; '' for none."
+)
+@click.option(
+    "--tags", multiple=True, metavar="NAME=VALUE", help="Of all that is made; repeatable."
+)
+@stacks.stack_region
+@stacks.stack_name
+@stacks.options_path
+@click.option(
+    "--covalent/--no-covalent",
+    default=None,
+    help="Write Covalent's configuration, too. By default where Covalent is installed.",
+)
+@click.option("--template", "is_template", is_flag=True, help="Print the template; ask nobody.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def deploy(
+    compute: tuple[str, ...],
+    max_vcpus: int | None,
+    instance_types: str | None,
+    gpu: bool | None,
+    arm64: bool | None,
+    vpc: str,
+    subnets: str,
+    warm: float | None,
+    permissions_boundary: str | None,
+    tags: tuple[str, ...],
+    region: str | None,
+    name: str,
+    path: Path | None,
+    covalent: bool | None,
+    *,
+    is_template: bool,
+    yes: bool,
+) -> None:
+    """Make all that jobs need in your account, and write the options.
+
+    \b
+    farcall deploy                                   a bucket, a log group, roles, a queue
+    farcall deploy --compute spot --compute ec2      two queues; jobs go to the first
+    farcall deploy --max-vcpus 1000                  changes that, and leaves the rest
+    farcall deploy --template                        for a review, or another tool
+
+    It is one stack of CloudFormation's, and costs nothing but storage while no job runs. It is
+    shown what will be made, and asked. Given again it changes what its options say, or nothing.
+    farcall destroy deletes it.
+    """  # noqa: D301  # click's mark for lines to be left as they are
+    if is_template:
+        hand_out(stack.template())
+        return
+    wanted = Wanted(
+        compute=tuple(dict.fromkeys(compute)),
+        max_vcpus=max_vcpus,
+        instance_types=None if instance_types is None else tuple(_listed(instance_types)),
+        gpu=gpu,
+        arm64=arm64,
+        warm_s=warm,
+        permissions_boundary=permissions_boundary,
+    )
+    given = _tags(tags)
+    settings = stacks.settings_for(region)
+    path = path or options_file.in_force()
+    is_known = options_file.is_known(path)
+    before = options_file.text_of(path)
+    there = stacks.options_of(path, before)
+    again = f"farcall deploy{f' --name {name}' * (name != 'farcall')}"
+    with stacks.explained(name, again):
+        plan = asyncio.run(
+            _plan(settings, name, wanted, given, (vpc, _listed(subnets)), path, covalent)
+        )
+        for line in plan.lines:
+            say(line)
+        if not yes:
+            stacks.confirm("Shall it be so?", refused="nothing was made")
+        state, is_changed, used = asyncio.run(_put(settings, name, plan))
+    say(f"stack {name} {'is there' if is_changed else 'is as it was'}")
+    kind = gives.main_kind(state, wanted.compute, there)
+    is_public = plan.network.is_public
+    values = gives.options(state, used, kind=kind, is_public=is_public, there=there)
+    _write(path, before, values, is_known=is_known)
+    if plan.covalent is not None:
+        _write_covalent(plan.covalent, state, used, kind, is_public=is_public)
+    _tell_more(state, kind, values)
+
+
+async def _plan(
+    settings: Settings,
+    name: str,
+    wanted: Wanted,
+    tags: Mapping[str, str],
+    place: tuple[str, list[str]],
+    path: Path,
+    covalent: bool | None,
+) -> _Plan:
+    """Look at what is there, and say what will be made or changed."""
+    async with stacks.opened(settings) as access:
+        found = await Stack(access, name, stacks.tell).settled()
+        state = None if found is None or found.is_dead else found
+        before = state.parameters if state else {}
+        after = parameters.merged(wanted, before, settings.prefix)
+        vpc, subnets = place
+        if not vpc and not subnets and before:
+            subnets = _listed(before.get("SubnetIds", ""))
+        chosen = await network.choose(access, vpc, subnets)
+        after |= {"VpcId": chosen.vpc, "SubnetIds": ",".join(chosen.subnets)}
+        lost = await _lost(access, state, after)
+        warned = await quotas.warnings(access, after)
+        account = await access.account()
+        write_covalent = access.has_console if covalent is None else covalent
+        lines = _lines(name, f"{access.region} of account {account}", after, chosen)
+        if state is not None:
+            lines[0] = (
+                f"Stack {name} in {access.region} of account {account} is there. It is to have"
+            )
+            changes = [
+                f"    {key}: {before[key] or 'none'} -> {value or 'none'}"
+                for key, value in after.items()
+                if key in before and before[key] != value
+            ]
+            lines += (
+                ["  changed are", *changes] if changes else ["  no option is another than it was"]
+            )
+    where = stacks.covalent_file() if write_covalent else None
+    lines += [f"  deleted is {line}" for line in lost]
+    lines += [f"  note        {text}" for text in warned]
+    lines.append(f"  written is  {' and '.join(str(each) for each in (path, where) if each)}")
+    state_tags = dict(state.tags) if state else {}
+    return _Plan(after, {**state_tags, **tags}, chosen, lines, where)
+
+
+async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> list[str]:
+    """Name queues that go, with the jobs that end with them."""
+    if state is None:
+        return []
+    kept = parameters.compute(after)
+    lines = []
+    for kind, queue in gives.queues(state).items():
+        if kind not in kept:
+            jobs = await contents.unfinished(access, [queue])
+            ended = f", which ends {named(jobs)}" if jobs else ""
+            lines.append(f"queue {queue}{ended}")
+    return lines
+
+
+def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> list[str]:
+    """Say what a stack has."""
+    kinds = parameters.compute(after)
+    prefix = after["KeyPrefix"]
+    what = f"objects of {prefix}" if prefix else "objects"
+    lines = [
+        f"Stack {name} in {place} will be made, with",
+        f"  bucket      {name}-bucket-..., encrypted, not public; {what} stay 30 days",
+        f"  log group   /farcall/{name}, whose lines stay 30 days",
+        "  roles       for jobs, for ECS, which starts them"
+        + (", and for instances" if set(kinds) & set(parameters.INSTANCES) else ""),
+    ]
+    for kind in kinds:
+        text = f"{name}-{kind}: {KINDS[kind].text}, at most {after['MaxVcpus']} vCPUs"
+        if kind in parameters.INSTANCES:
+            text += f", {_instances(after)}"
+        elif after["Architecture"] == "arm64":
+            text += ", arm64"
+        lines.append(f"  queue       {text}")
+    lines.append(
+        f"  network     {chosen.vpc}, {counted(len(chosen.subnets), 'subnet')} "
+        f"({', '.join(chosen.subnets)}), {'with' if chosen.is_public else 'without'} public "
+        "addresses; nothing comes in"
+    )
+    if after["PermissionsBoundary"]:
+        lines.append(f"  boundary    {after['PermissionsBoundary']}")
+    idle = "  costs       nothing but storage while no job runs"
+    if after["WarmMinutes"] != "0":
+        idle += (
+            f"; an instance stays, and is paid for, {after['WarmMinutes']} minutes after its last"
+        )
+    return [*lines, idle]
+
+
+def _instances(after: Mapping[str, str]) -> str:
+    if after["InstanceTypes"]:
+        return after["InstanceTypes"].replace(",", ", ")
+    return "g4dn and g5, with GPUs" if after["Gpu"] == "true" else after["Architecture"]
+
+
+async def _put(settings: Settings, name: str, plan: _Plan) -> tuple[State, bool, str]:
+    async with stacks.opened(settings) as access:
+        state, is_changed = await Stack(access, name, stacks.tell).put(plan.parameters, plan.tags)
+        return state, is_changed, access.region
+
+
+def _write(path: Path, before: str, values: Mapping[str, Any], *, is_known: bool) -> None:
+    after = options_file.updated(before, values, path)
+    kept = options_file.write(path, before, after)
+    say(f"{path} {'is as it was' if after == before else 'was written'}")
+    if kept is not None:
+        say(f"as it was before: {kept}")
+    if is_known:
+        options_file.agree_anew(path)
+    for option in sorted(values.keys() & from_environment().keys()):
+        variable = f"{ENVIRONMENT_PREFIX}{option.upper()}"
+        say(f"{variable} is set, and comes before the file", err=True)
+
+
+def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_public: bool) -> None:
+    before = options_file.text_of(path)
+    there = stacks.options_of(path, before)
+    values = gives.options(state, region, kind=kind, is_public=is_public, there=there)
+    after = options_file.foreign(before, values)
+    if after == before:
+        say(f"{path} is as it was")
+        return
+    options_file.write(path, before, after)
+    say(f"{path} was written; a Covalent server that runs takes it up by `covalent restart`")
+
+
+def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
+    """Say how the other queues are used, and what to type next."""
+    for other, queue in gives.queues(state).items():
+        if other != kind:
+            more = ""
+            is_fargate = other not in parameters.INSTANCES
+            if is_fargate != (kind not in parameters.INSTANCES):
+                more = " and another job_definition_extra"
+            say(f"on {KINDS[other].text}: batch_queue={queue!r}{more}")
+    sys.stdout.flush()
+    say("next: farcall doctor, or your script: python my_workflow.py", err=True)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _tags(given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        key, mark, value = text.partition("=")
+        if not mark or not key or key.lower().startswith("aws:") or len(key) > 128:
+            raise click.BadParameter(
+                f"{text!r}: NAME=VALUE is allowed, with a name that does not begin with aws:",
+                param_hint="--tags",
+            )
+        found[key] = value
+    if len(found) > _MOST_TAGS:
+        raise click.BadParameter(
+            f"{len(found)} tags; {_MOST_TAGS} are allowed", param_hint="--tags"
+        )
+    return found

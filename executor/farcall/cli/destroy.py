@@ -1,0 +1,168 @@
+"""Giving an account back: ``farcall destroy``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from farcall.cli import options_file, stacks
+from farcall.cli.printing import say
+from farcall.deploy import contents, gives
+from farcall.deploy.contents import Bucket
+from farcall.deploy.parameters import KINDS
+from farcall.deploy.stack import Stack, State
+from farcall.model.settings import Settings
+from farcall.model.wording import counted, named
+
+_ROLES = ("JobRole", "ExecutionRole")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What there is to delete.
+
+    Attributes:
+        state: The stack; None where there is none, but a bucket that one left.
+        region: Where.
+        resources: Identifiers of what it has, by their names in the template.
+        jobs: Those that have not ended.
+        definitions: ARNs of the job definitions that use its roles.
+        buckets: Those of stacks of its name.
+    """
+
+    state: State | None
+    region: str
+    resources: dict[str, str]
+    jobs: list[str]
+    definitions: list[str]
+    buckets: list[Bucket]
+
+
+@click.command("destroy")
+@click.option(
+    "--empty-bucket",
+    is_flag=True,
+    help="Delete the bucket with all that is in it. Else one that is not empty stays.",
+)
+@stacks.stack_region
+@stacks.stack_name
+@stacks.options_path
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def destroy(
+    region: str | None, name: str, path: Path | None, *, empty_bucket: bool, yes: bool
+) -> None:
+    """Delete what farcall deploy has made, and take its options out of the file.
+
+    It is shown what will be deleted, and asked. Jobs that have not ended are ended. A bucket that
+    still holds something stays, unless --empty-bucket is given; it can be given later. A policy
+    that somebody else attached to a role has to be detached first.
+    """
+    settings = stacks.settings_for(region)
+    path = path or options_file.in_force()
+    again = f"farcall destroy{f' --name {name}' * (name != 'farcall')}"
+    with stacks.explained(name, again):
+        found = asyncio.run(_find(settings, name))
+        gone, kept = _sorted(found.buckets, empty_bucket=empty_bucket)
+        if found.state is None and not gone:
+            _tell_nothing(name, found.region, kept)
+            for file, names in _naming(path, name, found.region).items():
+                say(f"{file} still names it: {', '.join(names)}")
+            return
+        _show(name, found, gone, kept)
+        if not yes:
+            stacks.confirm("Delete it?", refused="nothing was deleted")
+        asyncio.run(_delete(settings, name, found, gone))
+    say(f"stack {name} is deleted")
+    for bucket in kept:
+        say(f"bucket {bucket.name} stays; `{again} --empty-bucket` deletes it")
+    for file, names in _naming(path, name, found.region).items():
+        _take_out(file, names)
+
+
+async def _find(settings: Settings, name: str) -> _Found:
+    async with stacks.opened(settings) as access:
+        stack = Stack(access, name, stacks.tell)
+        state = await stack.state()
+        resources = await stack.resources() if state else {}
+        queues = [resources[kind.queue] for kind in KINDS.values() if kind.queue in resources]
+        roles = [resources[role] for role in _ROLES if role in resources]
+        jobs, definitions, buckets = await asyncio.gather(
+            contents.unfinished(access, queues),
+            contents.definitions(access, roles),
+            contents.buckets(access, name),
+        )
+        return _Found(state, access.region, resources, jobs, definitions, buckets)
+
+
+def _sorted(buckets: Sequence[Bucket], *, empty_bucket: bool) -> tuple[list[Bucket], list[Bucket]]:
+    """Return the buckets to be deleted, and those that stay."""
+    gone = [bucket for bucket in buckets if empty_bucket or not bucket.objects]
+    return gone, [bucket for bucket in buckets if bucket not in gone]
+
+
+def _tell_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
+    say(f"there is no stack {name} in {region}; nothing was deleted")
+    for bucket in kept:
+        say(
+            f"bucket {bucket.name} of a former one has {bucket.counted}; --empty-bucket deletes it"
+        )
+
+
+def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
+    """Say what will be deleted."""
+    say(f"In {found.region} will be deleted")
+    if found.state is not None:
+        say(f"  stack       {name}, {found.state.status}")
+    names = {bucket.name for bucket in found.buckets}
+    for resource, identifier in found.resources.items():
+        if identifier not in names and resource != "BucketPolicy":
+            say(f"              {resource} {identifier}")
+    if found.definitions:
+        say(f"  and         {counted(len(found.definitions), 'job definition')} of it")
+    if found.jobs:
+        say(f"  with it end {named(found.jobs)}")
+    for bucket in gone:
+        say(f"  bucket      {bucket.name}, {bucket.counted}")
+    for bucket in kept:
+        say(f"what stays is bucket {bucket.name}, which has {bucket.counted} (--empty-bucket)")
+
+
+async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[Bucket]) -> None:
+    """Delete the stack and the buckets.
+
+    Definitions go first: who is stopped in the middle finds them by the stack's roles again. And
+    buckets last, when no job stores anything any more.
+    """
+    async with stacks.opened(settings) as access:
+        await contents.deregister(access, found.definitions)
+        if found.state is not None:
+            await Stack(access, name, stacks.tell).delete()
+        for bucket in gone:
+            await contents.delete(access, bucket.name, stacks.tell)
+            say(f"bucket {bucket.name} is deleted", err=True)
+
+
+def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
+    """Return which options of farcall's file, and of Covalent's, name what a stack has."""
+    found = {}
+    for file in (path, stacks.covalent_file()):
+        if file is not None and file.is_file():
+            there = stacks.options_of(file, options_file.text_of(file))
+            names = gives.of_stack(name, region, there)
+            if names:
+                found[file] = names
+    return found
+
+
+def _take_out(path: Path, names: Sequence[str]) -> None:
+    """Take options out of a file that name what is no longer there."""
+    before = options_file.text_of(path)
+    is_known = options_file.is_known(path)
+    options_file.write(path, before, options_file.without(before, names))
+    if is_known:
+        options_file.agree_anew(path)
+    say(f"{path} no longer has {', '.join(names)}")

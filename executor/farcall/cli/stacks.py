@@ -1,0 +1,147 @@
+"""What ``farcall deploy`` and ``farcall destroy`` have in common: access, progress, questions."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from tomlkit.exceptions import TOMLKitError
+
+from farcall.aws.clients import Aws
+from farcall.cli import options_file
+from farcall.cli.printing import say
+from farcall.deploy.stack import Event
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.model.settings import Settings
+from farcall.model.settings_help import DEFAULTS
+from farcall.model.terminal import in_a_line
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
+_UNDER_WAY, _INITIATED = "_IN_PROGRESS", "Initiated"
+
+
+def _stack_name(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise click.BadParameter(
+            f"{name!r}: a letter, and up to 29 lower-case letters, digits and hyphens are allowed",
+            context,
+            parameter,
+        )
+    return name
+
+
+stack_name = click.option(
+    "--name",
+    metavar="NAME",
+    default="farcall",
+    show_default=True,
+    callback=_stack_name,
+    help="Of the stack; what it has is named by it.",
+)
+stack_region = click.option(
+    "--region", metavar="REGION", help="By default the one that your jobs and AWS's tools take."
+)
+options_path = click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Of the options; by default the file in force, else ~/.config/farcall/farcall.toml.",
+)
+
+
+def settings_for(region: str | None) -> Settings:
+    """Return the options in force, with a region that is given."""
+    return Settings(region=region) if region else Settings()
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Aws]:
+    """Open the clients.
+
+    Raises:
+        SettingsError: Nobody says which region it is about.
+        ServiceError: There are no credentials.
+    """
+    access = await Aws.open(settings)
+    try:
+        if access.region_origin == DEFAULTS:
+            raise SettingsError(
+                "no region is set; name one by --region, or set AWS_REGION, or the profile's by "
+                "`aws configure`",
+                option="region",
+            )
+        yield access
+    finally:
+        await access.close()
+
+
+def options_of(path: Path, text: str) -> dict[str, Any]:
+    """Return the options of a file's text.
+
+    Raises:
+        FarcallError: It is not valid TOML.
+    """
+    try:
+        return options_file.section(text)
+    except (TOMLKitError, AttributeError) as error:
+        raise FarcallError(f"{path} is not valid TOML ({error}); it stays as it is") from error
+
+
+def confirm(question: str, *, refused: str) -> None:
+    """Go on only if that is wanted.
+
+    Args:
+        question: What is asked.
+        refused: What is said where it is not, such as ``"nothing was made"``.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{refused}: nobody can be asked here; --yes does it unasked")
+    if not click.confirm(question, err=True):
+        raise FarcallError(refused)
+
+
+def tell(happened: Event | str) -> None:
+    """Print what happens to a stack, on stderr."""
+    if isinstance(happened, str):
+        say(in_a_line(happened), err=True)
+        return
+    if not happened.is_of_stack and happened.reason.endswith(_INITIATED):
+        return  # it was told that it begins
+    text = f"{happened.at.astimezone():%H:%M:%S}  {happened.status:<28}{happened.resource}"
+    if not happened.is_of_stack:
+        text += f" ({happened.kind})"
+    if happened.reason and not happened.status.endswith(_UNDER_WAY):
+        text += f": {happened.reason}"
+    say(in_a_line(text), fg="red" if happened.status.endswith("_FAILED") else None, err=True)
+
+
+@contextlib.contextmanager
+def explained(name: str, command: str) -> Iterator[None]:
+    """Say of a Ctrl-C that AWS goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"AWS goes on with stack {name}; `{command}` follows it again", err=True)
+        raise
+
+
+def covalent_file() -> Path | None:
+    """Return Covalent's configuration file; None where Covalent is neither installed nor set up.
+
+    It need not be there: Covalent takes up one that it finds.
+    """
+    folder = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
+    try:
+        path = Path(folder or "~/.config/covalent").expanduser() / "covalent.conf"
+    except RuntimeError:  # nobody knows where home is
+        return None
+    is_installed = importlib.util.find_spec("covalent") is not None
+    return path if is_installed or path.is_file() else None

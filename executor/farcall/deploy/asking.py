@@ -1,0 +1,45 @@
+"""Calls of AWS by whoever sets an account up: what is refused names the action that is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farcall.aws import clients, refusals
+from farcall.aws.clients import Aws
+from farcall.model.errors import ServiceError
+
+POLICY = "docs/iam/deployer.json is the policy for whoever deploys"
+
+_ACTIONS = {
+    "DeleteObjects": "s3:DeleteObject",
+    "ListBuckets": "s3:ListAllMyBuckets",
+    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
+    "ListObjectVersions": "s3:ListBucketVersions",
+}
+"""The action of an operation, where it is not called like it."""
+
+
+async def ask(access: Aws, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+    """Call an operation of a service.
+
+    Args:
+        access: The open clients.
+        service: botocore's name of it, such as ``"cloudformation"``.
+        operation: The method's name, such as ``"describe_stacks"``.
+        **parameters: The request.
+
+    Raises:
+        ServiceError: The service refused, or could not be reached.
+    """
+    try:
+        return await clients.call(await access.client(service), operation, **parameters)
+    except ServiceError as error:
+        if not refusals.is_denied(error):
+            raise
+        action = _ACTIONS.get(error.operation, _action(service, error.operation))
+        raise refusals.like(error, f"{error}, the action {action}; {POLICY}") from error
+
+
+def _action(service: str, operation: str) -> str:
+    prefix = "servicequotas" if service == "service-quotas" else service
+    return f"{prefix}:{operation}"

@@ -1,0 +1,209 @@
+"""What runs and lies in a stack: unfinished jobs, job definitions, buckets and their objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farcall.aws.clients import Aws
+from farcall.deploy.asking import ask
+from farcall.model.errors import FarcallError, ServiceError
+
+TAG = "farcall:stack"
+"""The tag that the template gives queues and the bucket: the stack's name."""
+
+_UNFINISHED = ("RUNNING", "STARTING", "RUNNABLE", "PENDING", "SUBMITTED")
+_DEFINITIONS = "farcall-"
+_PAGE = 1000
+_AT_A_TIME = 4
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that a stack of some name has, or had.
+
+    Attributes:
+        name: The bucket's.
+        objects: How many objects, versions and unfinished uploads are in it, counted up to 1000.
+    """
+
+    name: str
+    objects: int
+
+    @property
+    def counted(self) -> str:
+        """Say how much is in it."""
+        if not self.objects:
+            return "empty"
+        return f"{self.objects}{' or more' if self.objects >= _PAGE else ''} objects"
+
+
+async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
+    """Name the jobs in queues that have not ended.
+
+    Args:
+        access: The open clients.
+        queues: Names or ARNs.
+
+    Returns:
+        ``<name> (<ID>, <status>)`` of each, those first that are furthest.
+    """
+    found = []
+    for queue in queues:
+        for status in _UNFINISHED:
+            wanted = {"jobQueue": queue, "jobStatus": status}
+            jobs = _pages(access, "batch", "list_jobs", "jobSummaryList", **wanted)
+            found += [f"{job['jobName']} ({job['jobId']}, {status})" async for job in jobs]
+    return found
+
+
+async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
+    """Return the ARNs of farcall's job definitions that give jobs one of some roles.
+
+    Args:
+        access: The open clients.
+        roles: Names of roles.
+    """
+    ends = tuple(f"role/{role}" for role in roles)
+    if not ends:
+        return []
+    return [
+        each["jobDefinitionArn"]
+        async for each in _pages(
+            access, "batch", "describe_job_definitions", "jobDefinitions", status="ACTIVE"
+        )
+        if each["jobDefinitionName"].startswith(_DEFINITIONS)
+        and any(arn.endswith(ends) for arn in _roles_of(each))
+    ]
+
+
+async def deregister(access: Aws, arns: Iterable[str]) -> None:
+    """Take job definitions out of use."""
+    turn = asyncio.Semaphore(_AT_A_TIME)
+
+    async def one(arn: str) -> None:
+        async with turn:
+            await ask(access, "batch", "deregister_job_definition", jobDefinition=arn)
+
+    await asyncio.gather(*map(one, arns))
+
+
+async def buckets(access: Aws, stack: str) -> list[Bucket]:
+    """Return the buckets that the stacks of a name have made, and that are there.
+
+    They outlive their stack while something is in them.
+    """
+    reply = await ask(
+        access, "s3", "list_buckets", Prefix=f"{stack.lower()}-", BucketRegion=access.region
+    )
+    found = []
+    for each in reply["Buckets"]:
+        name = each["Name"]
+        if name.startswith(f"{stack.lower()}-") and await _tag(access, name) == stack:
+            found.append(Bucket(name, await _count(access, name)))
+    return found
+
+
+async def delete(access: Aws, bucket: str, tell: Callable[[str], object]) -> None:
+    """Delete a bucket with all that is in it: objects, versions and unfinished uploads.
+
+    Raises:
+        FarcallError: S3 deletes some objects not, such as those under Object Lock.
+        ServiceError: S3 refused.
+    """
+    while True:
+        try:
+            await _empty(access, bucket, tell)
+            await ask(access, "s3", "delete_bucket", Bucket=bucket)
+        except ServiceError as error:
+            if error.code == "NoSuchBucket":
+                return
+            if error.code != "BucketNotEmpty":  # by what a job stored before it was ended
+                raise
+        else:
+            return
+
+
+async def _empty(access: Aws, bucket: str, tell: Callable[[str], object]) -> None:
+    gone = 0
+    async for keys in _objects(access, bucket):
+        wanted = {"Objects": keys, "Quiet": True}
+        reply = await ask(access, "s3", "delete_objects", Bucket=bucket, Delete=wanted)
+        for error in reply.get("Errors", ()):
+            raise FarcallError(
+                f"s3://{bucket}/{error.get('Key')} was not deleted, and the bucket stays: "
+                f"{error.get('Message')} ({error.get('Code')})"
+            )
+        gone += len(keys)
+        tell(f"{gone} objects of {bucket} are deleted")
+    async for upload in _uploads(access, bucket):
+        await ask(access, "s3", "abort_multipart_upload", Bucket=bucket, **upload)
+
+
+async def _tag(access: Aws, bucket: str) -> str:
+    try:
+        reply = await ask(access, "s3", "get_bucket_tagging", Bucket=bucket)
+    except ServiceError as error:
+        if error.code in ("NoSuchTagSet", "NoSuchBucket"):
+            return ""
+        raise
+    return next((each["Value"] for each in reply["TagSet"] if each["Key"] == TAG), "")
+
+
+async def _count(access: Aws, bucket: str) -> int:
+    async for keys in _objects(access, bucket):
+        return len(keys)
+    return len([upload async for upload in _uploads(access, bucket)])
+
+
+async def _objects(access: Aws, bucket: str) -> AsyncIterator[list[dict[str, str]]]:
+    """Yield pages of what is in a bucket, each object with its version."""
+    more: dict[str, str] = {}
+    while True:
+        reply = await ask(access, "s3", "list_object_versions", Bucket=bucket, **more)
+        found = [*reply.get("Versions", ()), *reply.get("DeleteMarkers", ())]
+        if found:
+            yield [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
+        if not reply.get("IsTruncated"):
+            return
+        more = {"KeyMarker": reply["NextKeyMarker"]}
+        if reply.get("NextVersionIdMarker"):
+            more["VersionIdMarker"] = reply["NextVersionIdMarker"]
+
+
+async def _uploads(access: Aws, bucket: str) -> AsyncIterator[dict[str, str]]:
+    more: dict[str, str] = {}
+    while True:
+        reply = await ask(access, "s3", "list_multipart_uploads", Bucket=bucket, **more)
+        for each in reply.get("Uploads", ()):
+            yield {"Key": each["Key"], "UploadId": each["UploadId"]}
+        if not reply.get("IsTruncated"):
+            return
+        more = {
+            "KeyMarker": reply["NextKeyMarker"],
+            "UploadIdMarker": reply["NextUploadIdMarker"],
+        }
+
+
+async def _pages(
+    access: Aws, service: str, operation: str, part: str, **wanted: Any
+) -> AsyncIterator[dict[str, Any]]:
+    while True:
+        reply = await ask(access, service, operation, **wanted)
+        for each in reply.get(part, ()):
+            yield each
+        if not reply.get("nextToken"):
+            return
+        wanted["nextToken"] = reply["nextToken"]
+
+
+def _roles_of(definition: Mapping[str, Any]) -> list[str]:
+    nodes = definition.get("nodeProperties", {}).get("nodeRangeProperties", ())
+    containers = [
+        definition.get("containerProperties"),
+        *(each.get("container") for each in nodes),
+    ]
+    names = ("jobRoleArn", "executionRoleArn")
+    return [each[name] for each in containers if each for name in names if each.get(name)]

@@ -1,0 +1,188 @@
+"""Parameters of the stack: what is asked for and what is there, as the template has it. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from farcall.model.errors import FarcallError
+
+EC2, SPOT, FARGATE, FARGATE_SPOT = "ec2", "spot", "fargate", "fargate-spot"
+
+
+class Kind(NamedTuple):
+    """A kind of compute, of which a stack has a queue or none.
+
+    Attributes:
+        parameter: The template's, which says whether there is one.
+        queue: The template's output with the queue's name, and the queue's name in it.
+        text: What it is, for people.
+    """
+
+    parameter: str
+    queue: str
+    text: str
+
+
+KINDS = {
+    EC2: Kind("Ec2", "Ec2Queue", "EC2 on demand"),
+    SPOT: Kind("Spot", "SpotQueue", "EC2 Spot"),
+    FARGATE: Kind("Fargate", "FargateQueue", "Fargate"),
+    FARGATE_SPOT: Kind("FargateSpot", "FargateSpotQueue", "Fargate Spot"),
+}
+INSTANCES = (EC2, SPOT)
+
+_YES, _NO = "true", "false"
+_SHORTEST_MIN, _LONGEST_MIN = 20, 10080
+"""https://docs.aws.amazon.com/batch/latest/APIReference/API_ComputeScalingPolicy.html"""
+
+_DEFAULTS = {
+    "Ec2": _YES,
+    "Spot": _NO,
+    "Fargate": _NO,
+    "FargateSpot": _NO,
+    "MaxVcpus": "256",
+    "InstanceTypes": "",
+    "Architecture": "x86_64",
+    "Gpu": _NO,
+    "WarmMinutes": "0",
+    "PermissionsBoundary": "",
+}
+"""As in the template, which is given all of them: its own are for those who use it by itself."""
+
+_TYPE = re.compile(r"[a-z0-9_-]+(\.[a-z0-9-]+)?")
+_BOUNDARY = re.compile(r"arn:[a-z-]+:iam::(\d{12}|aws):policy/.+")
+_PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What somebody asks for; None, and no kind, leave it as it is, or as it is by default.
+
+    Attributes:
+        compute: Kinds of compute, of `KINDS`, the main one first.
+        max_vcpus: Of each of them.
+        instance_types: Types or families; none for Batch's choice.
+        gpu: Whether instances have GPUs.
+        arm64: Whether they have ARM processors.
+        warm_s: How long an instance stays after its last job; 0 for Batch's way.
+        permissions_boundary: ARN of a policy; empty for none.
+    """
+
+    compute: tuple[str, ...] = ()
+    max_vcpus: int | None = None
+    instance_types: tuple[str, ...] | None = None
+    gpu: bool | None = None
+    arm64: bool | None = None
+    warm_s: float | None = None
+    permissions_boundary: str | None = None
+
+
+def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return all parameters but those of the network.
+
+    Args:
+        wanted: What is asked for.
+        before: The parameters of the stack that is there; empty for none.
+        prefix: The option ``prefix``.
+
+    Raises:
+        FarcallError: It asks for what there is not.
+    """
+    _check(wanted)
+    if not _PREFIX.fullmatch(prefix):
+        raise FarcallError(
+            f"prefix is {prefix!r}: letters, digits and ! _ . * ' ( ) / - are allowed"
+        )
+    before = {name: value for name, value in before.items() if name in _DEFAULTS}
+    found = {**_DEFAULTS, **before, **_asked(wanted)}
+    changed = any(found[name] != before.get(name, found[name]) for name in ("Architecture", "Gpu"))
+    if changed and wanted.instance_types is None:
+        found["InstanceTypes"] = ""  # those that are there were chosen for what was before
+    _check_together(found)
+    return found | {"KeyPrefix": f"{prefix}/" if prefix else ""}
+
+
+def _asked(wanted: Wanted) -> dict[str, str]:
+    """Return the parameters that are asked for."""
+    found: dict[str, str] = {}
+    if wanted.compute:
+        found = {kind.parameter: _truth(name in wanted.compute) for name, kind in KINDS.items()}
+    asked = {
+        "MaxVcpus": _text(wanted.max_vcpus),
+        "InstanceTypes": _text(wanted.instance_types),
+        "Architecture": None if wanted.arm64 is None else "arm64" if wanted.arm64 else "x86_64",
+        "Gpu": _text(wanted.gpu),
+        "WarmMinutes": _text(None if wanted.warm_s is None else round(wanted.warm_s / 60)),
+        "PermissionsBoundary": wanted.permissions_boundary,
+    }
+    return found | {name: value for name, value in asked.items() if value is not None}
+
+
+def _text(value: int | tuple[str, ...] | None) -> str | None:
+    """Return a value as a parameter has it; None for none."""
+    if isinstance(value, bool):
+        return _truth(value)
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return None if value is None else str(value)
+
+
+def compute(parameters: Mapping[str, str]) -> list[str]:
+    """Return the kinds of compute that parameters ask for."""
+    return [name for name, kind in KINDS.items() if parameters.get(kind.parameter) == _YES]
+
+
+def _truth(value: bool) -> str:
+    return _YES if value else _NO
+
+
+def _check(wanted: Wanted) -> None:
+    """Refuse what is wrong by itself."""
+    wrong = [each for each in wanted.instance_types or () if not _TYPE.fullmatch(each)]
+    if wrong:
+        raise FarcallError(
+            f"--instance-types has {wrong[0]!r}; types such as m7i.large, families such as c7i, "
+            "and Batch's default_x86_64 and default_arm64 are allowed"
+        )
+    warm_s = wanted.warm_s or 0
+    minutes = warm_s / 60
+    if warm_s and (not _SHORTEST_MIN <= minutes <= _LONGEST_MIN or minutes % 1):
+        raise FarcallError(
+            f"--warm is {warm_s:g} s; whole minutes from {_SHORTEST_MIN}m to 1w are allowed, or 0 "
+            "for instances that go when Batch likes"
+        )
+    boundary = wanted.permissions_boundary
+    if boundary and not _BOUNDARY.fullmatch(boundary):
+        raise FarcallError(
+            f"--permissions-boundary is {boundary!r}; the ARN of a policy is allowed, such as "
+            "arn:aws:iam::111122223333:policy/boundary"
+        )
+
+
+def _check_together(found: Mapping[str, str]) -> None:
+    """Refuse what does not go together.
+
+    Source:
+        https://docs.aws.amazon.com/batch/latest/APIReference/API_Ec2Configuration.html
+        https://docs.aws.amazon.com/batch/latest/APIReference/API_RuntimePlatform.html
+    """
+    kinds, is_arm = compute(found), found["Architecture"] == "arm64"
+    has_instances = not set(kinds).isdisjoint(INSTANCES)
+    if found["Gpu"] == _YES and not has_instances:
+        raise FarcallError("--gpu: Fargate has no GPUs; add --compute ec2 or --compute spot")
+    if found["Gpu"] == _YES and is_arm:
+        raise FarcallError("--gpu: Amazon's image for GPUs is for x86_64 alone; leave out --arm64")
+    if is_arm and FARGATE_SPOT in kinds:
+        raise FarcallError(
+            "--arm64: Batch has no ARM on Fargate Spot; take --compute spot, or leave out --arm64"
+        )
+    for name, option in (("InstanceTypes", "--instance-types"), ("WarmMinutes", "--warm")):
+        if found[name] not in ("", "0") and not has_instances:
+            none = "''" if name == "InstanceTypes" else "0"
+            raise FarcallError(
+                f"{option} is {found[name]}, and Fargate has no instances; add --compute ec2 or "
+                f"--compute spot, or give {option} {none}"
+            )

@@ -1,0 +1,365 @@
+"""CloudFormation stack: made, changed and deleted, told by its events, and why that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import resources
+from typing import Any
+
+from farcall.aws.clients import Aws
+from farcall.deploy.asking import POLICY, ask
+from farcall.model.errors import FarcallError, ServiceError
+
+_FIRST_POLL_S, _LAST_POLL_S, _SLOWER = 0.25, 3.0, 1.3
+_SERVICE = "cloudformation"
+_STACK = "AWS::CloudFormation::Stack"
+_UNDER_WAY = "_IN_PROGRESS"
+_FAILED = "_FAILED"
+_BEGUN = "User Initiated"
+
+_GONE = "DELETE_COMPLETE"
+_STUCK = "UPDATE_ROLLBACK_FAILED"
+_WELL = ("CREATE_COMPLETE", "UPDATE_COMPLETE")
+_DEAD = (
+    "CREATE_FAILED",
+    "DELETE_FAILED",
+    "REVIEW_IN_PROGRESS",
+    "ROLLBACK_COMPLETE",
+    "ROLLBACK_FAILED",
+)
+"""What can be deleted only. A change set by which a stack would be made leaves it in review."""
+
+_CONSEQUENCES = (
+    "Resource creation cancelled",
+    "Resource update cancelled",
+    "Resource deletion cancelled",
+)
+"""How CloudFormation tells of resources that were given up because another one failed."""
+
+_ABSENT = re.compile(r"Stack (\[|with id ).* does not exist")
+
+_EVENTUAL = ("existing JobQueue relationship", "DependencyViolation", "has a dependent object")
+"""What is over some time later: Batch still counts a queue that is deleted, and a security group
+has the network interfaces of jobs that end."""
+
+_DELETIONS, _DELETION_PAUSE_S = 20, 15.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """What became of a resource, or of the stack.
+
+    Attributes:
+        id: Its own.
+        resource: The resource's name in the template; the stack's for the stack.
+        kind: Such as ``AWS::Batch::JobQueue``.
+        status: Such as ``CREATE_FAILED``.
+        reason: In the service's words; may be empty.
+        at: When.
+    """
+
+    id: str
+    resource: str
+    kind: str
+    status: str
+    reason: str
+    at: datetime
+
+    @property
+    def is_of_stack(self) -> bool:
+        """Whether it tells of the stack as a whole."""
+        return self.kind == _STACK
+
+
+@dataclass(frozen=True)
+class State:
+    """A stack as it is.
+
+    Attributes:
+        id: Its ARN, by which it is known when it is deleted, too.
+        status: Such as ``CREATE_COMPLETE``.
+        reason: Why; may be empty.
+        parameters: What it was made with.
+        outputs: What it gives.
+        tags: Its own, which its resources have, too.
+    """
+
+    id: str
+    status: str
+    reason: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether somebody makes, changes or deletes it."""
+        return self.status.endswith(_UNDER_WAY) and self.status not in _DEAD
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nothing can be done with it but to delete it."""
+        return self.status in _DEAD
+
+    @property
+    def is_well(self) -> bool:
+        """Whether what was last done to it succeeded."""
+        return self.status in _WELL
+
+
+def template() -> str:
+    """Return the template, YAML."""
+    return resources.files("farcall.deploy").joinpath("template.yaml").read_text("utf-8")
+
+
+class Stack:
+    """A stack by its name.
+
+    Args:
+        access: The open clients.
+        name: The stack's name.
+        tell: Is given what happens to it, as it happens: an event, or a sentence.
+    """
+
+    def __init__(
+        self, access: Aws, name: str, tell: Callable[[Event | str], object] = lambda _: None
+    ) -> None:
+        self.name = name
+        self._access = access
+        self._tell = tell
+
+    async def state(self, stack_id: str = "") -> State | None:
+        """Return what is known of it; None where there is none.
+
+        Args:
+            stack_id: Its ARN, by which one is found that is deleted.
+
+        Raises:
+            ServiceError: CloudFormation refused.
+        """
+        try:
+            reply = await self._ask("describe_stacks", StackName=stack_id or self.name)
+        except ServiceError as error:
+            if _ABSENT.search(str(error)):
+                return None
+            raise
+        if not reply["Stacks"]:
+            return None
+        found = reply["Stacks"][0]
+        return State(
+            found["StackId"],
+            found["StackStatus"],
+            found.get("StackStatusReason", ""),
+            _pairs(found.get("Parameters", ()), "ParameterKey", "ParameterValue"),
+            _pairs(found.get("Outputs", ()), "OutputKey", "OutputValue"),
+            _pairs(found.get("Tags", ()), "Key", "Value"),
+        )
+
+    async def resources(self) -> dict[str, str]:
+        """Return the identifiers of what it has, by the names in the template."""
+        reply = await self._ask("describe_stack_resources", StackName=self.name)
+        return {
+            each["LogicalResourceId"]: each["PhysicalResourceId"]
+            for each in reply["StackResources"]
+            if each.get("PhysicalResourceId") and each["ResourceStatus"] != _GONE
+        }
+
+    async def put(
+        self, parameters: Mapping[str, str], tags: Mapping[str, str]
+    ) -> tuple[State, bool]:
+        """Make it, or change it to what the template says now.
+
+        Where another command is at work on it, that is waited for. What came of a first try that
+        failed is deleted.
+
+        Args:
+            parameters: Of the template, each of them.
+            tags: Of all that can have some.
+
+        Returns:
+            What it is now, and whether anything was changed.
+
+        Raises:
+            FarcallError: It failed; the message names the resource and the reason.
+            ServiceError: CloudFormation refused.
+        """
+        request = {
+            "StackName": self.name,
+            "TemplateBody": template(),
+            "Parameters": [
+                {"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()
+            ],
+            "Tags": [{"Key": k, "Value": v} for k, v in tags.items()],
+            "Capabilities": ["CAPABILITY_IAM"],
+        }
+        while True:
+            found = await self.settled()
+            if found is not None and found.is_dead:
+                self._tell(f"{self.name} is {found.status}: it is deleted, and made anew")
+                await self.delete()
+                continue
+            if found is not None and found.status == _STUCK:
+                raise FarcallError(
+                    f"stack {self.name} is {_STUCK}: {found.reason or 'no reason is given'}; "
+                    "mend what it names, then `aws cloudformation continue-update-rollback "
+                    f"--stack-name {self.name}` ends that, or `farcall destroy` deletes it"
+                )
+            operation = "update_stack" if found else "create_stack"
+            since = await self._newest(found)
+            token = f"farcall-{secrets.token_hex(8)}"
+            try:
+                reply = await self._ask(operation, ClientRequestToken=token, **request)
+            except ServiceError as error:
+                if found is not None and "No updates are to be performed" in str(error):
+                    return found, False
+                if not _is_overtaken(error):
+                    raise
+                await asyncio.sleep(_FIRST_POLL_S)
+                continue
+            done, events = await self._follow(reply["StackId"], since)
+            if done is not None and done.is_well:
+                return done, True
+            what = "changed" if found else "made"
+            raise FarcallError(f"stack {self.name} was not {what}: {_told(done, events)}")
+
+    async def settled(self) -> State | None:
+        """Return what it is once nobody is at work on it; None where there is none."""
+        while True:
+            found = await self.state()
+            if found is None or not found.is_under_way:
+                return found
+            self._tell(
+                f"{self.name} is {found.status}: another command is at work; waiting for it"
+            )
+            await self._follow(found.id, await self._newest(found))
+
+    async def delete(self) -> None:
+        """Delete it. What it leaves by the template stays: the bucket.
+
+        Raises:
+            FarcallError: Something of it could not be deleted.
+            ServiceError: CloudFormation refused.
+        """
+        for left in reversed(range(_DELETIONS)):
+            found = await self.state()
+            if found is None:
+                return
+            since = await self._newest(found)
+            if found.status != "DELETE_IN_PROGRESS":
+                if found.is_under_way:
+                    await self.settled()
+                    continue
+                await self._ask("delete_stack", StackName=found.id)
+            done, events = await self._follow(found.id, since)
+            if done is None or done.status == _GONE:
+                return
+            told = _told(done, events)
+            if not left or not any(words in told for words in _EVENTUAL):
+                raise FarcallError(f"stack {self.name} was not deleted: {told}")
+            self._tell(f"not deleted yet ({told}); trying again in {_DELETION_PAUSE_S:.0f} s")
+            await asyncio.sleep(_DELETION_PAUSE_S)
+
+    async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        return await ask(self._access, _SERVICE, operation, **parameters)
+
+    async def _newest(self, found: State | None) -> str:
+        """Return the ID of the last thing that happened to it; empty where there is nothing."""
+        if found is None:
+            return ""
+        async for event in self._events(found.id):
+            return event.id
+        return ""
+
+    async def _events(self, stack_id: str) -> AsyncIterator[Event]:
+        """Yield what happened to it, the newest first."""
+        more: dict[str, str] = {}
+        while True:
+            reply = await self._ask("describe_stack_events", StackName=stack_id, **more)
+            for each in reply["StackEvents"]:
+                yield Event(
+                    each["EventId"],
+                    each["LogicalResourceId"],
+                    each.get("ResourceType", ""),
+                    each.get("ResourceStatus", ""),
+                    each.get("ResourceStatusReason", ""),
+                    each["Timestamp"],
+                )
+            if not reply.get("NextToken"):
+                return
+            more = {"NextToken": reply["NextToken"]}
+
+    async def _follow(self, stack_id: str, since: str) -> tuple[State | None, list[Event]]:
+        """Tell what happens until nobody is at work on it.
+
+        Args:
+            stack_id: Its ARN.
+            since: ID of the event after which it begins.
+
+        Returns:
+            What it is then, None where it is gone, and what happened, in order.
+        """
+        seen: list[Event] = []
+        pause_s = _FIRST_POLL_S
+        while True:
+            found = await self.state(stack_id)  # before its events, so that the last are seen
+            new = []
+            if found is not None:
+                last = seen[-1].id if seen else since
+                async for event in self._events(stack_id):
+                    if event.id == last:
+                        break
+                    new.append(event)
+            for event in reversed(new):
+                seen.append(event)
+                self._tell(event)
+            if found is None or not found.is_under_way:
+                return found, seen
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * _SLOWER, _LAST_POLL_S)
+
+
+def cause(events: Sequence[Event]) -> Event | None:
+    """Return why what was last done to a stack failed: the first that failed by itself.
+
+    Args:
+        events: In order; those of what was done before may stand before them.
+    """
+    begun = [n for n, event in enumerate(events) if event.is_of_stack and event.reason == _BEGUN]
+    failed = [
+        event for event in events[begun[-1] if begun else 0 :] if event.status.endswith(_FAILED)
+    ]
+    own = [event for event in failed if not event.reason.startswith(_CONSEQUENCES)]
+    of_resources = [event for event in own if not event.is_of_stack]
+    return next(iter(of_resources or own or failed), None)
+
+
+def _told(found: State | None, events: Sequence[Event]) -> str:
+    """Say why it failed, and what to do where that is known."""
+    first = cause(events)
+    if first is None:
+        status = found.status if found else "deleted meanwhile"
+        return f"it is {status}{f': {found.reason}' if found and found.reason else ''}"
+    text = (
+        f"{first.resource} ({first.kind}) {first.status}: {first.reason or 'no reason is given'}"
+    )
+    if "not authorized" in text or "AccessDenied" in text:
+        text += f"; {POLICY}"
+    return text
+
+
+def _is_overtaken(error: ServiceError) -> bool:
+    """Tell whether another command was faster."""
+    text = str(error)
+    return error.code.startswith("AlreadyExists") or (
+        error.code == "ValidationError"
+        and (_UNDER_WAY in text or _ABSENT.search(text) is not None)
+    )
+
+
+def _pairs(found: Iterable[Mapping[str, str]], key: str, value: str) -> dict[str, str]:
+    return {each[key]: each.get(value, "") for each in found}

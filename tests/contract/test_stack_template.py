@@ -1,0 +1,158 @@
+"""The template of farcall deploy: what linters say of it, and whose rights it gives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farcall.deploy import parameters, stack
+from tests.support.iam import VALUES, policy
+
+TEMPLATE = Path(stack.__file__).with_name("template.yaml")
+REGIONS = [
+    "us-east-1",
+    "eu-west-1",
+    "cn-north-1",
+    "us-gov-west-1",
+    "eusc-de-east-1",
+    "us-iso-east-1",
+]
+FILLED = {
+    "AWS::Partition": "aws",
+    "AWS::Region": VALUES["REGION"],
+    "AWS::AccountId": VALUES["ACCOUNT"],
+    "AWS::StackName": VALUES["STACK"],
+    "Bucket": VALUES["BUCKET"],
+    "KeyPrefix": f"{VALUES['PREFIX']}/",
+    "LogGroup": VALUES["LOG-GROUP"],
+}
+_IN_BUCKET = f"arn:aws:s3:::{VALUES['BUCKET']}/"
+_KEYS = [f"{VALUES['PREFIX']}/v1/{folder}/*" for folder in ("packages", "runtime")]
+OWN = {*_KEYS, *(f"{_IN_BUCKET}{key}" for key in _KEYS)}
+"""What job-role.json says of packages and the runtime, whether it is there or not."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads CloudFormation's short forms."""
+
+
+def _filled(loader, suffix, node):
+    if isinstance(node, yaml.SequenceNode):
+        return {suffix: loader.construct_sequence(node, deep=True)}
+    text = loader.construct_scalar(node)
+    if suffix == "Ref":
+        return FILLED.get(text, f"<{text}>")
+    if suffix == "Sub":
+        for name, value in FILLED.items():
+            text = text.replace(f"${{{name}}}", value)
+        return text
+    return {suffix: text}
+
+
+_Loader.add_multi_constructor("!", _filled)
+
+
+@pytest.fixture(scope="module")
+def template():
+    return yaml.load(stack.template(), _Loader)
+
+
+def lint(template):
+    """Return what cfn-lint says of a template for all `REGIONS`."""
+    program = Path(sys.executable).with_name("cfn-lint")
+    done = subprocess.run(
+        [program, "--template", template, "--regions", *REGIONS, "--include-checks", "I"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_cfn_lint_has_nothing_to_say():
+    assert lint(TEMPLATE) == ""
+
+
+def test_cfn_lint_would_say_it(tmp_path):
+    broken = tmp_path / "template.yaml"
+    broken.write_text(stack.template().replace("BEST_FIT_PROGRESSIVE", "BEST_GUESS"))
+    assert "best_guess" in lint(broken)
+
+
+@pytest.mark.parametrize("role", ["JobRole", "ExecutionRole"])
+def test_parliament_has_nothing_to_say(template, role):
+    with warnings.catch_warnings():
+        # It still looks for its data by pkg_resources, and leaves the files open.
+        warnings.simplefilter("ignore")
+        import parliament
+
+        [inline] = template["Resources"][role]["Properties"]["Policies"]
+        text = json.dumps(inline["PolicyDocument"])
+        found = parliament.analyze_policy_string(text).findings
+    assert [] == sorted(finding.issue for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("role", "name"), [("JobRole", "job-role"), ("ExecutionRole", "execution-role")]
+)
+def test_roles_have_the_documented_rights_and_no_others(template, role, name):
+    [inline] = template["Resources"][role]["Properties"]["Policies"]
+    documented = json.loads(
+        json.dumps(policy(name)).replace(f"repository/{VALUES['REPOSITORY']}", "repository/*")
+    )
+    assert _rights(inline["PolicyDocument"]) == _rights(documented)
+
+
+@pytest.mark.parametrize("role", ["JobRole", "ExecutionRole"])
+def test_roles_trust_whom_the_documents_name(template, role):
+    trusted = template["Resources"][role]["Properties"]["AssumeRolePolicyDocument"]
+    assert policy("trust") == trusted
+
+
+def test_the_template_has_the_defaults_of_the_command(template):
+    there = {
+        name: str(each["Default"])
+        for name, each in template["Parameters"].items()
+        if "Default" in each
+    }
+    assert there == parameters.merged(parameters.Wanted(), {}, "farcall")
+
+
+def test_nothing_is_made_that_costs_while_no_job_runs(template):
+    kinds = {each["Type"] for each in template["Resources"].values()}
+    assert kinds == {
+        "AWS::Batch::ComputeEnvironment",
+        "AWS::Batch::JobQueue",
+        "AWS::EC2::LaunchTemplate",
+        "AWS::EC2::SecurityGroup",
+        "AWS::IAM::InstanceProfile",
+        "AWS::IAM::Role",
+        "AWS::Logs::LogGroup",
+        "AWS::S3::Bucket",
+        "AWS::S3::BucketPolicy",
+    }
+    for each in template["Resources"].values():
+        if each["Type"] == "AWS::Batch::ComputeEnvironment":
+            assert 0 == each["Properties"]["ComputeResources"].get("MinvCpus", 0)
+
+
+def _rights(document):
+    """Return each action with each resource, or what may be listed, less what is `OWN`."""
+    found = set()
+    for statement in document["Statement"]:
+        assert "Allow" == statement["Effect"]
+        condition = statement.get("Condition", {})
+        about = condition.get("StringLike", {}).get("s3:prefix", statement["Resource"])
+        for action in _many(statement["Action"]):
+            found |= {(action, resource) for resource in _many(about) if resource not in OWN}
+    return found
+
+
+def _many(value):
+    return value if isinstance(value, list) else [value]

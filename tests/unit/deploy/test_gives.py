@@ -1,0 +1,87 @@
+"""The options that a stack gives, and which ones a file takes back."""
+
+from __future__ import annotations
+
+from farcall.deploy import gives
+from farcall.deploy.parameters import Wanted, merged
+from farcall.deploy.stack import State
+from farcall.model.settings import Settings
+
+_OUTPUTS = {
+    "Bucket": "farcall-bucket-1",
+    "LogGroup": "/farcall/farcall",
+    "JobRole": "farcall-JobRole-1",
+    "ExecutionRole": "farcall-ExecutionRole-1",
+    "SpotQueue": "farcall-spot",
+    "FargateQueue": "farcall-fargate",
+}
+
+
+def stack(prefix="farcall", **asked):
+    wanted = Wanted(compute=("fargate", "spot"), **asked)
+    return State("arn", "CREATE_COMPLETE", parameters=merged(wanted, {}, prefix), outputs=_OUTPUTS)
+
+
+def given(state, kind, there, *, is_public=True):
+    return gives.options(state, "eu-west-1", kind=kind, is_public=is_public, there=there)
+
+
+def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
+    found = given(stack(), "spot", {})
+    assert found == {
+        "region": "eu-west-1",
+        "batch_queue": "farcall-spot",
+        "s3_bucket_name": "farcall-bucket-1",
+        "batch_job_role_name": "farcall-JobRole-1",
+        "batch_execution_role_name": "farcall-ExecutionRole-1",
+        "batch_job_log_group_name": "/farcall/farcall",
+    }
+    assert set(gives.of_stack("farcall", "eu-west-1", {**found, "vcpu": 4})) == set(found)
+    assert gives.of_stack("farcall", "eu-west-2", found) == []
+    assert gives.of_stack("other", "eu-west-1", {**found, "region": "eu-west-1"}) == []
+
+
+def test_on_fargate_jobs_are_told_so_and_what_else_is_said_of_them_stays():
+    mine = {
+        "job_definition_extra": {"containerProperties": {"user": "1000"}, "schedulingPriority": 1}
+    }
+    found = given(stack(arm64=True), "fargate", mine)
+    extra = found["job_definition_extra"]
+    assert extra["platformCapabilities"] == ["FARGATE"]
+    container = extra["containerProperties"]
+    assert ("1000", "ENABLED") == (
+        container["user"],
+        container["networkConfiguration"]["assignPublicIp"],
+    )
+    assert container["runtimePlatform"]["cpuArchitecture"] == "ARM64"
+    assert "arm64" == found["architecture"]
+    assert Settings(**found).architecture == "arm64"
+    # On instances again it is as it was.
+    back = given(stack(), "spot", {**mine, **found})
+    assert (mine["job_definition_extra"], "x86_64") == (
+        back["job_definition_extra"],
+        back["architecture"],
+    )
+
+
+def test_without_public_addresses_jobs_ask_for_none():
+    extra = given(stack(), "fargate", {}, is_public=False)["job_definition_extra"]
+    assert "DISABLED" == extra["containerProperties"]["networkConfiguration"]["assignPublicIp"]
+    there = {"batch_queue": "farcall-fargate", "job_definition_extra": extra}
+    assert "job_definition_extra" in gives.of_stack("farcall", "eu-west-1", there)
+    there["job_definition_extra"] = {**extra, "schedulingPriority": 1}
+    assert "job_definition_extra" not in gives.of_stack("farcall", "eu-west-1", there)
+
+
+def test_the_prefix_is_written_where_it_is_another():
+    assert "prefix" not in given(stack(), "spot", {})
+    assert "mine/runs" == given(stack("mine/runs"), "spot", {})["prefix"]
+    assert "" == given(stack(""), "spot", {})["prefix"]
+    assert "farcall" == given(stack(), "spot", {"prefix": "mine"})["prefix"]
+
+
+def test_jobs_go_to_the_first_queue_asked_for_or_to_the_one_they_went_to():
+    state = stack()
+    assert "fargate" == gives.main_kind(state, ("fargate", "spot"), {})
+    assert "fargate" == gives.main_kind(state, (), {"batch_queue": "farcall-fargate"})
+    assert "spot" == gives.main_kind(state, (), {"batch_queue": "another"})

@@ -1,0 +1,59 @@
+"""Parameters of the stack: what is asked for, what is there, and what does not go together."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall import FarcallError
+from farcall.deploy import parameters
+from farcall.deploy.parameters import Wanted, merged
+
+
+def test_the_first_stack_has_a_queue_on_ec2_on_demand():
+    found = merged(Wanted(), {}, "farcall")
+    assert ["ec2"] == parameters.compute(found)
+    assert ("256", "x86_64", "", "0", "farcall/") == tuple(
+        found[name]
+        for name in ("MaxVcpus", "Architecture", "InstanceTypes", "WarmMinutes", "KeyPrefix")
+    )
+
+
+def test_what_is_not_asked_for_stays_as_it_is():
+    first = merged(Wanted(compute=("spot", "ec2"), max_vcpus=16, warm_s=1800), {}, "")
+    again = merged(Wanted(max_vcpus=32), {**first, "VpcId": "vpc-1"}, "")
+    assert again == {**first, "MaxVcpus": "32"}
+    assert ("30", "") == (again["WarmMinutes"], again["KeyPrefix"])
+    assert merged(Wanted(compute=("fargate",), warm_s=0), first, "")["Spot"] == "false"
+
+
+def test_types_are_forgotten_that_were_chosen_for_other_processors():
+    first = merged(Wanted(instance_types=("m7i", "c7i.large")), {}, "farcall")
+    assert first["InstanceTypes"] == "m7i,c7i.large"
+    assert merged(Wanted(arm64=True), first, "farcall")["InstanceTypes"] == ""
+    assert merged(Wanted(arm64=False), first, "farcall")["InstanceTypes"] == "m7i,c7i.large"
+    both = merged(Wanted(arm64=True, instance_types=("c7g",)), first, "farcall")
+    assert ("arm64", "c7g") == (both["Architecture"], both["InstanceTypes"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"instance_types": ("M7I large",)}, "--instance-types has 'M7I large'"),
+        ({"warm_s": 600}, "whole minutes from 20m to 1w"),
+        ({"warm_s": 1801}, "whole minutes from 20m to 1w"),
+        ({"warm_s": 8 * 86400}, "whole minutes from 20m to 1w"),
+        ({"permissions_boundary": "mine"}, "the ARN of a policy is allowed"),
+        ({"gpu": True, "compute": ("fargate",)}, "Fargate has no GPUs"),
+        ({"gpu": True, "arm64": True}, "for x86_64 alone"),
+        ({"arm64": True, "compute": ("fargate-spot",)}, "no ARM on Fargate Spot"),
+        ({"warm_s": 1800, "compute": ("fargate",)}, "--warm is 30, and Fargate has no instances"),
+        (
+            {"instance_types": ("m7i",), "compute": ("fargate",)},
+            "--instance-types is m7i, and Fargate has no instances",
+        ),
+    ],
+)
+def test_what_there_is_not_is_refused(asked, said):
+    with pytest.raises(FarcallError) as caught:
+        merged(Wanted(**asked), {}, "farcall")
+    assert said in str(caught.value)
