@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from farcall.backends.base import raise_first
+from farcall.client.submitted_job import SubmittedJob
 from farcall.engine import failures
 from farcall.engine.job_handle import JobHandle, tell_nobody
 from farcall.engine.logs.nodes import NodeLine
@@ -84,7 +84,7 @@ class CommandHandle(JobHandle):
         return session, self._place, 0
 
 
-class CommandJob:
+class CommandJob(SubmittedJob[CommandHandle]):
     """A command job: one AWS Batch job, on one node or several.
 
     Made by `BatchExecutor.command` and `BatchExecutor.attach_command`. One event loop at a time
@@ -96,22 +96,6 @@ class CommandJob:
     Attributes:
         id: The job's ID.
     """
-
-    def __init__(self, handle: CommandHandle) -> None:
-        self.id = handle.id
-        self._handle = handle
-
-    def __repr__(self) -> str:
-        return f"<CommandJob {self.id}{' done' if self.done() else ''}>"
-
-    @property
-    def name(self) -> str:
-        """The job's name; of a job that was attached to it is known once it was waited for."""
-        return self._handle.name
-
-    def done(self) -> bool:
-        """Tell whether the job's end is known here; it asks nobody."""
-        return self._handle.has_ended
 
     async def wait(self) -> CommandResult:
         """Wait for the job's end.
@@ -143,24 +127,6 @@ class CommandJob:
             detail.started_at,
             detail.stopped_at,
         )
-
-    async def status(self) -> JobStatus:
-        """Ask Batch for the job's status. Asking for many jobs at once shares calls.
-
-        Raises:
-            JobLostError: Batch does not know the job.
-            ServiceError: Batch refused the call.
-        """
-        return (await self.detail()).status
-
-    async def detail(self) -> JobDetail:
-        """Ask Batch for everything it says of the job as a whole.
-
-        Raises:
-            JobLostError: Batch does not know the job.
-            ServiceError: Batch refused the call.
-        """
-        return await (await self._handle.session()).describe(self.id)
 
     async def nodes(self) -> list[JobDetail]:
         """Ask Batch for everything it says of each node, the main node first.
@@ -207,21 +173,6 @@ class CommandJob:
         async with contextlib.aclosing(lines) as found:
             async for line in found:
                 yield line
-
-    async def cancel(self, reason: str = "cancelled by its owner") -> None:
-        """End the job on all of its nodes; a job that has ended stays as it is.
-
-        Each command gets SIGTERM, and SIGKILL 30 seconds later. `wait` raises
-        `JobCancelledError` afterwards.
-
-        Args:
-            reason: Kept by Batch, up to some 1000 characters.
-
-        Raises:
-            ServiceError: Batch refused the call.
-        """
-        session = await self._handle.session()
-        raise_first(await session.terminations.end([self.id], reason, together=True))
 
     async def delete(self) -> None:
         """End the job if it has not ended, and deregister a definition that is its own.

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
-from farcall.backends.base import raise_first
 from farcall.client import live_output
 from farcall.client.frames import frames_hidden
+from farcall.client.submitted_job import SubmittedJob
 from farcall.engine import retry
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.fetcher import Output
@@ -19,7 +19,6 @@ from farcall.engine.session import Session
 from farcall.engine.task_handle import TaskHandle
 from farcall.engine.watch import Arrival
 from farcall.model.errors import FarcallError, TaskNotPicklableError
-from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Job(Generic[R]):
+class Job(SubmittedJob[TaskHandle], Generic[R]):
     """One task: an AWS Batch job, or one child of an array job.
 
     Made by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. One event loop at a
@@ -65,16 +64,12 @@ class Job(Generic[R]):
         *,
         shows: bool = False,
     ) -> None:
-        self.id = handle.id
-        self._handle = handle
+        super().__init__(handle)
         self._fetched = output
         self._calls = calls
         self._on_spent = on_spent
         self._shows = shows
         self._is_discarded = False
-
-    def __repr__(self) -> str:
-        return f"<Job {self.id}{' done' if self.done() else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(
@@ -86,18 +81,6 @@ class Job(Generic[R]):
         def __await__(self) -> NoReturn:
             raise TypeError("a Job is not awaited itself: write await job.result()")
 
-    @property
-    def name(self) -> str:
-        """The job's name, which begins with the function's; empty where it is not known yet.
-
-        Of a job that was attached to it is known once something was asked about it.
-        """
-        return self._handle.name
-
-    def done(self) -> bool:
-        """Tell whether the job's end is known here; it asks nobody."""
-        return self._handle.has_ended
-
     async def wait(self) -> None:
         """Wait for the job's end; what came of it is fetched when it is asked for.
 
@@ -105,39 +88,6 @@ class Job(Generic[R]):
             ServiceError: AWS refused a call.
         """
         await self._handle.wait()
-
-    async def status(self) -> JobStatus:
-        """Ask Batch for the job's status. Asking for many jobs at once shares calls.
-
-        Raises:
-            JobLostError: Batch does not know the job.
-            ServiceError: Batch refused the call.
-        """
-        return (await self.detail()).status
-
-    async def detail(self) -> JobDetail:
-        """Ask Batch for everything it says of the job: status, reasons, times, log stream.
-
-        Raises:
-            JobLostError: Batch does not know the job.
-            ServiceError: Batch refused the call.
-        """
-        return await (await self._handle.session()).describe(self.id)
-
-    async def cancel(self, reason: str = "cancelled by its owner") -> None:
-        """End the job, whatever it is doing; a job that has ended stays as it is.
-
-        The task's process gets SIGTERM, 20 seconds to clean up, then SIGKILL. `result` raises
-        `JobCancelledError` afterwards.
-
-        Args:
-            reason: Kept by Batch, up to some 1000 characters.
-
-        Raises:
-            ServiceError: Batch refused the call.
-        """
-        session = await self._handle.session()
-        raise_first(await session.terminations.end([self.id], reason, together=True))
 
     async def calls(self) -> list[Call]:
         """Return the calls that the task makes, as pairs of ``args`` and ``kwargs``.

@@ -51,6 +51,11 @@ class JobHandle:
         self._waits: list[asyncio.Future[Arrival]] = []
 
     @property
+    @abstractmethod
+    def name(self) -> str:
+        """The job's name; empty where it is not known yet."""
+
+    @property
     def has_ended(self) -> bool:
         """Whether the job's end is known here."""
         return self._arrival is not None
