@@ -362,12 +362,7 @@ def test_a_child_of_an_array_ends_alone(
 ):
     work = folder.task(batch(linger_s=2))
 
-    @ct.lattice
-    def flow():
-        for number in range(3):
-            work(number)
-
-    started = dispatch(flow)
+    started = dispatch(several(work, 3))
     jobs = folder.jobs(0, 1, 2)
     parent = jobs[0].partition(":")[0]
     assert {f"{parent}:{index}" for index in range(3)} == set(jobs)
@@ -392,6 +387,17 @@ def test_a_child_of_an_array_ends_alone(
     assert asked == 1 if way == "covalent" else asked <= 1
 
 
+def several(work, count):
+    """Return a lattice of so many electrons that do not wait for each other."""
+
+    @ct.lattice
+    def flow():
+        for number in range(count):
+            work(number)
+
+    return flow
+
+
 def _nodes(result):
     """Return the numbers of the electrons that `Folder.task` made, in their order."""
     graph = result.lattice.transport_graph._graph
@@ -407,12 +413,7 @@ def test_an_array_that_is_ended_as_a_whole_cancels_its_tasks(
 ):
     work = folder.task(batch(linger_s=2))
 
-    @ct.lattice
-    def flow():
-        for number in range(3):
-            work(number)
-
-    started = dispatch(flow)
+    started = dispatch(several(work, 3))
     parent = folder.jobs(0, 1, 2)[0].partition(":")[0]
     client.terminate_job(jobId=parent, reason="all of it")
 
@@ -516,12 +517,7 @@ def test_sixty_tasks_are_cancelled_with_few_requests(
 def test_what_has_ended_costs_no_request(dispatch, wait, node, batch, folder, counting):
     work = folder.task(batch(linger_s=1.5))
 
-    @ct.lattice
-    def flow():
-        for number in range(6):
-            work(number)
-
-    started = dispatch(flow)
+    started = dispatch(several(work, 6))
     folder.jobs(*range(6))
     folder.let_go(*range(5))
     numbers = _nodes(ct.get_result(started))
@@ -543,12 +539,7 @@ def test_what_is_left_of_an_array_ends_with_one_request(
 ):
     work = folder.task(batch(linger_s=2))
 
-    @ct.lattice
-    def flow():
-        for number in range(4):
-            work(number)
-
-    started = dispatch(flow)
+    started = dispatch(several(work, 4))
     jobs = folder.jobs(*range(4))
     folder.let_go(0)
     until(lambda: node(ct.get_result(started), 0).status == "COMPLETED")

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import farcall.local
+from farcall import BatchExecutor
 from tests.service.attempt import LATE, Attempt
+from tests.service.operations import Meeting
 from tests.support.proxy import Proxy
 
 
@@ -53,3 +55,10 @@ class Late:
 @pytest.fixture
 def late(attempt: Callable[..., Attempt], tmp_path: Path) -> Late:
     return Late(attempt, tmp_path / "late")
+
+
+@pytest.fixture
+def meeting(
+    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> Meeting:
+    return Meeting(aws, make_executor, tmp_path)

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import farcall.local
-from farcall import BatchExecutor, ServiceError
+from farcall import ServiceError
 from farcall.testing import Timing, use_timing
 from tests.service.lasting import IMPATIENT, answering_within, check
 from tests.service.operations import Meeting, Way, each_operation
 
 pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
-
-
-@pytest.fixture
-def meeting(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> Meeting:
-    return Meeting(aws, make_executor, tmp_path)
 
 
 @each_operation

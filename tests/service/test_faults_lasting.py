@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-import farcall.local
-from farcall import BatchExecutor
 from tests.service.lasting import IMPATIENT, check
 from tests.service.operations import Meeting, Way, each_operation
 from tests.support.proxy import FAULTS, Fault
@@ -17,13 +13,6 @@ from tests.support.proxy import FAULTS, Fault
 pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
-
-
-@pytest.fixture
-def meeting(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> Meeting:
-    return Meeting(aws, make_executor, tmp_path)
 
 
 @each_operation

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-import farcall.local
-from farcall import BatchExecutor, JobError
+from farcall import JobError
 from tests.service.operations import Meeting, Way, each_operation, end_without_outcome
 from tests.support.proxy import FAULTS
 
 pytestmark = pytest.mark.slow  # one fault after the other
-
-
-@pytest.fixture
-def meeting(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> Meeting:
-    return Meeting(aws, make_executor, tmp_path)
 
 
 @each_operation

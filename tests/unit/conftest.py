@@ -7,7 +7,8 @@ import importlib
 
 import pytest
 
-from farcall.testing import Timing
+from farcall.client.loop_thread import close_shared
+from farcall.testing import Timing, fake_cloud
 from tests.support.timing import marked
 from tests.unit.fakes import Clock, Container
 from tests.unit.project import imported
@@ -18,6 +19,14 @@ from tests.unit.tracking import World
 def timing(request):
     """The real waits and limits, but for those that a test names by a mark."""
     return marked(Timing(), request)
+
+
+@pytest.fixture
+def cloud():
+    """A fake cloud; what code without async has open on it is closed with it."""
+    with fake_cloud() as opened:
+        yield opened
+        close_shared()
 
 
 @pytest.fixture

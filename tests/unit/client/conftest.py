@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from farcall import BatchPoolExecutor
 from farcall.client import progress
 from farcall.client.bars import Bar
 from farcall.engine import job_handle
@@ -47,6 +48,24 @@ def screen(monkeypatch):
     monkeypatch.setattr(Bar, "_shared", None)
     yield install
     assert Bar._shared is None
+
+
+@pytest.fixture
+def make_pool(cloud):
+    """Make pools whose calls are gathered quickly."""
+
+    def make(*args, **options):
+        return BatchPoolExecutor(*args, **{"linger_s": 0.02, "retry_attempts": 1, **options})
+
+    return make
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """What calls wait for; it is there at the end in any case."""
+    file = tmp_path / "gate"
+    yield file
+    file.touch()
 
 
 @pytest.fixture

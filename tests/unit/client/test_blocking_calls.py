@@ -5,21 +5,12 @@ from __future__ import annotations
 import pytest
 
 from farcall import BatchExecutor
-from farcall.client.loop_thread import close_shared
-from farcall.testing import fake_cloud
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 def scale(x, factor=2):
     return x * factor
-
-
-@pytest.fixture
-def cloud():
-    with fake_cloud() as opened:
-        yield opened
-        close_shared()
 
 
 @pytest.fixture

@@ -18,13 +18,7 @@ from farcall import (
 )
 from farcall.client.command_job import group_nodes, name_of
 from farcall.engine.session import session_for
-from farcall.testing import HostLost, fake_cloud
-
-
-@pytest.fixture
-def cloud():
-    with fake_cloud() as opened:
-        yield opened
+from farcall.testing import HostLost
 
 
 @pytest.fixture

@@ -19,8 +19,6 @@ from farcall import (
     TaskNotPicklableError,
 )
 from farcall.client import loop_thread
-from farcall.client.loop_thread import close_shared
-from farcall.testing import fake_cloud
 from tests.support.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -37,32 +35,9 @@ def wait_for(file):
 
 
 @pytest.fixture
-def cloud():
-    with fake_cloud() as opened:
-        yield opened
-        close_shared()
-
-
-@pytest.fixture
-def make_pool(cloud):
-    def make(*args, **options):
-        return BatchPoolExecutor(*args, **{"linger_s": 0.02, **options})
-
-    return make
-
-
-@pytest.fixture
 def pool(make_pool):
     with make_pool() as opened:
         yield opened
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """What calls wait for; it is there at the end in any case."""
-    file = tmp_path / "gate"
-    yield file
-    file.touch()
 
 
 def test_a_call_gives_its_value_and_its_job(pool, cloud):

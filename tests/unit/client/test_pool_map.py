@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall import BatchPoolExecutor, JobStatus, SettingsError
-from farcall.client.loop_thread import close_shared
-from farcall.testing import fake_cloud
+from farcall import JobStatus, SettingsError
 from tests.support.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -53,31 +51,10 @@ def is_gone(seen):
     return seen() is None
 
 
-@pytest.fixture
-def cloud():
-    with fake_cloud() as opened:
-        yield opened
-        close_shared()
-
-
-@pytest.fixture
-def make_pool(cloud):
-    def make(*args, **options):
-        return BatchPoolExecutor(*args, **{"linger_s": 0.02, "retry_attempts": 1, **options})
-
-    return make
-
-
 @pytest.fixture(params=[None, 3], ids=["all at once", "three at a time"])
 def pool(request, make_pool):
     with make_pool(max_workers=request.param) as opened:
         yield opened
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """What calls wait for."""
-    return tmp_path / "gate"
 
 
 @pytest.mark.parametrize(("chunksize", "buffersize"), [(1, None), (4, None), (4, 2)])

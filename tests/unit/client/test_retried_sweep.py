@@ -8,15 +8,13 @@ import pytest
 
 from farcall import BatchExecutor, FarcallError, NothingToRetryError, SettingsError
 from farcall.engine.session import session_for
-from farcall.testing import fake_cloud
 from tests.support.patience import until_async
 
 
 @pytest.fixture
-async def executor():
-    with fake_cloud():
-        async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
-            yield opened
+async def executor(cloud):
+    async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
+        yield opened
 
 
 @pytest.fixture

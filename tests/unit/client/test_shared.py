@@ -8,15 +8,8 @@ import threading
 import pytest
 
 from farcall import BatchExecutor, FarcallError, TaskNotPicklableError
-from farcall.testing import fake_cloud
 
 SIZE = 2 * 1024 * 1024
-
-
-@pytest.fixture
-def cloud():
-    with fake_cloud() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -24,17 +24,15 @@ from farcall.model.job_names import unique
 from farcall.model.jobs import JobStatus
 from farcall.model.workflows import Workflow
 from farcall.storage import retries
-from farcall.testing import fake_cloud
 from tests.support.patience import until_async
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-async def executor():
-    with fake_cloud():
-        async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
-            yield opened
+async def executor(cloud):
+    async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
+        yield opened
 
 
 @pytest.fixture

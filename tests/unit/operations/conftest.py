@@ -8,16 +8,9 @@ from farcall import BatchExecutor
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
 from farcall.operations.catalog import Catalog
-from farcall.testing import fake_cloud
 from tests.support.patience import until_async
 
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED)
-
-
-@pytest.fixture
-def cloud():
-    with fake_cloud() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -52,6 +52,12 @@ EXITED = "Essential container in task exited"
 _HOLLOW = (EXITED, "Job submitted", "Job started", "Job succeeded", "Job failed")
 """Status reasons that say no more than the status; all but the first are other Batches'."""
 
+_MACHINE_LOST_IT = Verdict(
+    errors.HostLostError,
+    "the container was started, and its machine or its container engine lost it",
+    f"its log says how far it came; {LOST}",
+)
+
 _MAP_FAILED = Verdict(
     errors.JobError,
     "a call of the map raised, and the others were ended",
@@ -385,11 +391,7 @@ ENDINGS: tuple[Row, ...] = (
     *(Row(exit_code(code), verdict) for code, verdict in EXITS.items()),
     Row(
         lambda detail: detail.exit_code is None and not detail.array_size,
-        Verdict(
-            errors.HostLostError,
-            "the container was started, and its machine or its container engine lost it",
-            f"its log says how far it came; {LOST}",
-        ),
+        _MACHINE_LOST_IT,
     ),
     Row(
         lambda _: True,
@@ -483,11 +485,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     ),
     Row(
         lambda detail: detail.exit_code is None,
-        Verdict(
-            errors.HostLostError,
-            "the container was started, and its machine or its container engine lost it",
-            f"its log says how far it came; {LOST}",
-        ),
+        _MACHINE_LOST_IT,
     ),
     Row(
         lambda _: True,
