@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 import boto3
 import pytest
 
+from farcall import BatchExecutor, BatchPoolExecutor
 from tests.support import command_jobs, terminal
 from tests.support.commands import FARCALL
 from tests.support.foreign import submit
@@ -94,15 +95,31 @@ def raise_or_sleep(number):
     raise KeyError(number)
 
 
+async def map_by_executor(options):
+    async with BatchExecutor(**options) as executor:
+        await executor.task(raise_or_sleep).map(range(4))
+
+
+async def map_by_pool(options):
+    def run():
+        with BatchPoolExecutor(**options) as pool:
+            list(pool.map(raise_or_sleep, range(4)))
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize(
+    ("run_map", "others"),
+    [(map_by_executor, "3 were ended because of it"), (map_by_pool, "3 have not ended")],
+)
 async def test_a_map_in_which_a_call_raised_is_found_among_the_failed(
-    make_executor, batch, farcall_command
+    options, batch, farcall_command, run_map, others
 ):
     name = f"map {time.monotonic()}"
-    async with make_executor(workflow=name) as executor:
-        with pytest.raises(KeyError) as raised:
-            await executor.task(raise_or_sleep).map(range(4))
+    with pytest.raises(KeyError) as raised:
+        await run_map({**options, "workflow": name})
+    assert raised.value.map_failure.sentence == f"1 of 4 raised KeyError; {others}"
     told = "1 of 4 raised KeyError; 3 were ended because of it"
-    assert raised.value.map_failure.sentence == told
     (job_id,) = raised.value.map_failure.job_ids
     await described(batch, job_id, "FAILED")
 

@@ -246,7 +246,7 @@ class BlockingCalls:
         """End the jobs of a future that was cancelled, and wait for nothing."""
         work = self._works.get(future)
         if work is not None:
-            self._tell(partial(self._end, work))
+            self.tell(partial(self._end, work))
 
     def shut(self) -> None:
         """Take no more calls, and let go of the loop when all have ended; wait for nothing."""
@@ -255,7 +255,7 @@ class BlockingCalls:
         with self._changed:
             self.is_shut = True
             if self._loop.is_held:
-                self._tell(self._close_if_over)
+                self.tell(self._close_if_over)
 
     def cancel_pending(self) -> None:
         """Cancel the calls that Batch has not accepted yet."""
@@ -315,7 +315,8 @@ class BlockingCalls:
     def _has(self, work: Work) -> bool:
         return work.future in self._works
 
-    def _tell(self, function: Callable[[], object]) -> None:
+    def tell(self, function: Callable[[], object]) -> None:
+        """Have the loop call something, and wait for nothing; where it was closed, nothing is."""
         with contextlib.suppress(FarcallError):  # the loop was closed, and so it has no calls
             self._loop.tell(function)
 

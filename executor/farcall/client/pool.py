@@ -239,7 +239,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         if not calls:
             return Chunks(partial(self._start_chunk, task), iter(()), chunksize, None)
         columns = zip(*calls, strict=True)
-        work = SweepWork(task.map(*columns, chunksize=chunksize), len(calls))
+        work = SweepWork(task.map(*columns, chunksize=chunksize), len(calls), self._calls.tell)
         self._calls.start(work).add_done_callback(work.wake)
         return work
 

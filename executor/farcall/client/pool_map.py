@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError  # noqa: A004 - another class on Python 3.10
 from itertools import islice
@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from farcall.client.blocking_calls import Work
 from farcall.client.frames import frames_hidden
 from farcall.client.future import BatchFuture
+from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.sweep import Sweep
 from farcall.model.errors import FarcallError
 from farcall.payload.results import Result
@@ -38,8 +39,14 @@ class Source(Protocol):
             Exception: What keeps this and all others from coming.
         """
 
+    def note_raised(self, error: BaseException) -> None:
+        """Have the error of a call, which is being raised, say how far the map is."""
+
     def cancel(self) -> None:
         """End the calls whose results were not taken."""
+
+    def discard(self) -> None:
+        """Let go of what is kept beside the results, all of which were taken."""
 
 
 class MapValues(Iterator[R], Generic[R]):
@@ -64,6 +71,8 @@ class MapValues(Iterator[R], Generic[R]):
         __tracebackhide__ = True
         with frames_hidden():
             result = self._take()
+            if result.error is not None and self._source is not None:
+                self._source.note_raised(result.error)
             del self  # which the traceback of an error would hold, and so the calls that are left
             try:
                 return result.unwrap()  # type: ignore[no-any-return]
@@ -91,6 +100,7 @@ class MapValues(Iterator[R], Generic[R]):
                 self.close()
                 raise
             if not self._ready:
+                self._source.discard()
                 self._source = None
                 raise StopIteration
         return self._ready.popleft()
@@ -105,13 +115,17 @@ class SweepWork(Work):
     Args:
         sweep: The sweep.
         size: How many calls it has.
+        tell: Has the event loop call something.
     """
 
-    __slots__ = ("_arrived", "_awaited", "_left", "_outcomes", "_results", "_sweep")
+    __slots__ = ("_arrived", "_awaited", "_left", "_outcomes", "_results", "_sweep", "_tell")
 
-    def __init__(self, sweep: Sweep[Any], size: int) -> None:
+    def __init__(
+        self, sweep: Sweep[Any], size: int, tell: Callable[[Callable[[], object]], None]
+    ) -> None:
         super().__init__()
         self._sweep = sweep
+        self._tell = tell
         self._outcomes = sweep.outcomes()
         self._results: list[Result | None] = [None] * size
         self._left = size
@@ -162,9 +176,18 @@ class SweepWork(Work):
             self.future.result()  # which failed, or was cancelled
         return taken
 
+    def note_raised(self, error: BaseException) -> None:
+        """Have an error say how far the map is; see `Source`."""
+        failure = self._sweep.note_raised(error)
+        failure.tell(error, f"farcall recover {failure.run}")
+
     def cancel(self) -> None:
         """End the calls that have not ended."""
         self.future.cancel()
+
+    def discard(self) -> None:
+        """Have values deleted that were kept because of an error."""
+        self._tell(self._sweep.discard)
 
     def _is_ready(self) -> bool:
         return self._results[self._awaited] is not None or self.future.done()
@@ -201,25 +224,59 @@ class Chunks:
     ) -> None:
         self._start = start
         self._chunks = iter(lambda: list(islice(calls, chunksize)), [])
-        self._futures = deque(map(start, islice(self._chunks, most)))
         self._most = most
+        self._futures: deque[tuple[int, BatchFuture[list[Result]]]] = deque()
+        self._submitted = 0
+        self._errors: Counter[str] = Counter()
+        self._job_ids: dict[str, None] = {}
+        self._submit(most)
 
     def take(self, timeout: float | None) -> Sequence[Result]:
         """Wait for the next results; see `Source`."""
         if not self._futures:
             return ()
         if self._most is not None:
-            self._futures.extend(map(self._start, islice(self._chunks, 1)))
-        future = self._futures.popleft()
+            self._submit(1)
+        _, future = self._futures.popleft()
         try:
-            return future.result(timeout)
+            results = future.result(timeout)
         finally:
             future.cancel()  # where it was not waited for
+        self._job_ids[(future.job_id or "").partition(":")[0]] = None
+        self._errors.update(
+            type(each.error).__name__ for each in results if each.error is not None
+        )
+        return results
+
+    def note_raised(self, error: BaseException) -> None:
+        """Have an error say how far the map is; see `Source`. Nothing is kept for others."""
+        unfinished = sum(size for size, future in self._futures if not future.done())
+        failure = MapFailure(
+            self._submitted,
+            failed=self._errors.total(),
+            ended=0,
+            ended_tasks=0,
+            unsubmitted=0,
+            kept=0,
+            errors=names_of(self._errors),
+            run="",
+            job_ids=tuple(self._job_ids),
+            unfinished=unfinished,
+        )
+        failure.tell(error, "")
 
     def cancel(self) -> None:
         """End the calls whose results were not taken."""
-        for future in self._futures:
+        for _, future in self._futures:
             future.cancel()
+
+    def discard(self) -> None:
+        """Let go of nothing: each value was deleted when it was fetched."""
+
+    def _submit(self, most: int | None) -> None:
+        for chunk in islice(self._chunks, most):
+            self._futures.append((len(chunk), self._start(chunk)))
+            self._submitted += len(chunk)
 
 
 def all_of(results: list[Result]) -> Result:

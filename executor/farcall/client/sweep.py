@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall.aws import refusals
@@ -112,6 +113,7 @@ class Sweep(Awaitable[list[R]]):
         self._progress = progress
         self._output = output
         self._state: SweepState | None = None
+        self._run = ""
 
     def __len__(self) -> int:
         if self._inputs.size is None:
@@ -191,13 +193,33 @@ class Sweep(Awaitable[list[R]]):
     def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
         """Iterate over the number and the result of each call, as it comes, for pools.
 
-        Who cancels the wait tells what is ended by it.
+        Who cancels the wait tells what is ended by it. Where a call has an error, the values stay
+        in the bucket until `discard`: whoever takes them may stop there.
 
         Raises:
             Exception: As `results`.
         """
         self._is_used = True
-        return self._each(lambda index, _job_id, result: (index, result), is_told=True)
+        return self._each(
+            lambda index, _job_id, result: (index, result), one_by_one=False, for_pool=True
+        )
+
+    def note_raised(self, error: BaseException) -> MapFailure:
+        """Take in that a pool raises the error of a call, and tell how far the map is.
+
+        That is asked from another thread, while the calls go on. They are ended because of the
+        error if the wait is cancelled after it.
+        """
+        state = self._state
+        assert state is not None  # noqa: S101 - there is a result
+        state.has_raised |= not (is_unseen(error) or isinstance(error, JobCancelledError))
+        failure = self._failure(state, keeps_all=True)
+        return replace(failure, ended=0, ended_tasks=0, unfinished=failure.ended)
+
+    def discard(self) -> None:
+        """Have the values deleted that stayed in the bucket; see `outcomes`."""
+        if self._state is not None:
+            self._state.note_taken()
 
     async def _gather(self) -> list[R]:
         __tracebackhide__ = True
@@ -223,7 +245,7 @@ class Sweep(Awaitable[list[R]]):
         *,
         one_by_one: bool = True,
         with_output: bool = False,
-        is_told: bool = False,
+        for_pool: bool = False,
     ) -> AsyncGenerator[T, None]:
         """Submit the calls, and yield what comes of each as it comes.
 
@@ -250,14 +272,13 @@ class Sweep(Awaitable[list[R]]):
                     yield shape(*state.take())
                     if one_by_one:
                         state.note_taken()
-            state.note_taken()
+            if not (for_pool and state.errors):
+                state.note_taken()
         except BaseException as error:
             is_left = isinstance(error, GeneratorExit)  # a loop
-            is_told = is_told and isinstance(error, asyncio.CancelledError)
+            is_told = for_pool and isinstance(error, asyncio.CancelledError)
             cause = None if is_left or is_told else error
-            if error is state.raised and not is_unseen(error):
-                failure = self._failure(session, state, keeps_all=not one_by_one)
-                failure.tell(error)
+            failure = self._failure_by(error, state, keeps_all=not one_by_one)
             hide_if_meant(error)
             raise
         finally:
@@ -282,6 +303,7 @@ class Sweep(Awaitable[list[R]]):
             )
         size, timing = self._inputs.size, session.timing
         self._state = SweepState(size, self._chunksize, timing, with_output=with_output)
+        self._run = session.run
         return self._state
 
     def _shown(self, session: Session, state: SweepState) -> AbstractContextManager[object]:
@@ -303,21 +325,34 @@ class Sweep(Awaitable[list[R]]):
     def _name(self) -> str:
         return str(getattr(self._function, "__name__", "task"))
 
-    def _failure(self, session: Session, state: SweepState, *, keeps_all: bool) -> MapFailure:
+    def _failure_by(
+        self, error: BaseException, state: SweepState, *, keeps_all: bool
+    ) -> MapFailure | None:
+        """Tell how far the map is where an error that is raised is a call's; so does the error."""
+        failure = None
+        if error is state.raised and not is_unseen(error):
+            failure = self._failure(state, keeps_all=keeps_all)
+            failure.tell(error, f"await executor.recover({failure.run!r})")
+        elif state.has_raised:
+            failure = self._failure(state, keeps_all=keeps_all)
+        return failure
+
+    def _failure(self, state: SweepState, *, keeps_all: bool) -> MapFailure:
         """Tell how far the map is, whose call's error is being raised."""
+        arrays = list(state.arrays.values())  # others may be added by another thread
         total = state.submitted if state.total is None else state.total
-        ended = state.submitted - sum(array.ended for array in state.arrays.values())
+        ended = state.submitted - sum(array.ended for array in arrays)
         handed_over = 0 if keeps_all else state.given_values
         return MapFailure(
             total,
             failed=state.errors.total(),
             ended=ended,
-            ended_tasks=sum(array.unfinished for array in state.arrays.values()),
+            ended_tasks=sum(array.unfinished for array in arrays),
             unsubmitted=total - state.submitted,
             kept=state.submitted - ended - state.errors.total() - handed_over,
             errors=names_of(state.errors),
-            run=session.run,
-            job_ids=tuple(state.arrays),
+            run=self._run,
+            job_ids=tuple(array.submission.job_id for array in arrays),
         )
 
     async def _leave(
@@ -347,7 +382,8 @@ class Sweep(Awaitable[list[R]]):
                 reason = f"{MAP_FAILED}{failure.sentence}"
             await session.terminations.leave(job_ids, tasks, reason)
         elif unfinished:
-            raise_first(await session.terminations.end(job_ids, _NOBODY))
+            reason = _NOBODY if failure is None else f"{MAP_FAILED}{failure.sentence}"
+            raise_first(await session.terminations.end(job_ids, reason))
 
     async def _submit(self, session: Session, state: SweepState, reader: CallReader) -> None:
         """Submit the calls as they come, one array after the other."""

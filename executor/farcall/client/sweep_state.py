@@ -110,6 +110,7 @@ class SweepState:
         is_over: Whether nobody waits any more.
         errors: How many of the calls that were fetched have an error of which class.
         raised: The error of a call that is being raised, if any.
+        has_raised: Whether a pool has raised the error of a call; it may go on all the same.
         given_values: How many values were handed over.
         failures: The calls that have an error, of those that were fetched.
         with_output: As the argument.
@@ -136,6 +137,7 @@ class SweepState:
         self.is_over = False
         self.errors: Counter[str] = Counter()
         self.raised: BaseException | None = None
+        self.has_raised = False
         self.given_values = 0
         self.failures = Groups()
         self._now: Fetched | None = None

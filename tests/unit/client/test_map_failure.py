@@ -68,14 +68,24 @@ def notes(error):
 @pytest.mark.parametrize("kind", [ValueError, StubbornError])
 def test_an_error_is_given_it_as_far_as_its_class_allows(kind):
     error = kind("why")
-    ONE.tell(error)
+    ONE.tell(error, "recover it")
     assert getattr(error, "map_failure", ONE) is ONE
     assert notes(error) == (
-        f"map: {ONE.sentence}. Values that were computed: await executor.recover('mary-1')."
+        "map: 3 of 100 raised ValueError; 95 were ended because of it. "
+        "Values that were computed: recover it."
     )
 
 
 def test_where_nothing_is_kept_nothing_is_said_of_recovery():
     error = ValueError("why")
-    dataclasses.replace(ONE, kept=0).tell(error)
+    dataclasses.replace(ONE, kept=0).tell(error, "recover it")
     assert notes(error) == f"map: {ONE.sentence}."
+
+
+def test_of_calls_that_go_on_it_is_said_how_long():
+    error = ValueError("why")
+    dataclasses.replace(ONE, ended=0, unfinished=95, kept=0).tell(error, "")
+    assert notes(error) == (
+        "map: 3 of 100 raised ValueError; 95 have not ended. They go on until the iterator is "
+        "left."
+    )

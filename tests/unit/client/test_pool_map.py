@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import gc
 import threading
@@ -106,6 +107,60 @@ def test_a_time_out_of_the_call_is_an_error_as_any(pool):
     with pytest.raises(concurrent.futures.TimeoutError, match="the call's own"):
         next(values)
     assert list(values) == [1]
+
+
+def test_the_error_of_a_call_says_how_far_the_map_is_and_where_its_values_are(make_pool, cloud):
+    """They stay there, also those that were taken before: who raises may have lost them."""
+    with make_pool() as pool:
+        values = pool.map(fail_at_three, range(6))
+        until(lambda: values._source.unfinished == 0)
+        with pytest.raises(FalsyError) as caught:
+            list(values)
+    failure = caught.value.map_failure
+    assert failure.sentence == "1 of 6 raised FalsyError"
+    assert (failure.kept, failure.unfinished) == (5, 0)
+    assert failure.job_ids == (cloud.jobs[0].job_id,)
+
+    async def recovered():
+        jobs = (await pool.executor.recover(failure.run)).jobs
+        return [await job.result() for job in jobs if await job.exception() is None]
+
+    assert sorted(asyncio.run(recovered())) == [0, 1, 2, 4, 5]
+
+
+def test_calls_that_have_not_ended_fail_with_the_map(make_pool, cloud, gate):
+    functions = [time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
+    with make_pool() as pool:
+        values = pool.map(lambda f: f(), functions)
+        with pytest.raises(concurrent.futures.TimeoutError) as caught:
+            next(values)
+        assert caught.value.map_failure.sentence == "1 of 3 raised TimeoutError; 2 have not ended"
+        values.close()
+    told = "1 of 3 raised TimeoutError; 2 were ended because of it"
+    until(lambda: told in cloud.jobs[0].status_reason)
+
+
+def test_who_goes_on_to_the_end_has_all_values(make_pool, cloud):
+    with make_pool() as pool:
+        values = pool.map(fail_at_three, range(6))
+        with pytest.raises(FalsyError) as caught:
+            list(values)
+        assert list(values) == [4, 5]
+    recovered = asyncio.run(pool.executor.recover(caught.value.map_failure.run))
+    assert (len(recovered.jobs), recovered.delivered) == (1, 5)
+
+
+def test_a_map_of_chunks_says_how_far_it_is(make_pool, gate):
+    functions = [lambda: 1, time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
+    with make_pool() as pool:
+        values = pool.map(lambda f: f(), functions, buffersize=3)
+        assert next(values) == 1
+        with pytest.raises(concurrent.futures.TimeoutError) as caught:
+            next(values)
+        failure = caught.value.map_failure
+        assert failure.sentence == "1 of 4 raised TimeoutError; 2 have not ended"
+        assert len(failure.job_ids) == 1
+        values.close()
 
 
 @pytest.mark.parametrize("leave", ["close", "drop", "error"])
