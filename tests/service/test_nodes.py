@@ -25,12 +25,14 @@ from farcall import (
     IntegrityError,
     Job,
     JobCancelledError,
+    NothingToRetryError,
 )
 from farcall.engine.logs.reader import lines
 from farcall.engine.session import session_for
 from farcall.operations import explain
 from farcall_runtime.contract import ExitCode, OutcomeStatus
 from tests.service.attempt import value_of
+from tests.support.commands import run_installed
 from tests.support.patience import PATIENCE_S, until, until_async
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -448,3 +450,83 @@ def test_the_main_node_fails_where_another_one_s_place_is_taken(attempt: Any) ->
     code, _ = node_of(made, 0).end()
     assert code == ExitCode.OUTCOME_OCCUPIED
     assert made.outcome().meta["peer"]["node"] == 1
+
+
+# --- run again ----------------------------------------------------------------------------------
+
+
+def until_mended(x: int, breaks: int, folder: str) -> tuple[int, int]:
+    """Fail on a node for odd numbers until a file is there; each node notes that it ran."""
+    node = farcall_runtime.node()
+    with Path(folder, f"ran-{x}-{node.index}").open("a") as ledger:
+        ledger.write("x")
+    if x % 2 and node.index == breaks and not Path(folder, "mended").exists():
+        raise LookupError(f"{x} on node {node.index}")
+    return node.index, x
+
+
+def times(folder: Path, x: int) -> list[int]:
+    """Return how often each node has run a call."""
+    return [len(path.read_text()) for path in sorted(folder.glob(f"ran-{x}-*"))]
+
+
+@pytest.mark.parametrize("breaks", [0, 1])
+async def test_a_task_runs_again_on_all_of_its_nodes(
+    make_executor: Callable[..., BatchExecutor], tmp_path: Path, breaks: int
+) -> None:
+    async with make_executor(nodes=2, memory=0.5) as gang:
+        job = await gang.submit(until_mended, 1, breaks, str(tmp_path))
+        with pytest.raises(LookupError, match=f"1 on node {breaks}"):
+            await job.result()
+        again = await job.retry()
+        with pytest.raises(LookupError, match=f"1 on node {breaks}"):
+            await again.result()
+        with pytest.raises(FarcallError, match="nodes cannot be changed for a retry"):
+            await again.retry(nodes=3)
+        (tmp_path / "mended").touch()
+        third = await again.retry(memory=1)
+        assert await third.result() == [(0, 1), (1, 1)]
+        detail = await third.detail()
+        assert (detail.nodes, detail.groups[0].memory_mib) == (2, 1024)
+        with pytest.raises(NothingToRetryError):
+            await job.retry()
+
+
+@pytest.mark.parametrize("chunksize", [1, 2])
+async def test_the_tasks_of_a_map_that_failed_run_again_on_all_of_their_nodes(
+    make_executor: Callable[..., BatchExecutor], tmp_path: Path, chunksize: int
+) -> None:
+    """All calls of a task do: no node keeps values of one that another one has failed in."""
+    numbers = [0, 2, 1, 4]
+    async with make_executor(nodes=2) as gang:
+        sweep = gang.task(until_mended).map(
+            numbers, breaks=1, folder=str(tmp_path), chunksize=chunksize, return_exceptions=True
+        )
+        values = await sweep
+        assert [type(value) for value in values].count(LookupError) >= 1
+        assert isinstance(values[2], LookupError)
+        (tmp_path / "mended").touch()
+        again = sweep.retry()
+        assert await again.complete(values) == [[(0, x), (1, x)] for x in numbers]
+    assert times(tmp_path, 0) == [1, 1]
+    assert times(tmp_path, 1) == [2, 2]
+    assert again.indices == ([2] if chunksize == 1 else [2, 3])
+
+
+async def test_the_command_runs_a_task_again_on_all_of_its_nodes(
+    make_executor: Callable[..., BatchExecutor], tmp_path: Path
+) -> None:
+    async with make_executor(nodes=2) as gang:
+        job = await gang.submit(until_mended, 1, 1, str(tmp_path))
+        await job.exception()
+        await until_async(lambda: _has_ended(job))
+        (tmp_path / "mended").touch()
+
+        of_node = await asyncio.to_thread(run_installed, "retry", f"{job.id}#1")
+        done = await asyncio.to_thread(run_installed, "retry", job.id)
+
+        assert of_node.returncode == 1
+        assert f"a retry runs all nodes, so name {job.id}" in of_node.stderr
+        assert done.returncode == 0, done.stderr
+        assert "1 of 1 call of until_mended" in done.stderr
+        assert await gang.attach(done.stdout.strip()).result() == [(0, 1), (1, 1)]

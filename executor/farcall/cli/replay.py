@@ -66,11 +66,13 @@ def replay_job(
     _tell(found, image=image)
     if not yes:
         _ask()
-    # The folder is nobody else's; what is in it, a container's user is to read.
+    # The outer folder is nobody else's; what is in it, a container's user is to read.
     with tempfile.TemporaryDirectory(prefix="farcall-replay-") as outer:
         folder = Path(outer, "replay")
         folder.mkdir()
         asyncio.run(_fetch(found, folder, call, debug=debug, here=not image))
+        if image:
+            _open_to_all(folder)
         sys.exit(_run(_in_image(docker, found, folder) if image else _here(folder)))
 
 
@@ -121,6 +123,12 @@ def _variables(found: Found, *, here: bool) -> dict[str, str]:
 
 def _here(folder: Path) -> list[str]:
     return [sys.executable, "-m", "farcall_runtime.replay", str(folder)]
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let any user of a container read a folder, whatever this one's umask says."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _docker() -> str:

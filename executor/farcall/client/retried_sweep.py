@@ -98,6 +98,7 @@ class RetriedSweep(Awaitable[list[R]]):
         self._return_exceptions = return_exceptions
         self._submitted: list[Source] | None = None
         self._values: dict[int, R] = {}
+        self._returned: set[int] = set()
 
     @property
     def indices(self) -> list[int]:
@@ -119,10 +120,15 @@ class RetriedSweep(Awaitable[list[R]]):
         if self._submitted is None:
             self._was_told = True
             raise FarcallError("nothing of this retry was submitted; await it first")
+        lacking = [
+            each
+            for each in self._submitted
+            if not all(n in self._returned for task in each.calls for n in task)
+        ]
         return RetriedSweep(
             self._name,
             self._settings,
-            self._submitted,
+            lacking,
             [*self._before, *self._submitted],
             self._total,
             {**self._options, **options},
@@ -209,6 +215,8 @@ class RetriedSweep(Awaitable[list[R]]):
             if result.error is None or not self._return_exceptions:
                 value = result.unwrap()
             self._values[index] = value
+            if result.error is None:
+                self._returned.add(index)
             yield index, value
 
     async def _submit(self, session: Session) -> list[Source]:

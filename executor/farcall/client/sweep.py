@@ -162,14 +162,16 @@ class Sweep(Awaitable[list[R]]):
             raise FarcallError("nothing of this sweep was submitted; await it first")
         if not state.is_over:
             raise FarcallError("this sweep is still being waited for; retry it after its end")
-        sources = []
+        sources, lacking = [], []
         for array in state.arrays.values():
             calls = [state.calls_of(array, n) for n in range(array.submission.size)]
             sources.append(Source(array.submission, calls, calls))
+            if array.returned < len(array.calls):  # what all went well of may be gone by now
+                lacking.append(sources[-1])
         return RetriedSweep(
             self._name,
             self._settings,
-            sources,
+            lacking,
             sources,
             state.submitted if self._inputs.size is None else self._inputs.size,
             options,
@@ -497,7 +499,7 @@ class Sweep(Awaitable[list[R]]):
             if self._output:
                 await session.relay.finish(submission, index, delivered)
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
-            state.note_failures(submission, index, zip(numbers, results, strict=False))
+            state.note_results(submission, index, zip(numbers, results, strict=False))
             discard = functools.partial(
                 session.cleaner.discard, self._settings, submission, index, delivered.all_spent
             )

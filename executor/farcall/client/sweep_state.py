@@ -71,6 +71,7 @@ class Array:
         calls: Numbers of its calls in the sweep.
         unfinished: How many of its tasks have not ended.
         ended: How many calls are in those that have.
+        returned: How many of these have a value that was fetched.
         tell: What the tracker tells of their ends.
         is_unseen: Whether it could not be looked for any longer; it goes on.
         texts: What its tasks were called with, once one of them has failed.
@@ -80,6 +81,7 @@ class Array:
     calls: range
     unfinished: int
     ended: int = 0
+    returned: int = 0
     tell: OnArrival | None = None
     is_unseen: bool = False
     texts: list[str] | None = None
@@ -166,7 +168,7 @@ class SweepState:
                 self.errors[type(result.error).__name__] += 1
         self.fetched.put_nowait(fetched)
 
-    def note_failures(
+    def note_results(
         self, submission: Submission, index: int, results: Iterable[tuple[int, Result]]
     ) -> None:
         """Take in which calls of a task have an error, and say there what they were called with.
@@ -177,6 +179,7 @@ class SweepState:
             results: Number and result of each of its calls.
         """
         for number, result in results:
+            self.arrays[submission.job_id].returned += result.error is None
             reason = result.why()
             if reason is None or result.error is None:
                 continue

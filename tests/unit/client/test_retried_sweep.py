@@ -67,6 +67,22 @@ async def test_a_map_whose_error_was_raised_is_completed_from_the_bucket(halve, 
     assert await sweep.retry().complete() == HALVES
 
 
+async def test_of_several_jobs_one_may_have_gone_well_and_be_gone(halve, mended):
+    """What all went well of is deleted; another job of the map is retried all the same."""
+
+    async def numbers():
+        yield 0
+        await until_async(lambda: sweep.job_ids)
+        yield 1
+        yield 3
+
+    sweep = halve.map(numbers(), return_exceptions=True)
+    values = await sweep
+    assert len(sweep.job_ids) == 2
+    mended.touch()
+    assert await sweep.retry().complete(values) == [0, 0.5, 1.5]
+
+
 async def test_an_error_ends_what_is_left_of_a_retry(executor, tmp_path):
     begun = tmp_path / "begun"
 
