@@ -36,6 +36,7 @@ ELSEWHERE = {
     "backends/batch/listing": "service/test_catalog.py",
     "backends/batch/matching": "unit/backends/batch/test_endings.py",
     "backends/batch/start_failures": "unit/backends/batch/test_endings.py",
+    "client/submitted_job": "unit/client/test_job.py",
     "engine/job_handle": "unit/engine/test_task_handle.py",
     "model/commands": "unit/backends/batch/test_nodes.py",
     "operations/nodes": "service/test_command_jobs.py",
