@@ -23,12 +23,15 @@ from farcall.cli.run import prepare
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
 from farcall.engine.launcher import command_of
+from farcall.engine.packages import TaskPackages
 from farcall.engine.session import session_for
 from farcall.engine.submitter import job_of
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import job_names
 from farcall.model.commands import Nodes
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
+from farcall.packages.environment import is_wanted
 from farcall.payload import pickling
 from farcall.payload.bundle import Bundle
 from farcall.payload.call_texts import CallTexts
@@ -69,10 +72,10 @@ def plan(
     farcall plan --array 100 --vcpu 8 train:fit data.csv
 
     The JSON holds the very requests, RegisterJobDefinition and SubmitJob, and the size of what
-    would be uploaded. Two things differ each time: the end of the job's name, and the key that
-    outcomes are signed with, which is not shown. AWS is asked whether what the options name is
-    there, and whether the definition is registered already: then it is not registered again.
-    `farcall launch --plan` shows the same of a command.
+    would be uploaded, with each of the packages. Two things differ each time: the end of the job's
+    name, and the key that outcomes are signed with, which is not shown. AWS is asked whether what
+    the options name is there, and whether the definition is registered already: then it is not
+    registered again. `farcall launch --plan` shows the same of a command.
     """  # noqa: D301  # click's mark for lines to be left as they are
     found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
     show_plan(asyncio.run(_plan(executor.settings, found.function, bound, size, offline=offline)))
@@ -109,7 +112,8 @@ async def _plan(
         root = run_root(settings.prefix, _RUN)
         workflow = Workflow.of(settings)
         tasks = itertools.repeat(task, size)
-        bundle = Bundle(settings, root, name, tasks, workflow, None, most=most)
+        packages, fact = await _packages(settings, offline=offline)
+        bundle = Bundle(*(settings, root, name, tasks, workflow, None), most=most, packages=fact)
         size_bytes = sum(map(len, bundle.pieces()))
         job = job_of(bundle, settings, access, size=bundle.size)
         shown = {**job.environment, ENV_OUTCOME_KEY: _SECRET}
@@ -118,7 +122,43 @@ async def _plan(
         if offline:
             await access.close()
     about = {"url": bundle.where.url, "size_bytes": size_bytes, "tasks": bundle.size}
-    return {"bundle": about, **planned}
+    return {"bundle": about, **packages, **planned}
+
+
+async def _packages(
+    settings: Settings, *, offline: bool
+) -> tuple[dict[str, Any], list[str | int] | None]:
+    """Return which packages would travel, and what the bundle would say of them."""
+    if not is_wanted(settings):
+        return {}, None
+    root = run_root(settings.prefix, _RUN)
+    if offline:
+        threads = WorkerThreads()
+        try:
+            found, sealed, shown = await TaskPackages(threads).plan(None, root, settings)
+        finally:
+            threads.close()
+    else:
+        session = await session_for(settings)
+        store = session.stores.of(settings.s3_bucket_name)
+        found, sealed, shown = await session.packages.plan(store, root, settings)
+    about: dict[str, Any] = {
+        "for": str(found.target),
+        "size_bytes": sum(each.packed.size for each in shown),
+    }
+    if not offline:
+        about["to_send_bytes"] = sum(p.size for p, is_stored in shown if not is_stored)
+    about["distributions"] = [
+        {
+            "name": packed.name,
+            "version": packed.version,
+            "size_bytes": packed.size,
+            **({} if is_stored is None else {"is_stored": is_stored}),
+        }
+        for packed, is_stored in shown
+    ]
+    about["stays_here"] = [{"name": stays.name, "why": stays.why} for stays in found.stays]
+    return {"packages": about}, sealed and sealed.fact
 
 
 async def plan_command(

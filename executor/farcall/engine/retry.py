@@ -43,7 +43,7 @@ from farcall.storage.bundles import Bundle
 from farcall.storage.retries import ORIGIN, Note
 from farcall.storage.store import Store, number_in
 from farcall_runtime import contract, envelope
-from farcall_runtime.contract import SHARED, SKIP, CallStatus, ExitCode, Location
+from farcall_runtime.contract import PACKAGES, SHARED, SKIP, CallStatus, ExitCode, Location
 from farcall_runtime.envelope import Buffer, Part
 
 RETRY_OF, SIZES = "retry_of", "sizes"
@@ -64,7 +64,7 @@ CHANGEABLE = (
 )
 """Options that a retry may have of its own: all that a submission says beside its definition."""
 
-_SAME = (FIXED, SHARED)
+_SAME = (FIXED, PACKAGES, SHARED)
 """Facts of a bundle that are as true of some of its tasks."""
 
 _PARALLEL = 32

@@ -22,6 +22,7 @@ from farcall.engine.fetcher import Fetcher
 from farcall.engine.launcher import Launcher
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.logs.relay import Relay
+from farcall.engine.packages import TaskPackages
 from farcall.engine.packer import Packer
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
@@ -37,7 +38,7 @@ from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
 from farcall.storage.store import Store
 from farcall.storage.stores import Stores
-from farcall_runtime.contract import run_root
+from farcall_runtime.contract import Location, run_root
 
 _log = logging.getLogger("farcall")
 
@@ -81,6 +82,7 @@ class Session:
         fetcher: Fetches what came of tasks.
         relay: Passes on what tasks print while they run.
         shared: The values that several tasks refer to.
+        packages: The packages that tasks need.
         cleaner: Deletes what they left in the bucket.
         bundles: Reads back what was submitted.
         run: This process's name in the bucket.
@@ -106,8 +108,9 @@ class Session:
         self.fetcher = Fetcher(backend, self.stores, self.tracker, self.threads)
         self.relay = Relay(self.stores, access.timing)
         self.shared = SharedValues(self.run, access.timing)
+        self.packages = TaskPackages(self.threads)
         self.cleaner = Cleaner(
-            self.stores, access.timing, self.shared.note_deleted, self.shared.forget
+            self.stores, access.timing, self.shared.note_deleted, self._note_failed
         )
         self.bundles = BundleReader(self.stores)
         self.copying = asyncio.Semaphore(_COPIED_AT_ONCE)
@@ -145,7 +148,15 @@ class Session:
         store = self.stores.of(settings.s3_bucket_name)
         root = run_root(settings.prefix, self.run)
         await asyncio.gather(store.check(root), self.check(settings))
-        return Submitter(self.aws, self.backend, self.terminations, store, root, self.shared)
+        return Submitter(
+            *(self.aws, self.backend, self.terminations, store, root),
+            *(self.shared, self.packages),
+        )
+
+    def _note_failed(self, where: Location) -> None:
+        """Look again whether that is there which a failed task may have missed."""
+        self.shared.forget(where)
+        self.packages.forget()
 
     async def detail(self, job_id: str) -> JobDetail | None:
         """Return what Batch says of a job, or None if it does not know it.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from farcall.aws.access import Access
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import Backend, JobSpec, raise_first
+from farcall.engine.packages import TaskPackages
 from farcall.engine.sender import Sender
 from farcall.engine.shared import SharedValues
 from farcall.engine.terminations import Terminations
@@ -22,7 +23,7 @@ from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import Origin, Packed
 from farcall.payload.shared import Piece
 from farcall.storage.store import Store
-from farcall_runtime.contract import ENV_LOG_LEVEL, LOG_LEVEL, Location
+from farcall_runtime.contract import ENV_LOG_LEVEL, LOG_LEVEL, PACKAGES, Location
 
 _log = logging.getLogger("farcall")
 
@@ -104,6 +105,7 @@ class Submitter:
         store: The bucket.
         root: Key prefix of the run.
         shared: The values that several tasks refer to.
+        packages: The packages that tasks need.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Submitter:
         store: Store,
         root: str,
         shared: SharedValues,
+        packages: TaskPackages,
     ) -> None:
         self._access = access
         self._backend = backend
@@ -122,6 +125,7 @@ class Submitter:
         self._root = root
         self._most = backend.capabilities.largest_array
         self._shared = shared
+        self._packages = packages
         self._sender = Sender(backend, store, access.timing)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
@@ -290,7 +294,7 @@ class Submitter:
             again: The job whose tasks they were.
 
         Raises:
-            SettingsError: Something the options name does not exist.
+            SettingsError: Something the options name does not exist, or packages cannot be had.
             TaskNotPicklableError: What comes out of ``tasks``.
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
@@ -298,6 +302,7 @@ class Submitter:
         belongs_to = workflow or Workflow.of(settings)
         most = self._most_of(settings)
         before = again or Again()
+        packages = await self._packages_of(settings, facts or {}, again)
         use = self._shared.use(self._store, self._root)
         bundle = Bundle(
             settings,
@@ -308,6 +313,7 @@ class Submitter:
             facts,
             most=most,
             share=use,
+            packages=packages,
             retry_of=before.job_id,
         )
 
@@ -345,6 +351,20 @@ class Submitter:
             settings.nodes,
             bundle.texts,
         )
+
+    async def _packages_of(
+        self, settings: Settings, facts: Mapping[str, Any], again: Again | None
+    ) -> Sequence[Any] | None:
+        """See to it that a job's packages are in the bucket; return what its bundle says of them.
+
+        What runs again has those that it had, whatever the options say by now.
+        """
+        if again is None:
+            return await self._packages.store(self._store, self._root, settings)
+        fact: Sequence[Any] | None = facts.get(PACKAGES)
+        if fact is not None:
+            await self._packages.confirm(self._store, self._root, fact)
+        return fact
 
     async def close(self) -> None:
         """Wait until what is being submitted is."""

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 GROUPS = {
     "What a task gets": (
         *("vcpu", "memory", "num_gpus", "time_limit", "container_image_uri", "nodes"),
-        *("instance_type", "architecture"),
+        *("instance_type", "architecture", "packages", "extra_packages", "exclude_packages"),
     ),
     "Failures and waiting": (
         *("retry_attempts", "retry_on", "stuck_timeout_s", "poll_freq", "linger_s"),

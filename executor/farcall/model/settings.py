@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -91,6 +92,56 @@ def _upper_case(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
+def _requirements(value: Any) -> list[str]:
+    """Check a list of requirements.
+
+    https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+    """
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise ValueError("a list of requirements is allowed, such as ['numpy>=2']")
+    for text in value:
+        try:
+            url = Requirement(text).url or ""
+        except InvalidRequirement as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{text!r} is no requirement such as numpy>=2 ({said}); a folder of yours travels "
+                "by itself"
+            ) from None
+        if "@" in urlsplit(url).netloc:
+            raise ValueError(
+                "a URL with a password is not allowed; leave it to netrc, or to uv's settings"
+            )
+    return list(value)
+
+
+def _packages(value: Any) -> str | list[str] | None:
+    if value in (None, ""):
+        return None
+    if isinstance(value, str):
+        if value != "local" and not value.endswith(_REQUIREMENT_FILES):
+            raise ValueError(
+                'None, "local", a list of requirements, or the path of a requirements.txt, '
+                "pyproject.toml or uv.lock is allowed"
+            )
+        return value
+    return _requirements(value)
+
+
+_REQUIREMENT_FILES = (".txt", ".in", "pyproject.toml", "uv.lock")
+
+
+def _names(value: Any) -> list[str]:
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(isinstance(each, str) and _NAMES.match(each) for each in value):
+        raise ValueError("a list of distributions' names is allowed, such as ['ruff']")
+    return list(value)
+
+
+_NAMES = re.compile(r"(?i)[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
+_Packages = BeforeValidator(_packages)
+_Requirements = BeforeValidator(_requirements)
+_Names = BeforeValidator(_names)
 _Number = BeforeValidator(_no_bool)
 _UpperCase = BeforeValidator(_upper_case)
 _Gib = BeforeValidator(_gib)
@@ -172,6 +223,9 @@ class Options(TypedDict, total=False):
     cache_dir: str
     container_image_uri: str
     architecture: Literal["x86_64", "arm64"]
+    packages: str | list[str] | None
+    extra_packages: list[str]
+    exclude_packages: list[str]
     prefix: str
     linger_s: float | str
     retry_on: Literal["failure", "infrastructure"]
@@ -234,6 +288,11 @@ class Settings(BaseModel):
         container_image_uri: Image of the jobs, built from farcall's Dockerfile.
         architecture: Processor of the jobs, ``x86_64`` or ``arm64``: what is made here for them
             is made for it.
+        packages: What the tasks import, beside what the image holds: ``"local"`` for what is
+            installed here, a list of requirements, or the path of a requirements file, a
+            ``pyproject.toml`` or a ``uv.lock``. None, or an empty text, where the image holds all.
+        extra_packages: Requirements on top of these.
+        exclude_packages: Names of distributions that no task needs.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
         retry_on: ``infrastructure`` retries only lost hosts and failed starts, so that the
@@ -300,6 +359,9 @@ class Settings(BaseModel):
     cache_dir: _Where = DEFAULT_CACHE_DIR
     container_image_uri: _Where = Field("", max_length=255)
     architecture: Annotated[Literal["x86_64", "arm64"], _HOW] = "x86_64"
+    packages: Annotated[str | list[str] | None, _Packages, _WHERE] = None
+    extra_packages: Annotated[list[str], _Requirements, _WHERE] = []
+    exclude_packages: Annotated[list[str], _Names, _HOW] = []
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, _Seconds, _HOW] = Field(0.1, ge=0, le=60)
     retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "infrastructure"
@@ -598,7 +660,7 @@ def _explain_one(problem: ErrorDetails, place: Place) -> str:
     option = str(problem["loc"][0])
     found = problem["input"]
     kind = type(found).__name__
-    shown = f"a {kind}" if option in _SECRET else f"{found!r} ({kind})"
+    shown = f"a {kind}" if option in _SECRET else f"{_PASSWORD.sub('', repr(found))} ({kind})"
     return (
         f"{option} is {shown}: {_allowed(option, problem)}. "
         f"Set {option} in {place.constructor}({option}=...), in {_HEADING} of "
@@ -616,6 +678,7 @@ def _allowed(option: str, problem: ErrorDetails) -> str:
 
 
 _SECRET = ("job_definition_extra",)
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 _NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT} - {
     f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields

@@ -53,6 +53,7 @@ class Bundle:
         most: How many tasks it takes: children of the largest array.
         share: Sees to it that the large values are in the bucket that its tasks refer to. It is
             called by `pieces`, which waits for what it has begun.
+        packages: Digest and size of the manifest of its tasks' packages; None for none.
 
     Attributes:
         where: Its place; it and its job have one name, so that who finds it finds the job.
@@ -74,6 +75,7 @@ class Bundle:
         *,
         most: int,
         share: Share = stay_here,
+        packages: Sequence[Any] | None = None,
         retry_of: str = "",
     ) -> None:
         self.where = Location(settings.s3_bucket_name, root, job_names.unique(name))
@@ -89,6 +91,7 @@ class Bundle:
         self._retry_of = retry_of
         self._most = most
         self._share = share
+        self._packages = packages
         self._shared: dict[bytes, tuple[int, Future[str]]] = {}  # no bytes: they may go
 
     def pieces(self) -> Iterator[Buffer]:
@@ -153,6 +156,7 @@ class Bundle:
                 "queue": settings.batch_queue,
                 **self._facts,
                 **({contract.SHARED: shared} if shared else {}),
+                **({contract.PACKAGES: self._packages} if self._packages else {}),
             },
             [(function.size, function.sha256) for _, function in functions],
             entries,

@@ -579,6 +579,16 @@ class Store:
 
         await self._upload(to, make)
 
+    async def renew(self, key: str) -> None:
+        """Store an object anew, as it is, so that it is as if stored today.
+
+        Raises:
+            FileNotFoundError: There is none.
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        await self._copy_through(key, key)
+
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects now; those that are not there are no error.
 

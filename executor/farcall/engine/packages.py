@@ -1,0 +1,282 @@
+"""Packages of one session: packed and stored before a job is submitted that needs them.
+
+What is installed is looked at before each submission, by the names and times of its metadata
+alone. What the bucket has is listed once, and again after an hour, or once a job has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from farcall.engine.worker_threads import WorkerThreads
+from farcall.model.settings import Settings
+from farcall.model.wording import counted
+from farcall.packages import environment, installed, manifest, wanted
+from farcall.packages.archives import Archive
+from farcall.packages.environment import Environment, Item
+from farcall.packages.manifest import Manifest, Packed
+from farcall.storage import packages
+from farcall.storage.packages import Stored
+from farcall.storage.store import Store
+from farcall_runtime.contract import packages_prefix
+
+_LISTED_S = 3600.0
+_FIRST_S, _NEXT_S = 2.0, 10.0
+_UPLOADS = 4
+_OPTIONS = ("packages", "extra_packages", "exclude_packages", "architecture")
+
+
+class Planned(NamedTuple):
+    """A distribution that would travel.
+
+    Attributes:
+        packed: Its archive.
+        is_stored: Whether the bucket has it; None where nobody has looked.
+    """
+
+    packed: Packed
+    is_stored: bool | None
+
+
+class TaskPackages:
+    """Packages that tasks of one session need.
+
+    Args:
+        threads: Where it is looked what is installed.
+    """
+
+    def __init__(self, threads: WorkerThreads) -> None:
+        self._threads = threads
+        self._found: dict[str, tuple[object, Environment]] = {}
+        self._stored: dict[tuple[Store, str], tuple[float, dict[str, Stored]]] = {}
+        self._locks: dict[tuple[Store, str], asyncio.Lock] = {}
+
+    async def store(self, store: Store, root: str, settings: Settings) -> list[str | int] | None:
+        """See to it that the packages are in the bucket which the options name.
+
+        Args:
+            store: The bucket.
+            root: Key prefix of the run.
+            settings: The options.
+
+        Returns:
+            What the bundle says of them; None where the image holds all.
+
+        Raises:
+            SettingsError: They cannot be had for the jobs; nothing is submitted then.
+            FarcallError: No index was reached, or an archive could not be made.
+            ServiceError: S3 refused or could not be reached.
+        """
+        if not environment.is_wanted(settings):
+            return None
+        async with self._locks.setdefault((store, root), asyncio.Lock()):
+            found = await self._threads.run(self._find, settings)
+            if not found.items:
+                return None
+            stored = await self._list(store, root)
+            lacking = [each for each in found.items if not _is_there(stored, each.packed)]
+            if lacking:
+                upload = _Upload(store, root, stored)
+                done = await _pack(lacking, found, upload.add, upload.report)
+                found = self._note(settings, found, done)
+            sealed = _seal(found)
+            if not packages.is_there(stored, sealed.sha256, len(sealed.data)):
+                await _put(store, root, sealed, stored)
+            return sealed.fact
+
+    async def plan(
+        self, store: Store | None, root: str, settings: Settings
+    ) -> tuple[Environment, Manifest | None, list[Planned]]:
+        """Return what would travel; it is packed, for nothing else tells its size, and not sent.
+
+        Args:
+            store: The bucket; None where nobody is to be asked.
+            root: Key prefix of any run.
+            settings: The options.
+
+        Raises:
+            SettingsError: They cannot be had for the jobs.
+            FarcallError: No index was reached, or an archive could not be made.
+            ServiceError: S3 refused or could not be reached.
+        """
+        found = await self._threads.run(self._find, settings)
+        changed = await self._threads.run(environment.forget_changed, found)
+        names = {each.name for each in changed}
+        lacking = [each for each in found.items if each.packed is None or each.name in names]
+        if lacking:
+            done = await _pack(lacking, found, _drop, lambda _: None)
+            found = self._note(settings, found, done)
+        left = await self._threads.run(lambda: [*environment.left_files(found)])
+        found = replace(found, stays=[*found.stays, *changed, *left])
+        stored = None if store is None else await self._list(store, root)
+        planned = [
+            Planned(each, None if stored is None else _is_there(stored, each))
+            for each in (item.packed for item in found.items)
+            if each is not None
+        ]
+        return found, _seal(found) if planned else None, planned
+
+    async def confirm(self, store: Store, root: str, fact: Sequence[Any]) -> None:
+        """See that the packages of a job are there which runs again; see `packages.confirm`."""
+        await packages.confirm(store, root, fact)
+
+    def forget(self) -> None:
+        """Look again what the bucket has before the next submission: a container missed some."""
+        self._stored.clear()
+
+    def _find(self, settings: Settings) -> Environment:
+        """Return the environment; anew only where something was installed or changed."""
+        key = repr([getattr(settings, name) for name in _OPTIONS])
+        stamp = _stamp(settings)
+        before, found = self._found.get(key, (None, None))
+        if found is None or before != stamp:
+            found = environment.find(settings)
+            self._found[key] = stamp, found
+        return found
+
+    def _note(
+        self, settings: Settings, found: Environment, done: Mapping[str, Packed]
+    ) -> Environment:
+        """Keep what became of distributions that were packed."""
+        items = [
+            replace(each, packed=done[each.name], version=done[each.name].version)
+            if each.name in done
+            else each
+            for each in found.items
+        ]
+        found = replace(found, items=items)
+        key = repr([getattr(settings, name) for name in _OPTIONS])
+        self._found[key] = self._found[key][0], found
+        return found
+
+    async def _list(self, store: Store, root: str) -> dict[str, Stored]:
+        at, stored = self._stored.get((store, root), (0.0, {}))
+        if not at or time.monotonic() - at > _LISTED_S:
+            at, stored = time.monotonic(), await packages.list_all(store, root)
+            self._stored[store, root] = at, stored
+        return stored
+
+
+def _stamp(settings: Settings) -> object:
+    """Return what differs once the options name something else than before."""
+    if settings.packages == wanted.LOCAL:
+        return [each.stamp for each in installed.scan()]
+    if isinstance(settings.packages, str):
+        try:
+            stat = Path(settings.packages).expanduser().stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size
+    return ()
+
+
+def _is_there(stored: Mapping[str, Stored], packed: Packed | None) -> bool:
+    return packed is not None and packages.is_there(stored, packed.sha256, packed.size)
+
+
+def _seal(found: Environment) -> Manifest:
+    return manifest.seal(found.target, (each.packed for each in found.items if each.packed))
+
+
+async def _put(store: Store, root: str, sealed: Manifest, stored: dict[str, Stored]) -> None:
+    await store.put(f"{packages_prefix(root)}{sealed.sha256}", [sealed.data], quick=True)
+    stored[sealed.sha256] = packages.new(len(sealed.data))
+
+
+class _Upload:
+    """Stores archives which the bucket lacks.
+
+    Args:
+        store: The bucket.
+        root: Key prefix of the run.
+        stored: What it has; what is stored is noted there.
+    """
+
+    def __init__(self, store: Store, root: str, stored: dict[str, Stored]) -> None:
+        self._store = store
+        self._root = root
+        self._stored = stored
+        self._places = asyncio.Semaphore(_UPLOADS)
+        self._sent = 0
+
+    async def add(self, packed: Packed, archive: Archive) -> None:
+        """Store an archive, unless it is there."""
+        if _is_there(self._stored, packed):
+            return
+        async with self._places:
+            key = f"{packages_prefix(self._root)}{packed.sha256}"
+            await self._store.put(key, archive.pieces(), on_sent=self._note)
+        self._stored[packed.sha256] = packages.new(packed.size)
+
+    def report(self, text: str) -> None:
+        """Say how far it is: it may take minutes, and nothing else is to be seen."""
+        sys.stderr.write(f"farcall: packages: {text}, {self._sent / 1e6:.1f} MB sent\n")
+        sys.stderr.flush()
+
+    def _note(self, size: int) -> None:
+        self._sent += size
+
+
+async def _drop(packed: Packed, archive: Archive) -> None:
+    """Send nothing."""
+
+
+async def _pack(
+    items: Sequence[Item],
+    found: Environment,
+    use: Callable[[Packed, Archive], Awaitable[None]],
+    report: Callable[[str], object],
+) -> dict[str, Packed]:
+    """Pack distributions, several at a time, and have each used before its archive is deleted."""
+    loop = asyncio.get_running_loop()
+    folder = Path(tempfile.mkdtemp(prefix="farcall-packages-"))
+    threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "farcall-packages")
+    done: dict[str, Packed] = {}
+
+    async def pack(item: Item) -> None:
+        packed, archive = await loop.run_in_executor(threads, environment.pack, item, folder)
+        try:
+            await use(packed, archive)
+        finally:
+            archive.path.unlink(missing_ok=True)
+        done[item.name] = packed
+
+    async def tell() -> None:
+        await asyncio.sleep(_FIRST_S)
+        while True:
+            report(f"{len(done)} of {counted(len(items), 'distribution')}")
+            await asyncio.sleep(_NEXT_S)
+
+    telling = asyncio.ensure_future(tell())
+    packing: list[asyncio.Task[None]] = []
+    try:
+        here = await loop.run_in_executor(threads, environment.fetch, items, found.target, folder)
+        packing = [asyncio.ensure_future(pack(each)) for each in _largest_first(here)]
+        await asyncio.gather(*packing)
+    finally:
+        for each in (telling, *packing):
+            each.cancel()
+        await asyncio.gather(telling, *packing, return_exceptions=True)
+        threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(_clean_up, threads, folder)
+    return done
+
+
+def _clean_up(threads: ThreadPoolExecutor, folder: Path) -> None:
+    threads.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _largest_first(items: Sequence[Item]) -> list[Item]:
+    """Return them in an order in which the last one does not take long."""
+    return sorted(items, key=lambda item: -item.found.record_bytes if item.found else 0)

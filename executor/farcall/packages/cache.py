@@ -1,0 +1,82 @@
+"""Cache of what is known of distributions: in the user's cache folder, for nobody else.
+
+What it says decides what a job runs. So the folder has to be the user's own, and others must not
+be able to write to it; otherwise nothing is read from it, and nothing written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farcall.model.files import replacing
+
+_log = logging.getLogger("farcall")
+
+_MODE = 0o700
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def folder() -> Path:
+    """Return the folder, which may not be there."""
+    if sys.platform == "darwin":
+        base = Path("~/Library/Caches")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return base.expanduser() / "farcall" / "packages"
+
+
+def key_of(*parts: str) -> str:
+    """Return a key for what depends on some texts."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def read(key: str) -> dict[str, Any] | None:
+    """Return what is noted of a key; None where nothing is, or nobody can trust it."""
+    if not _is_own():
+        return None
+    try:
+        document = json.loads((folder() / f"{key}.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def write(key: str, document: Mapping[str, Any]) -> None:
+    """Note something; where that cannot be, it is found out again the next time."""
+    if not _is_own():
+        return
+    try:
+        with replacing(folder() / f"{key}.json", mode=0o600) as file:
+            file.write(json.dumps(document).encode())
+    except OSError as error:
+        _log.debug("%s cannot be written: %s", folder(), error)
+
+
+def forget(key: str) -> None:
+    """Delete a note."""
+    if _is_own():
+        (folder() / f"{key}.json").unlink(missing_ok=True)
+
+
+def _is_own() -> bool:
+    """Make the folder, and tell whether it is this user's alone."""
+    try:
+        place = folder()
+        place.mkdir(mode=_MODE, parents=True, exist_ok=True)
+        found = place.lstat()
+    except (OSError, RuntimeError):  # nobody knows where home is
+        return False
+    is_own = (
+        stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & _OTHERS
+    )
+    if not is_own:
+        _log.debug("%s is not used: others could write to it", place)
+    return is_own

@@ -1,0 +1,377 @@
+"""Environment of a task: the distributions that travel with it, and those that do not, and why.
+
+What is installed here travels as it lies on the disk, where the jobs' platform is this one, and
+where a distribution is the same on all. The wheels of all others are fetched by uv, in the very
+version. Nothing is resolved then: what is inconsistent here travels as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.model.settings import Settings
+from farcall.packages import archives, cache, installed, uv, wanted
+from farcall.packages.archives import Archive, BuildError
+from farcall.packages.installed import About, Found
+from farcall.packages.manifest import Packed
+from farcall.packages.target import Target
+from farcall.packages.uv import Pin, Source, UvError
+
+_OURS = {"farcall", "covalent"}
+"""What only the client needs: a job has the runtime."""
+
+_TOOLS = {"pip", "setuptools", "uv", "wheel"}
+"""What installs, which jobs have no need of unless something that travels says that it does."""
+
+_ANYWHERE = Source()
+_READ_AT_ONCE = 8
+_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
+_FORMAT = ("1", *sys.version_info[:2], zlib.ZLIB_RUNTIME_VERSION, archives.LEVEL)
+_BUILDER = ":".join(map(str, _FORMAT))
+"""What decides the bytes of an archive beside its files."""
+
+
+class Stays(NamedTuple):
+    """What does not travel.
+
+    Attributes:
+        name: A distribution, or a file.
+        why: The reason, for who asks.
+    """
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """A distribution that travels.
+
+    Attributes:
+        name: Its name.
+        version: Its version; empty where only what is fetched tells it.
+        key: What is noted of it in the cache.
+        found: Where it is installed here; None where it is fetched.
+        about: What is known of it there.
+        pin: What is fetched; None where it is installed here.
+        source: Where from.
+        packed: Its archive, as far as is known from an earlier time.
+    """
+
+    name: str
+    version: str
+    key: str
+    found: Found | None = None
+    about: About | None = None
+    pin: Pin | None = None
+    source: Source = _ANYWHERE
+    packed: Packed | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What travels, and what does not.
+
+    Attributes:
+        target: What it is for.
+        items: What travels, by names.
+        stays: What does not.
+    """
+
+    target: Target
+    items: Sequence[Item]
+    stays: Sequence[Stays] = field(default=())
+
+
+def is_wanted(settings: Settings) -> bool:
+    """Tell whether packages travel at all."""
+    return settings.packages is not None or bool(settings.extra_packages)
+
+
+def find(settings: Settings) -> Environment:
+    """Return the environment that the options name. Nothing is packed for it yet.
+
+    Raises:
+        SettingsError: It cannot be had; the message says which distributions, and what to do.
+        FarcallError: No index was reached.
+    """
+    target = Target(settings.architecture)
+    excluded = {canonicalize_name(name) for name in settings.exclude_packages}
+    packages, extra = settings.packages, settings.extra_packages
+    if packages == wanted.LOCAL:
+        items, stays = _local(target, excluded)
+        if extra:
+            named = {canonicalize_name(Requirement(each).name) for each in extra}
+            limits = [f"{item.name}=={item.version}" for item in items if item.name not in named]
+            more = _fetched(wanted.resolve(extra, limits, target), target)
+            kept = {item.name: item for item in items}
+            # What is installed here in the very version needs no other.
+            new = [each for each in more if _differs(each, kept.get(each.name))]
+            items = [*{**kept, **{each.name: each for each in new}}.values()]
+    elif isinstance(packages, str):
+        pins = wanted.resolve_file(Path(packages), extra, target)
+        items, stays = _fetched(pins, target), _own(pins.sources)
+    else:
+        pins = wanted.resolve([*(packages or ()), *extra], [], target)
+        items, stays = _fetched(pins, target), _own(pins.sources)
+    stays += [Stays(i.name, "in exclude_packages") for i in items if i.name in excluded]
+    items = [item for item in items if item.name not in excluded]
+    return Environment(target, sorted(items, key=lambda item: item.name), stays)
+
+
+def _differs(item: Item, other: Item | None) -> bool:
+    return other is None or other.version != item.version
+
+
+def _own(folders: Iterable[str]) -> list[Stays]:
+    return [Stays(folder, "your own sources: modules travel by value") for folder in folders]
+
+
+def _fetched(pins: wanted.Pins, target: Target) -> list[Item]:
+    return [_to_fetch(pin, target, pins.source) for pin in pins.pins]
+
+
+def _to_fetch(pin: Pin, target: Target, source: Source = _ANYWHERE) -> Item:
+    key = cache.key_of("fetched", pin.line, *target, _BUILDER)
+    packed = _packed(cache.read(key))
+    version = packed.version if packed else pin.version
+    return Item(pin.name, version, key, pin=pin, source=source, packed=packed)
+
+
+def _packed(noted: Mapping[str, Any] | None) -> Packed | None:
+    return Packed(*noted["packed"]) if noted and noted.get("packed") else None
+
+
+# --- what is installed here ------------------------------------------------------------------
+
+
+def _local(target: Target, excluded: AbstractSet[str]) -> tuple[list[Item], list[Stays]]:
+    """Return what of this interpreter's path travels.
+
+    Raises:
+        SettingsError: Something can not, and is not left out.
+    """
+    found = installed.scan()
+    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
+        every = dict(zip((each.key for each in found), threads.map(_note, found), strict=True))
+    needed = _needed(every, target)
+    items: list[Item] = []
+    stays: list[Stays] = []
+    refused: list[str] = []
+    for item in every.values():
+        if item.name in excluded:
+            stays.append(Stays(item.name, "in exclude_packages"))
+        elif why := _left_out(item, needed, target):
+            stays.append(Stays(item.name, why))
+        elif problem := _problem(item, target):
+            refused.append(f"{item.name} {item.version} {problem}".replace("  ", " "))
+        else:
+            items.append(_of_target(item, target))
+    if refused:
+        raise SettingsError(
+            f'packages="local": {len(refused)} installed here cannot travel:\n'
+            + "\n".join(refused)
+            + "\nleave out with exclude_packages what the tasks do not need",
+            option="packages",
+        )
+    return items, stays
+
+
+def _note(found: Found) -> Item:
+    """Return what is known of an installed distribution, and note it."""
+    key = cache.key_of("installed", found.stamp, _BUILDER)
+    noted = cache.read(key) if not found.stamp.endswith(":") else None
+    if noted is None:
+        about = installed.describe(found)
+        if not found.stamp.endswith(":"):
+            cache.write(key, {"about": asdict(about)})
+    else:
+        about = About(**{**noted["about"], "requires": tuple(noted["about"]["requires"])})
+    return Item(found.key, about.version, key, found, about, packed=_packed(noted))
+
+
+def _left_out(item: Item, needed: Mapping[str, bool], target: Target) -> str:
+    """Return why a distribution stays here, and no task misses it; else an empty text."""
+    about = item.about
+    if about is not None and about.is_editable:
+        return "editable: its modules travel by value"
+    if item.name in _OURS:
+        return "what only the client needs"
+    if item.name in _TOOLS and not needed.get(item.name):
+        return "an installer"
+    if not target.is_here and needed.get(item.name) is False:
+        return "for other platforms alone"
+    return ""
+
+
+def _problem(item: Item, target: Target) -> str:
+    about = item.about
+    if about is None or about.problem:
+        return about.problem if about else ""
+    if _is_foreign(about, target) and about.source:
+        return (
+            f"is from {about.source}, and is compiled for this platform, so there is no index to "
+            f"ask for {target}; build it into an image"
+        )
+    return ""
+
+
+def _is_foreign(about: About, target: Target) -> bool:
+    """Tell whether the files here are no good there."""
+    return not about.is_pure and (not target.is_here or about.is_conda)
+
+
+def _of_target(item: Item, target: Target) -> Item:
+    if item.about is None or not _is_foreign(item.about, target):
+        return item
+    line = f"{item.name}=={item.version}"
+    return _to_fetch(Pin(item.name, item.version, line), target)
+
+
+def _needed(items: Mapping[str, Item], target: Target) -> dict[str, bool]:
+    """Tell of each distribution that another one here requires whether that is so over there.
+
+    Who is required by none is not in it.
+    """
+    needed: dict[str, bool] = {}
+    for item in items.values():
+        if item.about is None or item.name in _OURS or item.name in _TOOLS:
+            continue
+        for text in item.about.requires:
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                continue
+            name = canonicalize_name(requirement.name)
+            if name in items and not needed.get(name):
+                extras = _EXTRA.findall(str(requirement.marker or ""))
+                over_there = any(target.needs(requirement, each) for each in ("", *extras))
+                if over_there or _is_needed_here(requirement, extras):
+                    needed[name] = over_there
+    return needed
+
+
+def _is_needed_here(requirement: Requirement, extras: Sequence[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": each}) for each in ("", *extras))
+
+
+# --- packing ---------------------------------------------------------------------------------
+
+
+def fetch(items: Sequence[Item], target: Target, folder: Path) -> list[Item]:
+    """Fetch those that are not installed here; return all of them with where they lie.
+
+    Args:
+        items: What is to be packed.
+        target: What for.
+        folder: Where the wheels are unpacked.
+
+    Raises:
+        SettingsError: Some have no wheel for the platform; the message has all of them.
+        FarcallError: No index was reached.
+    """
+    done = [item for item in items if item.pin is None]
+    by_source: dict[Source, list[Item]] = {}
+    for item in items:
+        if item.pin is not None:
+            by_source.setdefault(item.source, []).append(item)
+    for source, some in by_source.items():
+        prefix = Path(tempfile.mkdtemp(prefix="wheels-", dir=folder))
+        pins = [item.pin for item in some if item.pin is not None]
+        try:
+            uv.fetch(pins, target, source, prefix)
+        except UvError as error:
+            raise _explain(error, pins, target, source) from error
+        there = {each.key: each for each in installed.scan([str(prefix / installed.SITE)])}
+        for item in some:
+            found = there.get(item.name)
+            if found is None:
+                raise FarcallError(f"uv was asked for {item.pin}, and has fetched something else")
+            about = installed.describe(found)
+            done.append(replace(item, found=found, about=about, version=about.version))
+    return done
+
+
+def _explain(error: UvError, pins: Sequence[Pin], target: Target, source: Source) -> FarcallError:
+    if error.is_unreached:
+        return wanted.explain(error, target)
+    lacking = uv.missing(pins, target, source)
+    unreached = next((each for each in lacking.values() if each.is_unreached), None)
+    if unreached is not None or not lacking:
+        return wanted.explain(unreached or error, target)
+    lines = "\n".join(f"{pin}: {_shortly(each)}" for pin, each in sorted(lacking.items()))
+    return SettingsError(
+        f"packages: {len(lacking)} cannot be had as wheels for {target}, and nothing is built "
+        f"here:\n{lines}\ntake versions that have one, leave them out with "
+        f"exclude_packages={sorted(pin.name for pin in lacking)}, or build an image with them "
+        "(container_image_uri)",
+        option="packages",
+    )
+
+
+def _shortly(error: UvError) -> str:
+    """Return the cause that uv names."""
+    said = " ".join(str(error).split())
+    cause = re.search(r"Because (.+?)(?:,? and you require| we can conclude|$)", said)
+    return cause[1] if cause else said.removeprefix("error: ")
+
+
+def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
+    """Make a distribution's archive, and note what came of it.
+
+    Args:
+        item: Its files are here.
+        folder: Folder for the archive.
+
+    Raises:
+        SettingsError: A file of it is not there, or belongs where a job has no such place.
+        FarcallError: The archive cannot be made.
+    """
+    if item.found is None or item.about is None:
+        raise ValueError(f"{item.name} is not here")
+    try:
+        files = installed.content(item.found, item.about).files
+        archive = archives.build(files, folder)
+    except BuildError as error:
+        raise FarcallError(
+            f"no archive of {item.name} {item.version} can be made in {folder}: {error}"
+        ) from error
+    packed = Packed(item.name, item.version, archive.sha256, archive.size, archive.unpacked_bytes)
+    noted = cache.read(item.key) or {}
+    cache.write(item.key, {**noted, "packed": packed})
+    return packed, archive
+
+
+def forget_changed(environment: Environment) -> list[Stays]:
+    """Have what was changed by hand packed anew; return what there is to say of it."""
+    said = []
+    for item in environment.items:
+        if (
+            item.pin is None
+            and item.found is not None
+            and (names := installed.changed(item.found))
+        ):
+            cache.forget(item.key)
+            said.append(Stays(item.name, f"{', '.join(names)}: changed since it was installed"))
+    return said
+
+
+def left_files(environment: Environment) -> Iterator[Stays]:
+    """Yield files that stay here though they lie among those that travel."""
+    if any(item.pin is None for item in environment.items):
+        for path in installed.strays():
+            yield Stays(path, "in no distribution's RECORD")

@@ -1,0 +1,398 @@
+"""Installed distributions: what lies on this interpreter's path, by its metadata and RECORD.
+
+A distribution is the files that its RECORD lists. Those below its site folder travel, and those in
+``bin``, ``share`` and ``etc`` of the environment; headers in ``include`` stay. What a RECORD does
+not list is nobody's, and stays, too.
+
+https://packaging.python.org/en/latest/specifications/recording-installed-packages/
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import csv
+import hashlib
+import io
+import json
+import os
+import posixpath
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from email import message_from_string
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.utils import canonicalize_name
+
+from farcall.model.errors import SettingsError
+from farcall.packages.archives import File, is_name
+
+SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+"""Where a job has them, below the folder of its environment."""
+
+_DATA = ("bin", "share", "etc")
+_HEADERS = "include"
+_SITE_NAMES = ("site-packages", "dist-packages")
+_CLIENTS = {
+    *("INSTALLER", "REQUESTED", "RECORD", "RECORD.jws", "RECORD.p7s"),
+    *("direct_url.json", "uv_cache.json", "uv_build.json"),
+}
+"""Files of a dist-info folder that tell of this machine; a RECORD is written anew."""
+
+_CACHE = "__pycache__"
+_SHEBANG = re.compile(rb"\A#!(?:/bin/sh\n'''exec' [^\n]*\n' '''\n|[^\n]*python[^\n]*\n)")
+_PORTABLE = b"#!/usr/bin/env python3\n"
+_SHOWN = 3
+_COLUMNS = 3
+_SAME_S = 2.0
+
+
+class Found(NamedTuple):
+    """Metadata that lies on the path.
+
+    Attributes:
+        key: The distribution's normalised name.
+        info: Its dist-info or egg-info folder, or egg-link.
+    """
+
+    key: str
+    info: Path
+
+    @property
+    def record_bytes(self) -> int:
+        """How long its RECORD is, which grows with its files; 0 where there is none."""
+        try:
+            return (self.info / "RECORD").stat().st_size
+        except OSError:
+            return 0
+
+    @property
+    def stamp(self) -> str:
+        """What tells whether it was installed anew; costs one look at the disk."""
+        path = self.info / "RECORD"
+        try:
+            stat = path.stat()
+        except OSError:
+            return f"{self.info}:"
+        return f"{self.info}:{stat.st_mtime_ns}:{stat.st_size}"
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of an installed distribution.
+
+    Attributes:
+        name: Its name, as it calls itself.
+        version: Its version.
+        requires: What it needs, as its metadata says.
+        is_pure: Whether it is the same on all platforms.
+        is_editable: Whether its files are the user's sources.
+        is_conda: Whether conda has installed it, which leaves libraries where no RECORD tells.
+        source: Where it came from, if not from an index; without what may be secret.
+        problem: Why it cannot travel, and what to do; else empty.
+    """
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    is_pure: bool = False
+    is_editable: bool = False
+    is_conda: bool = False
+    source: str = ""
+    problem: str = ""
+
+
+def scan(path: Sequence[str] | None = None) -> list[Found]:
+    """Return the distributions on a path; of several of a name the first, as Python imports it.
+
+    Args:
+        path: By default this interpreter's.
+    """
+    found: dict[str, Found] = {}
+    for entry in sys.path if path is None else path:
+        for each in _in_folder(entry or os.curdir):
+            found.setdefault(each.key, each)
+    return sorted(found.values())
+
+
+def _in_folder(folder: str) -> Iterator[Found]:
+    if folder.rstrip("/\\").endswith(".egg"):
+        yield Found(_key(Path(folder).name), Path(folder).absolute())
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208  # only names are wanted
+    except OSError:  # not there, or a zip file, which has the standard library at most
+        return
+    for name in names:
+        if name.endswith((".dist-info", ".egg-info", ".egg-link")):
+            yield Found(_key(name), Path(folder, name).absolute())
+
+
+def _key(name: str) -> str:
+    return canonicalize_name(name.rpartition(".")[0].partition("-")[0])
+
+
+def describe(found: Found) -> About:
+    """Read what a distribution says of itself. Nothing of it is run."""
+    info = found.info
+    if info.suffix != ".dist-info":
+        return _describe_egg(found)
+    metadata = message_from_string(_read(info / "METADATA"))
+    name, version = metadata.get("Name", found.key), metadata.get("Version", "")
+    if not version:
+        return About(name, "", problem="has no METADATA; install it anew")
+    wheel = message_from_string(_read(info / "WHEEL"))
+    tags = wheel.get_all("Tag", [])
+    try:
+        origin = json.loads(_read(info / "direct_url.json") or "{}")
+    except ValueError:
+        origin = {}
+    return About(
+        name,
+        version,
+        tuple(metadata.get_all("Requires-Dist", [])),
+        is_pure=wheel.get("Root-Is-Purelib", "").lower() == "true"
+        and all(tag.endswith("-none-any") for tag in tags),
+        is_editable=bool(_part(origin, "dir_info").get("editable")),
+        is_conda=_read(info / "INSTALLER").strip() == "conda",
+        source=_source(origin),
+        problem=""
+        if _read(info / "RECORD")
+        else "has no RECORD of its files; install it anew, in a virtual environment",
+    )
+
+
+def _describe_egg(found: Found) -> About:
+    info = found.info
+    is_here = info.suffix == ".egg-link" or not _is_site(info.parent)
+    metadata = message_from_string(_read(info / "PKG-INFO") or _read(info))
+    name, version = metadata.get("Name", found.key), metadata.get("Version", "")
+    if is_here and info.suffix != ".egg":
+        return About(name, version, is_editable=True)
+    return About(
+        name,
+        version,
+        problem="has no RECORD of its files; install it anew, in a virtual environment",
+    )
+
+
+def _is_site(folder: Path) -> bool:
+    return any(name in folder.parts for name in _SITE_NAMES)
+
+
+def _part(document: Any, name: str) -> dict[str, Any]:
+    part = document.get(name) if isinstance(document, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def _source(origin: Any) -> str:
+    if _part(origin, "vcs_info"):
+        return f"a commit, {_part(origin, 'vcs_info').get('commit_id', '')[:12]}"
+    if isinstance(origin, dict) and origin:
+        return "a folder" if "dir_info" in origin else "a file"
+    return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+class Content(NamedTuple):
+    """The files of a distribution, by its RECORD.
+
+    Attributes:
+        files: Those that travel.
+        left: Those that stay here.
+    """
+
+    files: list[File]
+    left: list[str]
+
+
+def content(found: Found, about: About) -> Content:
+    """Return the files of a distribution, and where in a job's environment they are to lie.
+
+    Raises:
+        SettingsError: Some are not there, or belong where a job has no such place.
+    """
+    info = found.info
+    scripts = _entry_points(info)
+    files: list[File] = []
+    left: list[str] = []
+    rows: list[list[str]] = []
+    gone: list[str] = []
+    elsewhere: list[str] = []
+    for row in _rows(info):
+        name = _name_in_job(info.parent, row[0])
+        path = Path(os.path.normpath(info.parent / row[0]))
+        if _stays(info, path, name, scripts):
+            continue
+        if name.startswith(f"{_HEADERS}/"):
+            left.append(name)
+        elif not is_name(name) or not name.startswith((f"{SITE}/", *(f"{d}/" for d in _DATA))):
+            elsewhere.append(row[0])
+        elif not path.is_file():
+            gone.append(row[0])
+        else:
+            files.append(_file(name, path))
+            rows.append(row)
+    if elsewhere:
+        raise _refused(about, elsewhere, "outside of its environment's folders", "an image")
+    if gone:
+        raise _refused(about, gone, "not there, which its RECORD lists", "install it anew")
+    record = f"{info.name}/RECORD"
+    files.append(File(f"{SITE}/{record}", _record(rows, record)))
+    return Content(files, left)
+
+
+def _rows(info: Path) -> Iterator[list[str]]:
+    """Yield path, hash and size of each file that a RECORD lists."""
+    for row in csv.reader(io.StringIO(_read(info / "RECORD"))):
+        if row and row[0]:
+            yield [row[0].replace("\\", "/"), *row[1:_COLUMNS], "", ""][:_COLUMNS]
+
+
+def _stays(info: Path, path: Path, name: str, scripts: set[str]) -> bool:
+    """Tell whether a file is made anew in the job, or tells of this machine alone."""
+    is_of_client = path.parent == info and path.name in _CLIENTS
+    is_script = name.startswith("bin/") and _stem(name) in scripts
+    return _CACHE in path.parts or is_of_client or is_script
+
+
+def _name_in_job(site: Path, recorded: str) -> str:
+    """Return where in an environment a file lies, by what RECORD calls it; empty for elsewhere.
+
+    The site folder is the third below the environment's, and on Windows the second.
+    """
+    name = posixpath.normpath(recorded)
+    if name.startswith("/") or name[1:2] == ":":
+        return ""
+    *ups, rest = re.split(r"(?<=\.\./)(?=.)", name) if name.startswith("../") else [name]
+    ups_allowed = 2 if site.parent.name == "Lib" else 3
+    if not ups:
+        return f"{SITE}/{rest}"
+    is_site = site.name in _SITE_NAMES and "".join(ups) == "../" * ups_allowed
+    return re.sub(r"\AScripts/", "bin/", rest) if is_site else ""
+
+
+def _entry_points(info: Path) -> set[str]:
+    """Return the names of the scripts that are made anew, from entry_points.txt."""
+    parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment]  # names keep their case
+    try:
+        parser.read_string(_read(info / "entry_points.txt"))
+    except configparser.Error:
+        return set()
+    groups = ("console_scripts", "gui_scripts")
+    return {name for group in groups if parser.has_section(group) for name in parser[group]}
+
+
+def _stem(name: str) -> str:
+    base = posixpath.basename(name)
+    for end in (".exe", "-script.py", "-script.pyw", ".exe.manifest"):
+        base = base.removesuffix(end)
+    return base
+
+
+def _file(name: str, path: Path) -> File:
+    """Return a file that travels; a script's first line is to find the job's Python."""
+    if name.startswith("bin/"):
+        with path.open("rb") as file:
+            if file.read(2) == b"#!":
+                data = path.read_bytes()
+                return File(name, _SHEBANG.sub(_PORTABLE, data, count=1), is_executable=True)
+        return File(name, path, is_executable=True)
+    return File(name, path, is_executable=os.access(path, os.X_OK))
+
+
+def _record(rows: Sequence[list[str]], own: str) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in sorted(rows):
+        # What was rewritten has no hash.
+        writer.writerow([row[0], "", ""] if row[0].startswith("../") else row)
+    writer.writerow([own, "", ""])
+    return text.getvalue().encode()
+
+
+def _refused(about: About, names: Sequence[str], what: str, remedy: str) -> SettingsError:
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return SettingsError(
+        f"{about.name} {about.version} has files that are {what}: {shown}{more}; "
+        f"{'build it into ' if remedy == 'an image' else ''}{remedy}, or leave it out with "
+        f"exclude_packages=[{about.name!r}]",
+        option="packages",
+    )
+
+
+def strays(path: Sequence[str] | None = None) -> list[str]:
+    """Return files and folders of site folders that no RECORD lists: they do not travel."""
+    listed: set[str] = set()
+    tops: set[str] = set()
+    for found in scan(path):
+        for row in _rows(found.info):
+            listed.add(os.path.normpath(found.info.parent / row[0]))
+        tops.add(str(found.info))
+    stray: list[str] = []
+    for entry in sys.path if path is None else path:
+        if _is_site(Path(entry)):
+            stray += _strays_in(entry, listed, tops)
+    return stray
+
+
+def _strays_in(entry: str, listed: set[str], tops: set[str]) -> Iterator[str]:
+    for folder, folders, files in os.walk(entry):
+        folders[:] = sorted(
+            each for each in folders if each != _CACHE and str(Path(folder, each)) not in tops
+        )
+        for name in sorted(files):
+            path = os.path.normpath(Path(folder, name))
+            if path not in listed and path not in tops and not name.endswith(".pyc"):
+                yield path
+
+
+def changed(found: Found) -> list[str]:
+    """Return files of a distribution that are not as they were installed.
+
+    Those that are no younger than their RECORD are compared by their size alone.
+    """
+    record = found.info / "RECORD"
+    try:
+        installed_at = record.stat().st_mtime + _SAME_S
+    except OSError:
+        return []
+    site = found.info.parent
+    own = found.info.name
+    return [
+        row[0]
+        for row in _rows(found.info)
+        if row[2]
+        and _CACHE not in row[0]
+        and row[0].removeprefix(f"{own}/") not in _CLIENTS
+        and _differs(site, row, installed_at)
+    ]
+
+
+def _differs(site: Path, row: Sequence[str], installed_at: float) -> bool:
+    name, digest, size = row
+    path = site / name
+    try:
+        stat = path.stat()
+        if str(stat.st_size) != size:
+            return True
+        kind, _, hashed = digest.partition("=")
+        if stat.st_mtime <= installed_at or kind != "sha256":
+            return False
+        found = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
+    except OSError:
+        return True
+    return found.decode().rstrip("=") != hashed

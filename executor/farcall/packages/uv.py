@@ -1,0 +1,227 @@
+"""uv: resolves requirements for the jobs' platform, and fetches wheels for it.
+
+Nothing is built: what an sdist runs would run here. uv reads the settings of its own that the user
+has (``UV_INDEX``, ``uv.toml`` in the home folder, netrc, keyring); of a working directory only
+those beside a file that the user names. What it says may hold a password, and is never shown with
+it.
+
+https://docs.astral.sh/uv/reference/cli/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.packages.target import Target
+
+_AT_ONCE = 8
+_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
+_UNREACHED = re.compile(
+    r"failed to fetch|error sending request|could not connect|dns error|timed out|timeout|"
+    r"http status (server|client) error|network (connectivity|is unreachable)",
+    re.IGNORECASE,
+)
+_NO_WHEEL = re.compile(r"no usable wheels|no wheels with a matching|building from source", re.I)
+
+
+class UvError(FarcallError):
+    """uv failed; the message is what it said.
+
+    Attributes:
+        is_unreached: Whether an index was not reached.
+        is_wheel_missing: Whether something has no wheel for the platform.
+    """
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.is_unreached = _UNREACHED.search(said) is not None
+        self.is_wheel_missing = _NO_WHEEL.search(" ".join(said.split())) is not None
+
+
+class Pin(NamedTuple):
+    """One distribution to fetch.
+
+    Attributes:
+        name: Its name.
+        version: Its version; empty where a URL decides.
+        line: What uv is told: name and version, and hashes where they are known.
+    """
+
+    name: str
+    version: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".strip()
+
+
+class Source(NamedTuple):
+    """Where uv runs, and what it reads beside its own settings.
+
+    Attributes:
+        folder: The folder of the user's file; None where there is none.
+        options: Lines of a requirements file that say which index is asked.
+    """
+
+    folder: Path | None = None
+    options: tuple[str, ...] = ()
+
+
+def find() -> str:
+    """Return uv's path.
+
+    Raises:
+        SettingsError: It is not there.
+    """
+    if importlib.util.find_spec("uv") is not None:
+        with contextlib.suppress(FileNotFoundError):
+            return str(importlib.import_module("uv").find_uv_bin())
+    found = shutil.which("uv")
+    if found is None:
+        raise SettingsError(
+            "packages that are not installed here for the jobs' platform are fetched with uv, and "
+            "there is none: pip install uv",
+            option="packages",
+        )
+    return found
+
+
+def compile_pins(
+    inputs: Sequence[str], constraints: Sequence[str], target: Target, source: Source
+) -> str:
+    """Resolve requirements for a platform; return the pins with their hashes.
+
+    Args:
+        inputs: Requirements, or paths of files with some that begin with a slash.
+        constraints: Versions that are wanted of what is needed.
+        target: The platform.
+        source: Where uv runs.
+
+    Raises:
+        UvError: They cannot be resolved, or nobody was reached.
+        SettingsError: There is no uv.
+    """
+    with _folder() as folder:
+        lines = [each for each in inputs if not Path(each).is_absolute()]
+        wanted = _write(folder / "requirements.txt", lines)
+        limits = _write(folder / "constraints.txt", constraints)
+        files = [each for each in inputs if Path(each).is_absolute()]
+        return _run(
+            *("pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
+            *("--no-strip-extras", "--python", sys.executable, *_platform(target)),
+            *("--constraints", limits, *files, wanted),
+            folder=source.folder or folder,
+        )
+
+
+def export_lock(folder: Path) -> str:
+    """Return the pins of a project's lock, with hashes and markers; what it develops is not in it.
+
+    Raises:
+        UvError: The lock does not fit the project.
+        SettingsError: There is no uv.
+    """
+    return _run(
+        *("export", "--quiet", "--locked", "--no-dev", "--no-header", "--no-annotate"),
+        *("--no-emit-project", "--no-emit-workspace", "--format", "requirements-txt"),
+        *("--python", sys.executable),
+        folder=folder,
+    )
+
+
+def fetch(pins: Sequence[Pin], target: Target, source: Source, to: Path) -> None:
+    """Unpack the wheels of distributions into a folder that is shaped like an environment.
+
+    What they need is not looked at: these, and no others, in these versions.
+
+    Args:
+        pins: The distributions.
+        target: The platform.
+        source: Where uv runs, and what it reads.
+        to: The folder.
+
+    Raises:
+        UvError: One has no wheel, a hash is another one, or nobody was reached.
+        SettingsError: There is no uv.
+    """
+    _install(pins, target, source, "--prefix", str(to))
+
+
+def missing(pins: Sequence[Pin], target: Target, source: Source) -> dict[Pin, UvError]:
+    """Return which distributions cannot be fetched, and why; uv itself names the first alone."""
+
+    def ask(pin: Pin) -> UvError | None:
+        with _folder() as folder:
+            try:
+                _install([pin], target, source, "--dry-run", "--prefix", str(folder / "none"))
+            except UvError as error:
+                return error
+        return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        answers = zip(pins, threads.map(ask, pins), strict=True)
+        return {pin: error for pin, error in answers if error is not None}
+
+
+def _install(pins: Sequence[Pin], target: Target, source: Source, *options: str) -> None:
+    with _folder() as folder:
+        lines = [*source.options, *(pin.line for pin in pins)]
+        wanted = _write(folder / "requirements.txt", lines)
+        _run(
+            *("pip", "install", "--quiet", "--python", sys.executable, *_platform(target)),
+            *("--no-deps", *options),
+            *("--requirements", wanted),
+            folder=source.folder or folder,
+        )
+
+
+def _platform(target: Target) -> list[str]:
+    return [
+        *("--python-platform", target.platform, "--python-version", target.python),
+        *("--only-binary", ":all:"),
+    ]
+
+
+def hide(text: str) -> str:
+    """Return a text without names and passwords in URLs."""
+    return _SECRET.sub("", text)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="farcall-uv-") as folder:
+        yield Path(folder)
+
+
+def _write(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def _run(*arguments: str, folder: Path) -> str:
+    done = subprocess.run(  # noqa: S603  # the user's own uv
+        [find(), *arguments, "--no-progress", "--color", "never"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = hide(done.stderr).strip() or f"uv ended with exit code {done.returncode}"
+        raise UvError(said)
+    return done.stdout

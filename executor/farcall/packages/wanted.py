@@ -1,0 +1,259 @@
+"""Requirements of the tasks: what the option ``packages`` names, as pins for the jobs' platform.
+
+A list or a file is resolved once, and what came of it is kept in the user's cache until the list,
+one of the files, or the user's settings of uv change. So the same versions travel each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.packages import cache, uv
+from farcall.packages.target import Target
+from farcall.packages.uv import Pin, Source, UvError
+
+LOCAL = "local"
+"""Value of ``packages``: what is installed here."""
+
+LOCK, PROJECT = "uv.lock", "pyproject.toml"
+_INCLUDE = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)")
+_INDEX = re.compile(
+    r"\s*(-i|--index-url|--extra-index-url|-f|--find-links|--no-index|--pre|--trusted-host)\b"
+)
+_HASHES = re.compile(r"( --hash[= ]\S+)+")
+_PATH = re.compile(r"(-e\s|--editable|file:|\.{0,2}/)")
+_MOST_FILES = 100
+
+
+class Pins(NamedTuple):
+    """What was resolved.
+
+    Attributes:
+        pins: The distributions.
+        sources: The user's own ones, in folders: their modules travel by value.
+        source: Where uv is to fetch them.
+    """
+
+    pins: Sequence[Pin]
+    sources: Sequence[str]
+    source: Source
+
+
+def resolve(requirements: Sequence[str], constraints: Sequence[str], target: Target) -> Pins:
+    """Resolve a list of requirements.
+
+    Args:
+        requirements: Such as ``numpy>=2``.
+        constraints: Versions that are wanted of what is needed.
+        target: The platform.
+
+    Raises:
+        SettingsError: They cannot be resolved, or there is no uv.
+        FarcallError: No index was reached.
+    """
+    return _resolve(requirements, constraints, target, Source(), {})
+
+
+def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
+    """Resolve what a file wants: a requirements file, pyproject.toml or uv.lock.
+
+    Args:
+        path: The file.
+        extra: Requirements on top. Those of a lock keep to its versions, but for what they name.
+        target: The platform.
+
+    Raises:
+        SettingsError: It is not there, or cannot be resolved; or there is no uv.
+        FarcallError: No index was reached.
+    """
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        raise SettingsError(f"packages names {path}, and there is no such file", option="packages")
+    if path.name == LOCK:
+        return _resolve_lock(path, extra, target)
+    read = _included(path)
+    source = Source(path.parent, tuple(read.options))
+    found = _resolve([str(path), *extra], [], target, source, read.files)
+    # uv writes down the hashes that the index has.
+    pins = [
+        pin._replace(line=f"{pin.line.partition(' --hash')[0]} {read.hashes[pin.name]}")
+        if pin.name in read.hashes
+        else pin
+        for pin in found.pins
+    ]
+    return found._replace(pins=pins)
+
+
+def _resolve_lock(path: Path, extra: Sequence[str], target: Target) -> Pins:
+    project = path.with_name(PROJECT)
+    files = _digests([path, project])
+    if str(project) not in files:
+        raise SettingsError(
+            f"packages names {path}, and there is no {PROJECT} beside it", option="packages"
+        )
+    key = cache.key_of("lock", str(path), *map(str, sorted(files.items())), *_surroundings())
+    noted = cache.read(key)
+    if noted is None:
+        noted = {"text": _told(target, lambda: uv.export_lock(path.parent))}
+        cache.write(key, noted)
+    source = Source(path.parent)
+    pins, sources = _read(noted["text"], target)
+    if extra:
+        named = {canonicalize_name(Requirement(each).name) for each in extra}
+        limits = [f"{p.name}=={p.version}" for p in pins if p.version and p.name not in named]
+        more = _resolve(extra, limits, target, Source(path.parent), {}).pins
+        pins = list({pin.name: pin for pin in (*pins, *more)}.values())
+    return Pins(pins, sources, source)
+
+
+def _resolve(
+    inputs: Sequence[str],
+    constraints: Sequence[str],
+    target: Target,
+    source: Source,
+    files: Mapping[str, str],
+) -> Pins:
+    """Have uv resolve, unless that is noted, and no file that it depended on has changed."""
+    parts = [*inputs, "", *sorted(constraints), "", *target, *_surroundings()]
+    key = cache.key_of("pins", str(source.folder), *parts, *map(str, sorted(files.items())))
+    noted = cache.read(key)
+    if noted is None or noted["files"] != _digests(map(Path, noted["files"])):
+        text = _told(target, lambda: uv.compile_pins(inputs, constraints, target, source))
+        _, sources = _read(text, target)
+        projects = [Path(source.folder or "", each, PROJECT) for each in sources]
+        noted = {"text": text, "files": _digests(projects)}
+        cache.write(key, noted)
+    pins, sources = _read(noted["text"], target)
+    return Pins(pins, sources, source)
+
+
+def _told(target: Target, ask: Callable[[], str]) -> str:
+    """Return what uv answers; what it refuses is said as of the option."""
+    try:
+        return ask()
+    except UvError as error:
+        raise explain(error, target) from error
+
+
+def explain(error: UvError, target: Target) -> FarcallError:
+    """Return what is wrong with the option, as uv says it."""
+    if error.is_unreached:
+        return FarcallError(f"the package index was not reached, says uv: {error}; try again")
+    if error.is_wheel_missing:
+        return SettingsError(
+            f"packages cannot be had as wheels for {target}, and nothing is built here: {error}\n"
+            "take a version that has one, leave it out with exclude_packages, or build an image "
+            "(container_image_uri)",
+            option="packages",
+        )
+    return SettingsError(
+        f"packages cannot be resolved for {target}, says uv: {error}", option="packages"
+    )
+
+
+def _surroundings() -> list[str]:
+    """Return what else decides what uv answers; it goes into a hash, and is not kept."""
+    return [f"{name}={text}" for name, text in sorted(os.environ.items()) if name[:3] == "UV_"]
+
+
+def _digests(paths: Iterable[Path]) -> dict[str, str]:
+    found = {}
+    for path in paths:
+        try:
+            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError:
+            continue
+    return found
+
+
+class _Included(NamedTuple):
+    """What a requirements file and those that it includes say.
+
+    Attributes:
+        files: Their digests.
+        options: Their lines on indexes.
+        hashes: Of distributions, by name, as they stand there.
+    """
+
+    files: dict[str, str]
+    options: list[str]
+    hashes: dict[str, str]
+
+
+def _included(path: Path) -> _Included:
+    read = _Included({}, [], {})
+    waiting = [path]
+    while waiting and len(read.files) < _MOST_FILES:
+        one = waiting.pop(0)
+        if str(one) in read.files:
+            continue
+        read.files.update(_digests([one]))
+        if one.name == PROJECT or str(one) not in read.files:
+            continue
+        for line in _lines(one.read_text(encoding="utf-8", errors="replace")):
+            if _INDEX.match(line):
+                read.options.append(line)
+            elif include := _INCLUDE.match(line):
+                waiting.append(one.parent / include[1])
+            elif hashes := _HASHES.search(line):
+                name = canonicalize_name(re.split(r"[\s\[=;@]", line)[0])
+                read.hashes[name] = hashes[0].strip()
+    return read
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a requirements file, those that go on as one."""
+    return [" ".join(line.split()) for line in re.sub(r"\\\r?\n", " ", text).splitlines()]
+
+
+def _read(text: str, target: Target) -> tuple[list[Pin], list[str]]:
+    """Return the pins of what uv wrote, and the user's own folders in it."""
+    pins: list[Pin] = []
+    sources: list[str] = []
+    for line in _lines(text):
+        if _PATH.match(line):
+            sources.append(_folder_of(line))
+        elif line and not line.startswith(("#", "-")):
+            pin = _pin(line, target, sources)
+            if pin is not None:
+                pins.append(pin)
+    return pins, sources
+
+
+def _pin(line: str, target: Target, sources: list[str]) -> Pin | None:
+    wanted, dashes, hashes = line.partition(" --hash")
+    try:
+        requirement = Requirement(wanted)
+    except InvalidRequirement as error:
+        raise FarcallError(f"uv wrote {uv.hide(wanted)!r}, which cannot be read") from error
+    if not target.needs(requirement):
+        return None
+    name = canonicalize_name(requirement.name)
+    url = requirement.url or ""
+    if url.startswith("file:") and not url.partition("#")[0].endswith(".whl"):
+        sources.append(unquote(urlsplit(url).path))
+        return None
+    if uv.hide(url) != url:
+        raise SettingsError(
+            f"{requirement.name} has a password in its URL, which is not to be kept; leave it to "
+            "netrc, or to uv's settings",
+            option="packages",
+        )
+    version = next((each.version for each in requirement.specifier if each.operator == "=="), "")
+    exact = f"{name} @ {url}" if url else f"{name}{requirement.specifier}"
+    return Pin(name, version, f"{exact}{dashes}{hashes}")
+
+
+def _folder_of(line: str) -> str:
+    path = re.sub(r"^(-e|--editable)[\s=]+", "", line).partition(" ;")[0].partition(" #")[0]
+    return unquote(urlsplit(path).path) if path.startswith("file:") else path.strip()

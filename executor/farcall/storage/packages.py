@@ -1,0 +1,102 @@
+"""Packages in the bucket: archives of distributions, and manifests, each under its SHA-256.
+
+Nobody owns one: whoever needs the same distribution shares it, and farcall deletes none. A
+lifecycle rule does, 30 days after it was stored; so what is still in use is stored anew before.
+What is there is known by a list; what a job fetches it compares with the digest that it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from farcall.model.errors import FarcallError
+from farcall.storage.shared import FRESH
+from farcall.storage.store import Store
+from farcall_runtime.contract import packages_prefix
+
+_AT_ONCE = 4
+
+
+class Stored(NamedTuple):
+    """What the bucket has of an object.
+
+    Attributes:
+        size: Its bytes.
+        at: When it was stored.
+    """
+
+    size: int
+    at: datetime
+
+
+def new(size: int) -> Stored:
+    """Return what the bucket has of an object that was stored a moment ago."""
+    return Stored(size, datetime.now(timezone.utc))
+
+
+async def list_all(store: Store, root: str) -> dict[str, Stored]:
+    """Return what is in the bucket, by its digest.
+
+    Args:
+        store: The bucket.
+        root: Key prefix of any run below the same prefix.
+
+    Raises:
+        SettingsError: There is no such bucket.
+        ServiceError: S3 refused or could not be reached.
+    """
+    found = await store.list_stored(packages_prefix(root))
+    return {name: Stored(size, at) for name, (size, at) in found.items()}
+
+
+def is_there(stored: Mapping[str, Stored], sha256: str, size: int) -> bool:
+    """Tell whether an object is there, and stays for as long as a job may wait."""
+    found = stored.get(sha256)
+    is_whole = found is not None and found.size == size
+    return is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH
+
+
+async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
+    """See that all is there that a bundle names whose calls run again; keep it from expiring.
+
+    Args:
+        store: The bucket.
+        root: Key prefix of the run that submits it.
+        fact: Digest and size of the manifest.
+
+    Raises:
+        FarcallError: Something is gone.
+        SettingsError: There is no such bucket.
+        ServiceError: S3 refused or could not be reached.
+    """
+    prefix = packages_prefix(root)
+    digest, size = fact
+    data = await store.get(f"{prefix}{digest}", size)
+    if data is None or hashlib.sha256(data).hexdigest() != digest:
+        raise _gone(store, prefix, "their manifest")
+    stored = await list_all(store, root)
+    named = [("the manifest", digest, size)]
+    named += [(f"{each[0]} {each[1]}", *each[2:4]) for each in json.loads(data)["distributions"]]
+    gone = [name for name, sha256, size in named if stored.get(sha256, (-1,))[0] != size]
+    if gone:
+        raise _gone(store, prefix, ", ".join(gone))
+    renewing = asyncio.Semaphore(_AT_ONCE)
+
+    async def renew(sha256: str) -> None:
+        async with renewing:
+            await store.renew(f"{prefix}{sha256}")
+
+    await asyncio.gather(*(renew(s) for _, s, size in named if not is_there(stored, s, size)))
+
+
+def _gone(store: Store, prefix: str, what: str) -> FarcallError:
+    return FarcallError(
+        f"packages of the job are no longer at s3://{store.bucket}/{prefix}: {what}; submit the "
+        "calls anew, which stores them, and find out who deletes there: a lifecycle rule must "
+        "leave them for 30 days"
+    )

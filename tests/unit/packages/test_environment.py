@@ -1,0 +1,425 @@
+import os
+import sys
+
+import pytest
+import uv as uv_package
+
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.model.settings import Settings
+from farcall.packages import cache, environment, installed, target, uv
+from farcall.packages.installed import SITE
+from farcall.packages.target import Target
+from tests.support.wheels import make_wheel
+from tests.unit.packages.test_installed import install
+
+assert uv_package.find_uv_bin()  # while it can still be imported
+HERE = {"aarch64": "arm64", "arm64": "arm64"}.get(os.uname().machine, "x86_64")
+OTHER = {"x86_64": "arm64", "arm64": "x86_64"}[HERE]
+
+
+def linux(architecture):
+    return f"manylinux_2_28_{Target(architecture).machine}"
+
+
+def find(packages, **options):
+    return environment.find(Settings(packages=packages, **{"architecture": HERE, **options}))
+
+
+def names(found):
+    return [(item.name, item.version) for item in found.items]
+
+
+def refused(packages, **options):
+    with pytest.raises(SettingsError) as caught:
+        pack_all(find(packages, **options), cache.folder())
+    assert caught.value.option == "packages"
+    return str(caught.value)
+
+
+def pack_all(found, folder):
+    here = environment.fetch(found.items, found.target, folder)
+    return {item.name: environment.pack(item, folder)[0] for item in here}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A path with nothing installed."""
+    site = tmp_path / "env" / SITE
+    site.mkdir(parents=True)
+    others = [each for each in sys.path if not installed.scan([each])]
+    monkeypatch.setattr(sys, "path", [str(site), *others])
+    return site
+
+
+def add(site, *args, **more):
+    install(site.parents[2], make_wheel(site.parents[3] / "wheels", *args, **more))
+    for origin in site.glob("*.dist-info/direct_url.json"):
+        origin.unlink()  # as if it came from an index
+
+
+def why(found, name):
+    return next(stays.why for stays in found.stays if stays.name == name)
+
+
+# --- what is installed here -------------------------------------------------------------------
+
+
+def test_what_is_installed_travels_but_what_only_the_client_needs(site):
+    for name in ("farcall", "covalent", "pip", "uv", "wheel", "user-code", "tool"):
+        add(site, name)
+    add(site, "setuptools", requires=["pip"])
+    add(site, "needs-it", requires=["setuptools", "covalent", "nothing>3; extra == 'x'"])
+    found = find("local", exclude_packages=["Tool"])
+    assert names(found) == [("needs-it", "1.0"), ("setuptools", "1.0"), ("user-code", "1.0")]
+    assert why(found, "farcall") == "what only the client needs"
+    assert why(found, "pip") == "an installer"
+    assert why(found, "tool") == "in exclude_packages"
+
+
+def test_an_inconsistent_environment_travels_as_it_is(site):
+    add(site, "needs", requires=["other>=9"])
+    add(site, "other")
+    assert names(find("local")) == [("needs", "1.0"), ("other", "1.0")]
+
+
+def test_what_was_packed_is_known_until_it_is_installed_anew(site, tmp_path):
+    add(site, "grown")
+    add(site, "same")
+    first = pack_all(find("local"), tmp_path)
+    assert [item.packed for item in find("local").items] == [first["grown"], first["same"]]
+    add(site, "grown", "2.0")
+    found = find("local")
+    assert [item.packed for item in found.items] == [None, first["same"]]
+    second = pack_all(found, tmp_path)
+    assert second["same"] == first["same"]
+    assert second["grown"].sha256 != first["grown"].sha256
+
+
+def test_each_that_cannot_travel_is_named(site):
+    for name in ("first", "second", "fine"):
+        add(site, name)
+    for name in ("first", "second"):
+        (site / f"{name}-1.0.dist-info/RECORD").unlink()
+    text = refused("local")
+    assert "2 installed here cannot travel" in text
+    assert "first 1.0 has no RECORD" in text
+    assert "second 1.0 has no RECORD" in text
+    assert names(find("local", exclude_packages=["first", "second"])) == [("fine", "1.0")]
+
+
+def test_what_was_changed_by_hand_is_told_and_packed_anew(site, tmp_path):
+    add(site, "changed")
+    first = pack_all(find("local"), tmp_path)
+    (site / "changed.py").write_text("VERSION = 'by hand'\n")
+    (said,) = environment.forget_changed(find("local"))
+    assert (said.name, said.why) == ("changed", "changed.py: changed since it was installed")
+    assert pack_all(find("local"), tmp_path)["changed"] != first["changed"]
+
+
+def test_files_that_stay_are_told(site):
+    add(site, "fine")
+    (site / "loose.py").touch()
+    (left,) = environment.left_files(find("local"))
+    assert left.name == str(site / "loose.py")
+
+
+# --- another platform ---------------------------------------------------------------------------
+
+
+def test_for_another_architecture_compiled_ones_are_fetched_in_their_version(
+    site, index, tmp_path
+):
+    add(site, "pure")
+    add(site, "compiled", "1.1", tag=f"py3-none-{linux(HERE)}")
+    for version in ("1.0", "1.1", "1.2"):
+        index.add("compiled", version, tag=f"py3-none-{linux(OTHER)}")
+    assert find("local").items[0].pin is None
+    found = find("local", architecture=OTHER)
+    assert names(found) == [("compiled", "1.1"), ("pure", "1.0")]
+    packed = pack_all(found, tmp_path)
+    assert packed["compiled"].version == "1.1"
+    assert [path for path in index.asked if "pure" in path] == []
+    assert {i.name: i.packed for i in find("local", architecture=OTHER).items} == packed
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_a_client_on_another_system_has_wheels_for_linux_fetched(
+    site, index, tmp_path, monkeypatch, system
+):
+    tag = {"darwin": "macosx_11_0_arm64", "win32": "win_amd64"}[system]
+    add_foreign(site, "compiled", tag)
+    index.add("compiled", tag=f"py3-none-{tag}")
+    index.add("compiled", tag=f"py3-none-{linux(HERE)}")
+    monkeypatch.setattr(target.sys, "platform", system)
+    found = find("local")
+    assert names(found) == [("compiled", "1.0")]
+    assert found.items[0].pin is not None
+    assert pack_all(found, tmp_path)["compiled"].version == "1.0"
+
+
+def add_foreign(site, name, tag):
+    """Install what is of another system, by making its metadata say so."""
+    add(site, name)
+    wheel = site / f"{name}-1.0.dist-info/WHEEL"
+    wheel.write_text(wheel.read_text().replace("none-any", f"none-{tag}").replace("true", "false"))
+
+
+def test_all_that_have_no_wheel_are_named_before_anything_is_sent(site, index):
+    for name in ("lacking", "absent", "there"):
+        add(site, name, tag=f"py3-none-{linux(HERE)}")
+    index.add("lacking", tag="py3-none-win_amd64")
+    index.add("there", tag=f"py3-none-{linux(OTHER)}")
+    text = refused("local", architecture=OTHER)
+    assert f"2 cannot be had as wheels for Linux on {OTHER}" in text
+    assert "absent 1.0: absent was not found" in text
+    assert "lacking 1.0: lacking==1.0 has no wheels with a matching platform tag" in text
+    assert "exclude_packages=['absent', 'lacking']" in text
+    assert names(find("local", architecture=OTHER, exclude_packages=["absent", "lacking"])) == [
+        ("there", "1.0")
+    ]
+
+
+def test_what_is_needed_on_other_systems_alone_is_left_out(site, index, monkeypatch):
+    add(site, "user", requires=["pywin; sys_platform == 'win32'", "extra-only; extra == 'x'"])
+    add_foreign(site, "pywin", "win_amd64")
+    add(site, "extra-only")
+    monkeypatch.setattr(target.sys, "platform", "win32")
+    monkeypatch.setattr(environment, "_is_needed_here", lambda *_: True)
+    found = find("local")
+    assert names(found) == [("extra-only", "1.0"), ("user", "1.0")]
+    assert why(found, "pywin") == "for other platforms alone"
+
+
+def test_what_was_compiled_from_a_folder_is_refused_for_another_platform(site):
+    add(site, "built", tag=f"py3-none-{linux(HERE)}")
+    (site / "built-1.0.dist-info/direct_url.json").write_text(
+        '{"url": "file:///home/me/built", "dir_info": {}}'
+    )
+    assert names(find("local")) == [("built", "1.0")]
+    text = refused("local", architecture=OTHER)
+    assert "built 1.0 is from a folder, and is compiled for this platform" in text
+
+
+def test_what_conda_compiled_is_fetched_as_a_wheel(site, index):
+    add(site, "compiled", tag=f"py3-none-{linux(HERE)}")
+    add(site, "pure")
+    for name in ("compiled", "pure"):
+        (site / f"{name}-1.0.dist-info/INSTALLER").write_text("conda\n")
+    assert [item.pin is None for item in find("local").items] == [False, True]
+
+
+# --- lists and files ----------------------------------------------------------------------------
+
+
+def test_a_list_is_resolved_once_with_what_it_needs(index, tmp_path):
+    index.add("wanted", "1.0", requires=["needed>=1", "windows; sys_platform == 'win32'"])
+    index.add("wanted", "2.0", requires=["needed>=1"])
+    index.add("needed", "1.5")
+    found = find(["wanted<2"])
+    assert names(found) == [("needed", "1.5"), ("wanted", "1.0")]
+    packed = pack_all(found, tmp_path)
+    index.add("needed", "1.6")
+    asked = len(index.asked)
+    again = find(["wanted<2"])
+    assert [item.packed for item in again.items] == [packed["needed"], packed["wanted"]]
+    assert len(index.asked) == asked
+    assert names(find(["wanted"])) == [("needed", "1.6"), ("wanted", "2.0")]
+
+
+def test_another_index_is_asked_anew(index, monkeypatch):
+    index.add("wanted")
+    find(["wanted"])
+    asked = len(index.asked)
+    monkeypatch.setenv("UV_INDEX_STRATEGY", "unsafe-best-match")
+    find(["wanted"])
+    assert len(index.asked) > asked
+
+
+def test_an_index_that_is_down_is_told_and_what_was_resolved_still_works(index, tmp_path):
+    index.add("wanted")
+    pack_all(find(["wanted"]), tmp_path)
+    index.close()
+    (item,) = find(["wanted"]).items
+    assert item.packed
+    with pytest.raises(FarcallError, match="the package index was not reached, says uv") as caught:
+        find(["another"])
+    assert not isinstance(caught.value, SettingsError)
+
+
+def test_a_list_takes_the_place_of_what_is_installed(site, index):
+    add(site, "installed")
+    index.add("wanted")
+    assert names(find(["wanted"])) == [("wanted", "1.0")]
+    assert names(find([], extra_packages=["wanted"])) == [("wanted", "1.0")]
+    assert names(find(None, extra_packages=["wanted"])) == [("wanted", "1.0")]
+
+
+def test_extras_come_on_top_of_what_is_installed_and_keep_to_it(site, index):
+    add(site, "needed", "1.0")
+    add(site, "replaced", "1.0")
+    for version in ("1.0", "2.0"):
+        index.add("needed", version)
+        index.add("replaced", version)
+    index.add("more", requires=["needed"])
+    found = find("local", extra_packages=["more", "replaced>=2"])
+    assert names(found) == [("more", "1.0"), ("needed", "1.0"), ("replaced", "2.0")]
+    assert [item.pin is None for item in found.items] == [False, True, False]
+
+
+def test_what_cannot_be_resolved_is_refused_in_uvs_words(index):
+    index.add("wanted")
+    text = refused(["wanted==9"])
+    assert "there is no version of wanted==9" in text
+    index.add("sdist-only", tag="py3-none-win_amd64")
+    text = refused(["wanted", "sdist-only"])
+    assert "sdist-only" in text
+    assert "exclude_packages" in text
+
+
+def test_passwords_are_not_shown(index, monkeypatch):
+    secret = index.url.replace("http://", "http://me:s3cr3t@")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", secret)
+    assert "s3cr3t" not in refused(["absent"])
+    index.add("wanted")
+    find(["wanted"])
+    for note in cache.folder().iterdir():
+        assert b"s3cr3t" not in note.read_bytes()
+
+
+def test_a_requirements_file_may_include_others_name_an_index_and_folders(
+    index, tmp_path, monkeypatch
+):
+    index.add("wanted", "1.0")
+    index.add("limited", "1.0")
+    index.add("limited", "2.0")
+    index.add("by-the-project", "1.0")
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    project = tmp_path / "my-project"
+    project.mkdir()
+    pyproject = "[project]\nname='mine'\nversion='1'\ndependencies=['by-the-project']\n"
+    (project / "pyproject.toml").write_text(pyproject)
+    (tmp_path / "more.txt").write_text(f"--index-url {index.url}\n-c limits.txt\nlimited\n")
+    (tmp_path / "limits.txt").write_text("limited<2\n")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(
+        "# mine\nwanted ; python_version > '3'\n-r more.txt\n-e ./my-project\n"
+    )
+    found = find(str(requirements))
+    expected = [("by-the-project", "1.0"), ("limited", "1.0"), ("wanted", "1.0")]
+    assert names(found) == expected
+    (stays,) = found.stays
+    assert stays.why == "your own sources: modules travel by value"
+    assert set(pack_all(found, tmp_path)) == {name for name, _ in expected}
+    asked = len(index.asked)
+    find(str(requirements))
+    assert len(index.asked) == asked
+    (tmp_path / "limits.txt").write_text("limited<3\n")
+    assert ("limited", "2.0") in names(find(str(requirements)))
+    (project / "pyproject.toml").write_text(pyproject.replace("['by-the-project']", "[]"))
+    assert "by-the-project" not in dict(names(find(str(requirements))))
+
+
+def test_hashes_of_a_requirements_file_are_verified(index, tmp_path):
+    index.add("wanted")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(f"wanted==1.0 --hash=sha256:{'0' * 64}\n")
+    text = refused(str(requirements))
+    assert "0" * 64 in text
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    assert f"{tmp_path}/gone.txt, and there is no such file" in refused(f"{tmp_path}/gone.txt")
+
+
+@pytest.fixture
+def locked(index, tmp_path, site):
+    """A project with a member and a lock."""
+    index.add("wanted", "1.0", requires=["needed"])
+    index.add("needed", "1.0")
+    index.add("development")
+    index.add("of-the-member")
+    project = tmp_path / "project"
+    member = project / "member"
+    member.mkdir(parents=True)
+    (member / "pyproject.toml").write_text(
+        "[project]\nname='member'\nversion='1'\nrequires-python='>=3.10'\n"
+        "dependencies=['of-the-member']\n"
+    )
+    (project / "pyproject.toml").write_text(
+        "[project]\nname='mine'\nversion='1'\nrequires-python='>=3.10'\n"
+        "dependencies=['wanted', 'member', \"windows; sys_platform == 'win32'\"]\n"
+        "[dependency-groups]\ndev=['development']\n"
+        "[tool.uv]\npackage=false\n[tool.uv.sources]\nmember={workspace=true}\n"
+        "[tool.uv.workspace]\nmembers=['member']\n"
+    )
+    index.add("windows")
+    uv._run("lock", "--python", sys.executable, folder=project)
+    index.add("needed", "2.0")
+    return project
+
+
+def test_a_lock_travels_as_it_is_with_its_hashes(locked, tmp_path):
+    found = find(str(locked / "uv.lock"))
+    assert names(found) == [("needed", "1.0"), ("of-the-member", "1.0"), ("wanted", "1.0")]
+    assert pack_all(found, tmp_path)["needed"].version == "1.0"
+
+
+def test_a_wheel_that_is_not_the_locks_is_refused(locked, index, tmp_path):
+    index.add("needed", "1.0", {"needed.py": "import evil\n"})
+    assert "needed" in refused(str(locked / "uv.lock"))
+
+
+def test_a_lock_that_does_not_fit_its_project_is_refused(locked):
+    project = locked / "pyproject.toml"
+    project.write_text(project.read_text().replace("'wanted',", "'wanted', 'development',"))
+    assert "uv lock" in refused(str(locked / "uv.lock"))
+    project.unlink()
+    assert "no pyproject.toml beside it" in refused(str(locked / "uv.lock"))
+
+
+def test_extras_of_a_lock_keep_to_its_versions(locked, index, tmp_path):
+    index.add("more", requires=["needed"])
+    found = find(str(locked / "uv.lock"), extra_packages=["more"])
+    assert ("needed", "1.0") in names(found)
+    assert ("more", "1.0") in names(found)
+    pack_all(found, tmp_path)
+
+
+def test_a_project_is_resolved_without_itself(locked):
+    found = find(str(locked / "pyproject.toml"))
+    assert names(found) == [("needed", "2.0"), ("of-the-member", "1.0"), ("wanted", "1.0")]
+    assert [stays.why for stays in found.stays] == ["your own sources: modules travel by value"]
+
+
+# --- the cache ----------------------------------------------------------------------------------
+
+
+def test_a_cache_that_others_can_write_to_is_not_believed(site, tmp_path):
+    add(site, "fine")
+    pack_all(find("local"), tmp_path)
+    assert find("local").items[0].packed
+    assert cache.folder().stat().st_mode & 0o777 == 0o700
+    cache.folder().chmod(0o777)
+    assert find("local").items[0].packed is None
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(site, monkeypatch):
+    add(site, "fine")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert names(find("local")) == [("fine", "1.0")]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_notes_that_are_nonsense_are_made_anew(site, tmp_path, text):
+    add(site, "fine")
+    pack_all(find("local"), tmp_path)
+    for note in cache.folder().iterdir():
+        note.write_text(text)
+    assert find("local").items[0].packed is None
+
+
+def test_without_uv_it_is_said_what_to_install(index, monkeypatch):
+    monkeypatch.setattr(uv.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SettingsError, match="pip install uv"):
+        find(["wanted"])

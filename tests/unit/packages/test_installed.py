@@ -1,0 +1,284 @@
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from farcall.model.errors import SettingsError
+from farcall.packages import installed, uv
+from farcall.packages.installed import SITE
+from tests.support.wheels import make_wheel
+
+SCRIPTS = "[console_scripts]\ntool = tooled:main\n[gui_scripts]\nshown=tooled:main\n"
+FILES = {
+    "tooled/__init__.py": "def main():\n    print('tooled')\n",
+    "tooled/data.json": "{}",
+    "tooled-hook.pth": "import tooled\n",
+    "tooled-1.0.data/scripts/other": "#!python\nprint('other')\n",
+    "tooled-1.0.data/scripts/shell.sh": "#!/bin/sh\necho shell\n",
+    "tooled-1.0.data/data/share/tooled/page.1": "page",
+    "tooled-1.0.data/data/etc/tooled.ini": "[a]",
+    "tooled-1.0.data/headers/tooled.h": "#define TOOLED",
+}
+
+BACKEND = """
+import zipfile
+
+FILES = {{
+    "mine.pth": {project!r},
+    "mine-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: mine\\nVersion: 1\\n",
+    "mine-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+}}
+
+def build_editable(folder, *_):
+    record = "".join(f"{{name}},,\\n" for name in FILES) + "mine-1.dist-info/RECORD,,\\n"
+    with zipfile.ZipFile(f"{{folder}}/mine-1-py3-none-any.whl", "w") as archive:
+        for name, text in {{**FILES, "mine-1.dist-info/RECORD": record}}.items():
+            archive.writestr(name, text)
+    return "mine-1-py3-none-any.whl"
+"""
+
+
+def install(prefix, *wheels, editable=()):
+    """Have uv install into a folder that is shaped like an environment; return its site folder."""
+    wanted = [*map(str, wheels), *(part for each in editable for part in ("-e", str(each)))]
+    subprocess.run(
+        [
+            uv.find(),
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--python",
+            sys.executable,
+            "--prefix",
+            str(prefix),
+            *wanted,
+        ],
+        check=True,
+    )
+    return prefix / SITE
+
+
+def only(site):
+    (found,) = installed.scan([str(site)])
+    return found
+
+
+def content(site):
+    found = only(site)
+    return installed.content(found, installed.describe(found))
+
+
+def change_record(site, name, change):
+    (record,) = site.glob(f"{name}-*.dist-info/RECORD")
+    rows = change(list(csv.reader(record.read_text().splitlines())))
+    record.write_text("".join(",".join(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def tooled(tmp_path):
+    wheel = make_wheel(tmp_path, "tooled", files=FILES, entry_points=SCRIPTS)
+    return install(tmp_path / "env", wheel)
+
+
+def test_a_distribution_is_the_files_of_its_record(tooled):
+    found = only(tooled)
+    about = installed.describe(found)
+    assert (about.name, about.version, about.is_pure, about.problem) == ("tooled", "1.0", True, "")
+    files = {file.name: file for file in installed.content(found, about).files}
+    assert set(files) == {
+        "bin/other",
+        "bin/shell.sh",
+        "etc/tooled.ini",
+        "share/tooled/page.1",
+        f"{SITE}/tooled/__init__.py",
+        f"{SITE}/tooled/data.json",
+        f"{SITE}/tooled-hook.pth",
+        f"{SITE}/tooled-1.0.dist-info/METADATA",
+        f"{SITE}/tooled-1.0.dist-info/RECORD",
+        f"{SITE}/tooled-1.0.dist-info/WHEEL",
+        f"{SITE}/tooled-1.0.dist-info/entry_points.txt",
+    }
+    assert files["bin/other"].source == b"#!/usr/bin/env python3\nprint('other')\n"
+    assert files["bin/shell.sh"].source == b"#!/bin/sh\necho shell\n"
+    assert files["bin/shell.sh"].is_executable
+
+
+def test_headers_stay_here(tooled):
+    (left,) = content(tooled).left
+    assert left.startswith("include/")
+    assert left.endswith("tooled.h")
+
+
+def test_the_first_line_of_a_script_with_a_long_path_is_three(tooled):
+    script = tooled.parents[2] / "bin/other"
+    script.write_bytes(b"#!/bin/sh\n'''exec' /a/long/path/python \"$0\" \"$@\"\n' '''\nprint(1)\n")
+    files = {file.name: file.source for file in content(tooled).files}
+    assert files["bin/other"] == b"#!/usr/bin/env python3\nprint(1)\n"
+
+
+def test_what_tells_of_this_machine_stays_and_the_digest_does_not_depend_on_it(tooled):
+    before = content(tooled).files
+    info = tooled / "tooled-1.0.dist-info"
+    (info / "direct_url.json").write_text(json.dumps({"url": "file:///home/me", "dir_info": {}}))
+    (info / "INSTALLER").write_text("pip\n")
+    cached = tooled / "tooled/__pycache__"
+    cached.mkdir()
+    (cached / "__init__.cpython-311.pyc").write_bytes(b"")
+
+    def as_pip_has_it(rows):
+        rows = [row for row in rows if "uv_cache" not in row[0]]
+        more = ["tooled/__pycache__/__init__.cpython-311.pyc", "", ""]
+        return [*reversed(rows), more, ["tooled-1.0.dist-info/direct_url.json", "sha256=x", "9"]]
+
+    change_record(tooled, "tooled", as_pip_has_it)
+    assert sorted(content(tooled).files) == sorted(before)
+
+
+def test_the_record_that_travels_lists_what_travels(tooled):
+    files = {file.name: file.source for file in content(tooled).files}
+    record = files[f"{SITE}/tooled-1.0.dist-info/RECORD"].decode()
+    listed = {os.path.normpath(f"{SITE}/{row[0]}") for row in csv.reader(record.splitlines())}
+    assert listed == set(files)
+    assert "../../../bin/other,,\n" in record
+
+
+@pytest.mark.parametrize(
+    "path", ["../../../../elsewhere", "/etc/passwd", "../../other/x.py", "../x.py", "../../../x"]
+)
+def test_a_file_outside_of_the_environment_is_refused(tooled, path):
+    change_record(tooled, "tooled", lambda rows: [*rows, [path, "", ""]])
+    with pytest.raises(SettingsError, match="outside of its environment's folders") as caught:
+        content(tooled)
+    assert path in str(caught.value)
+    assert "tooled 1.0" in str(caught.value)
+
+
+def test_a_file_that_is_gone_is_named(tooled):
+    (tooled / "tooled/data.json").unlink()
+    with pytest.raises(SettingsError, match=r"not there.*tooled/data\.json.*install it anew"):
+        content(tooled)
+
+
+def test_without_a_record_it_is_refused_by_name(tooled):
+    (tooled / "tooled-1.0.dist-info/RECORD").unlink()
+    assert "has no RECORD" in installed.describe(only(tooled)).problem
+
+
+def test_an_egg_of_distutils_is_refused_by_name(tmp_path):
+    site = tmp_path / "lib/python3/dist-packages"
+    site.mkdir(parents=True)
+    (site / "old-1.0.egg-info").write_text("Name: old\nVersion: 1.0\n")
+    about = installed.describe(only(site))
+    assert (about.name, about.version) == ("old", "1.0")
+    assert "has no RECORD" in about.problem
+
+
+def test_sources_with_metadata_beside_them_are_the_users_own(tmp_path):
+    (tmp_path / "mine.egg-info").mkdir()
+    (tmp_path / "mine.egg-info/PKG-INFO").write_text("Name: mine\nVersion: 3\n")
+    assert installed.describe(only(tmp_path)).is_editable
+
+
+def test_an_editable_install_is_told(tmp_path):
+    project = tmp_path / "project"
+    (project / "mine").mkdir(parents=True)
+    (project / "mine/__init__.py").touch()
+    (project / "pyproject.toml").write_text(
+        "[project]\nname='mine'\nversion='1'\n"
+        "[build-system]\nrequires=[]\nbuild-backend='backend'\nbackend-path=['.']\n"
+    )
+    # Enough of a backend, for there is no index to fetch one from.
+    (project / "backend.py").write_text(BACKEND.format(project=str(project)))
+    about = installed.describe(only(install(tmp_path / "env", editable=[project])))
+    assert (about.name, about.is_editable) == ("mine", True)
+
+
+def test_a_local_install_and_one_of_a_commit_travel_by_their_record(tooled):
+    info = tooled / "tooled-1.0.dist-info"
+    for origin, source in (
+        ({"url": "file:///src", "dir_info": {}}, "a folder"),
+        ({"url": "https://u:p@x", "vcs_info": {"vcs": "git", "commit_id": "ab" * 20}}, "a commit"),
+    ):
+        (info / "direct_url.json").write_text(json.dumps(origin))
+        about = installed.describe(only(tooled))
+        assert about.source.startswith(source)
+        assert not (about.is_editable)
+        assert not (about.problem)
+        assert "u:p" not in about.source
+
+
+def test_conda_is_told(tooled):
+    (tooled / "tooled-1.0.dist-info/INSTALLER").write_text("conda\n")
+    assert installed.describe(only(tooled)).is_conda
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{", '{"dir_info": 3}'])
+def test_metadata_that_is_nonsense_is_passed_over(tooled, text):
+    (tooled / "tooled-1.0.dist-info/direct_url.json").write_text(text)
+    (tooled / "tooled-1.0.dist-info/entry_points.txt").write_text("no section")
+    about = installed.describe(only(tooled))
+    assert not about.is_editable
+    assert "bin/tool" in {file.name for file in content(tooled).files}
+
+
+def test_the_first_on_the_path_shadows_the_others(tmp_path):
+    first = install(tmp_path / "first", make_wheel(tmp_path, "Same-Name", "2.0"))
+    second = install(tmp_path / "second", make_wheel(tmp_path, "same_name", "1.0"))
+    (found,) = installed.scan([str(tmp_path / "gone"), str(first), str(second)])
+    assert (found.key, installed.describe(found).version) == ("same-name", "2.0")
+    (found,) = installed.scan([str(second), str(first)])
+    assert installed.describe(found).version == "1.0"
+
+
+def test_a_compiled_distribution_is_not_pure(tmp_path):
+    wheel = make_wheel(tmp_path, "compiled", tag="py3-none-manylinux_2_17_x86_64")
+    site = install(tmp_path / "env", wheel)
+    assert not installed.describe(only(site)).is_pure
+
+
+def test_what_no_record_lists_is_told_and_stays(tooled):
+    (tooled / "tooled/by_hand.py").touch()
+    (tooled / "loose").mkdir()
+    (tooled / "loose/loose.py").touch()
+    names = {file.name for file in content(tooled).files}
+    assert not [name for name in names if "by_hand" in name or "loose" in name]
+    assert installed.strays([str(tooled)]) == [
+        str(tooled / "loose/loose.py"),
+        str(tooled / "tooled/by_hand.py"),
+    ]
+
+
+def test_what_was_changed_since_it_was_installed_is_told(tooled):
+    found = only(tooled)
+    assert installed.changed(found) == []
+    module, record = tooled / "tooled/__init__.py", found.info / "RECORD"
+    module.write_text(module.read_text().replace("tooled'", "toaled'"))
+    os.utime(module, (record.stat().st_mtime + 60,) * 2)
+    (tooled / "tooled/data.json").write_text("{ }")
+    (tooled / "tooled-hook.pth").unlink()
+    assert sorted(installed.changed(found)) == [
+        "tooled-hook.pth",
+        "tooled/__init__.py",
+        "tooled/data.json",
+    ]
+
+
+def test_a_new_install_has_another_stamp(tmp_path):
+    site = install(tmp_path / "env", make_wheel(tmp_path, "grown"))
+    before = only(site).stamp
+    assert before == only(site).stamp
+    install(tmp_path / "env", make_wheel(tmp_path, "grown", "1.1"))
+    assert before != only(site).stamp
+
+
+def test_this_interpreters_environment_is_there_as_importlib_has_it():
+    from importlib.metadata import distributions
+
+    from packaging.utils import canonicalize_name
+
+    expected = {canonicalize_name(each.metadata["Name"]) for each in distributions()}
+    assert {found.key for found in installed.scan()} == expected
