@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from farcall_runtime import activation, memory, unpacking
 from farcall_runtime.bundle import RefusedError
@@ -104,7 +104,9 @@ def prepare(
     """
     home: Path | None = None
     try:
-        distributions = read_manifest(_fetch_manifest(where, storage, wanted))
+        manifest = fetch_manifest(where, storage, wanted)
+        manifest.check_platform()
+        distributions = manifest.distributions
         home = _make_home(distributions)
         began = time.monotonic()
         prefix = _Maker(home, where, storage, is_stopped).make(distributions)
@@ -145,31 +147,94 @@ def _code_of(error: BaseException) -> ExitCode | None:
 # --- the manifest -----------------------------------------------------------------------------
 
 
-def _fetch_manifest(where: Location, storage: Storage, wanted: Reference) -> bytes:
+class Manifest(NamedTuple):
+    """Which distributions an environment has.
+
+    Attributes:
+        python: The Python they are for, such as ``"3.11"``.
+        architecture: The machines they are for, such as ``"x86_64"``.
+        distributions: In the order of their names.
+    """
+
+    python: str
+    architecture: str
+    distributions: list[Distribution]
+
+    def check_platform(self) -> None:
+        """Refuse packages that could not be imported here.
+
+        Raises:
+            VersionMismatchError: They are for another Python or another machine.
+        """
+        ours = ".".join(map(str, sys.version_info[:2]))
+        if self.python != ours:
+            raise VersionMismatchError(
+                f"the packages are for Python {self.python} and this image runs Python {ours}; "
+                f"build the image on Python {self.python}, or run the workflow on Python {ours}"
+            )
+        ours = os.uname().machine
+        ours = _ARCHITECTURES.get(ours, ours)
+        if self.architecture != ours:
+            raise VersionMismatchError(
+                f"the packages are for {self.architecture} and this machine is {ours}; set "
+                f"architecture to {ours}, or batch_queue to one of {self.architecture} machines"
+            )
+        if sys.platform != "linux":
+            raise VersionMismatchError(
+                f"the packages are for Linux and this is {sys.platform}, where `farcall local` "
+                "runs jobs as processes; leave packages unset there"
+            )
+
+    def differences(self) -> list[str]:
+        """Return in a few words each what this Python has in another version, or lacks."""
+        import importlib.metadata
+
+        found = []
+        for each in self.distributions:
+            try:
+                here = importlib.metadata.version(each.name)
+            except importlib.metadata.PackageNotFoundError:
+                here = "none"
+            if here != each.version:
+                found.append(f"{each.name} {each.version}, here {here}")
+        return found
+
+
+def fetch_manifest(where: Location, storage: Storage, wanted: Reference) -> Manifest:
+    """Fetch a manifest, and compare it with its digest.
+
+    Raises:
+        IntegrityError: It is not what its name says, or cannot be understood.
+        VersionMismatchError: It is of a format that this runtime does not know.
+        StorageError: It is not there, or S3 could not be asked.
+    """
     key = where.package_key(wanted.sha256.hex())
     data = storage.read(key, 0, wanted.size)
     if hashlib.sha256(data).digest() != wanted.sha256:
         raise IntegrityError(f"{key} is not what its name says")
-    return data
+    return read_manifest(data)
 
 
-def read_manifest(data: bytes) -> list[Distribution]:
-    """Return the distributions that a verified manifest names.
+def read_manifest(data: bytes) -> Manifest:
+    """Return what a verified manifest says.
 
     Raises:
         IntegrityError: It cannot be understood.
-        VersionMismatchError: They are of another format than this runtime knows, or for another
-            Python or another machine.
+        VersionMismatchError: It is of a format that this runtime does not know.
     """
     try:
-        manifest = json.loads(data)
-        _check_platform(manifest)
-        found = [Distribution(*each) for each in manifest["distributions"]]
+        said = json.loads(data)
+        kind = str(said["format"])
+        rows = [Distribution(*each) for each in said["distributions"]]
+        found = Manifest(str(said["python"]), str(said["architecture"]), rows)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, (IntegrityError, VersionMismatchError)):
-            raise
         raise IntegrityError("the manifest of the packages cannot be understood") from error
-    for each in found:
+    if kind != _FORMAT:
+        raise VersionMismatchError(
+            f"the packages are packed as {kind!r}, which the farcall of this image does not "
+            "know; use the same farcall there and where the workflow runs"
+        )
+    for each in rows:
         if not (is_digest(str(each.sha256)) and _is_count(each.size) and _is_count(each.unpacked)):
             raise IntegrityError(f"the manifest of the packages does not say what {each} is")
     return found
@@ -177,33 +242,6 @@ def read_manifest(data: bytes) -> list[Distribution]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and value >= 0
-
-
-def _check_platform(manifest: Any) -> None:
-    """Refuse packages that could not be imported here."""
-    if manifest["format"] != _FORMAT:
-        raise VersionMismatchError(
-            f"the packages are packed as {str(manifest['format'])!r}, which the farcall of this "
-            "image does not know; use the same farcall there and where the workflow runs"
-        )
-    theirs, ours = manifest["python"], ".".join(map(str, sys.version_info[:2]))
-    if theirs != ours:
-        raise VersionMismatchError(
-            f"the packages are for Python {theirs} and this image runs Python {ours}; build the "
-            f"image on Python {theirs}, or run the workflow on Python {ours}"
-        )
-    theirs, ours = manifest["architecture"], os.uname().machine
-    ours = _ARCHITECTURES.get(ours, ours)
-    if theirs != ours:
-        raise VersionMismatchError(
-            f"the packages are for {theirs} and this machine is {ours}; set architecture to "
-            f"{ours}, or batch_queue to one of {theirs} machines"
-        )
-    if sys.platform != "linux":
-        raise VersionMismatchError(
-            f"the packages are for Linux and this is {sys.platform}, where `farcall local` runs "
-            "jobs as processes; leave packages unset there"
-        )
 
 
 # --- the folder -------------------------------------------------------------------------------

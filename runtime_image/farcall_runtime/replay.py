@@ -1,12 +1,13 @@
 """``python -m farcall_runtime.replay FOLDER``: a call again, where somebody looks on.
 
 The folder has what `Order` says in `ORDER`, and a folder in the bucket's place: with the bundle,
-of which the parts suffice that the task needs, and the shared values of the task. They are checked
-as in a container. Nothing is stored.
+of which the parts suffice that the task needs, the shared values of the task, and its packages.
+They are checked as in a container. Nothing is stored.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -18,14 +19,22 @@ from pathlib import Path
 from types import CoroutineType, TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
-import cloudpickle
-
-from farcall_runtime import bundle, envelope, failures, pickles, processes, task
+from farcall_runtime import (
+    activation,
+    bundle,
+    envelope,
+    environment,
+    failures,
+    pickles,
+    processes,
+    task,
+)
 from farcall_runtime.bundle import Assignment, Fetched, RefusedError
 from farcall_runtime.contract import ENV_BUCKET_URL, Location
-from farcall_runtime.storage import Storage
+from farcall_runtime.storage import Storage, StorageError
 
 ORDER = "order.json"
+_MOST_DIFFERENCES = 20
 
 
 class Order(NamedTuple):
@@ -38,6 +47,8 @@ class Order(NamedTuple):
         environment: Variables that the job has on Batch.
         call: Number of the call in the task, from 0.
         debug: Whether the debugger stops where the function fails.
+        packages: Whether the task's packages are there, and imported; otherwise their manifest
+            is, and it is told in what this Python differs.
     """
 
     bundle: str
@@ -46,6 +57,7 @@ class Order(NamedTuple):
     environment: dict[str, str]
     call: int
     debug: bool
+    packages: bool = False
 
 
 def main(folder: Path) -> int:
@@ -55,7 +67,7 @@ def main(folder: Path) -> int:
     processes.install()
     try:
         function, calls = _read(order, folder)
-    except (RefusedError, envelope.VersionMismatchError) as error:
+    except (RefusedError, StorageError, envelope.EnvelopeError) as error:
         return _fail(str(error))
     except BaseException as error:  # unpickling runs the user's code
         text = failures.with_traceback(error, error.__traceback__)
@@ -72,9 +84,32 @@ def _read(order: Order, folder: Path) -> tuple[Any, Sequence[Any]]:
     storage = Storage(where.bucket, {ENV_BUCKET_URL: f"{folder.as_uri()}/{where.bucket}"})
     with tempfile.TemporaryFile() as payload:
         fetched = bundle.fetch(job, storage, payload)
+        if fetched.packages is not None:
+            _have_packages(fetched.packages, where, storage, brought=order.packages)
+        import cloudpickle  # the task's own, where it has one
+
         theirs = str(fetched.meta.get("cloudpickle", ""))
         task.check_cloudpickle(theirs, cloudpickle.__version__)
         return _unpickled(fetched, payload)
+
+
+def _have_packages(
+    wanted: envelope.Reference, where: Location, storage: Storage, *, brought: bool
+) -> None:
+    """Import from the task's packages; or say in what those differ that are here."""
+    if brought:
+        prefix = environment.prepare(where, storage, wanted, is_stopped=lambda: False)
+        atexit.register(environment.remove, prefix)
+        activation.enter(str(prefix))
+        return
+    differences = environment.fetch_manifest(where, storage, wanted).differences()
+    if differences:
+        more = len(differences) - _MOST_DIFFERENCES
+        told = ", ".join(differences[:_MOST_DIFFERENCES])
+        _say(
+            f"packages of the job that this Python has not: {told}"
+            + (f", and {more} more" if more > 0 else "")
+        )
 
 
 def _unpickled(fetched: Fetched, payload: BinaryIO) -> tuple[Any, Sequence[Any]]:

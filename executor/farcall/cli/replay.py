@@ -53,9 +53,10 @@ def replay_job(
 
     JOB is an ID, its beginning, or a name, which means its newest job; without it, it is the
     newest of all. Of an array it is the first child that failed. Function and arguments are those
-    that were submitted, packages are those of this Python or of the image. It is told whose they
-    are, and asked, before they are unpickled, for that runs their code with your rights. Nothing
-    is sent to Batch, and nothing is stored.
+    that were submitted. Packages are those of this Python, and it is told in what they differ from
+    the job's; in the image they are the job's. It is told whose code it is, and asked, before
+    anything is unpickled, for that runs their code with your rights. Nothing is sent to Batch, and
+    nothing is stored.
 
     Exits with 0 if the call returned, and with 1 if it failed again.
     """  # noqa: D301  # click's mark for lines to be left as they are
@@ -85,7 +86,9 @@ async def _find(reference: str | None) -> Found:
 async def _fetch(found: Found, folder: Path, call: int | None, *, debug: bool, here: bool) -> None:
     _, session = await opened()
     variables = _variables(found, here=here)
-    await replay.fetch(session, found, folder, variables, call=call, debug=debug)
+    await replay.fetch(
+        session, found, folder, variables, call=call, debug=debug, packages=not here
+    )
 
 
 def _tell(found: Found, *, image: bool) -> None:

@@ -59,7 +59,7 @@ EXITS: dict[int, Verdict] = {
     ExitCode.UNREADABLE: Verdict(
         errors.TaskError,
         "the image could not read the function or its arguments",
-        "install what they import in the image of container_image_uri",
+        'set packages to "local", or install what they import in the image of container_image_uri',
     ),
     ExitCode.OUTCOME_NOT_STORED: Verdict(
         errors.OutcomeMissingError,

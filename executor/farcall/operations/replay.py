@@ -7,6 +7,7 @@ Nothing is unpickled here. What of the bundle the task needs goes into a folder,
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,7 @@ from farcall.storage.store import Store
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer, Index, Part
+from farcall_runtime.environment import read_manifest
 from farcall_runtime.replay import ORDER, Order
 
 _FIRST_READ_BYTES = 64 * 1024
@@ -131,6 +133,7 @@ async def fetch(
     *,
     call: int | None = None,
     debug: bool = False,
+    packages: bool = False,
 ) -> None:
     """Put into a folder what `farcall_runtime.replay` runs.
 
@@ -141,6 +144,7 @@ async def fetch(
         environment: Variables to be set for it.
         call: Number of the call in the task, from 0; by default the first that gave no value.
         debug: Whether the debugger is to stop where the function fails.
+        packages: Whether the task's packages are to be there; otherwise their manifest is.
 
     Raises:
         FarcallError: The bundle is no longer there.
@@ -152,7 +156,9 @@ async def fetch(
     try:
         pieces = await _parts(store, submission, found.index)
         bucket = folder / submission.where.bucket
-        for key, size in _shared(found, pieces).items():
+        objects = _shared(found, pieces)
+        objects |= await _packages(store, found, every=packages)
+        for key, size in objects.items():
             data = await store.get_part(key, 0, size, size)
             if data is None:
                 raise _missing(f"s3://{submission.where.bucket}/{key}")
@@ -166,6 +172,7 @@ async def fetch(
         environment=environment,
         call=found.call if call is None else call,
         debug=debug,
+        packages=packages,
     )
 
     def write() -> None:
@@ -177,7 +184,7 @@ async def fetch(
 
 def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
     """Write parts of a file where they belong; what is between them takes no room."""
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.truncate(size)
         for at, data in pieces:
@@ -198,6 +205,30 @@ def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
         where.shared(value.sha256.hex()).data_key(found.bundle.shared(value)): value.size
         for value in wanted
     }
+
+
+async def _packages(store: Store, found: Found, *, every: bool) -> dict[str, int]:
+    """Return the keys of a task's packages and of their manifest, or of that alone, and sizes.
+
+    Raises:
+        FarcallError: The manifest is no longer there.
+        IntegrityError: It is not what was submitted.
+    """
+    wanted = found.bundle.packages()
+    if wanted is None:
+        return {}
+    where = found.submission.where
+    key = where.package_key(wanted.sha256.hex())
+    keys = {key: wanted.size}
+    if every:
+        data = await store.get_part(key, 0, wanted.size, wanted.size)
+        if data is None:
+            raise _missing(f"s3://{where.bucket}/{key}")
+        if hashlib.sha256(data).digest() != wanted.sha256:
+            raise envelope.IntegrityError(f"{key} is not what its name says")
+        for each in read_manifest(bytes(data)).distributions:
+            keys[where.package_key(each.sha256)] = each.size
+    return keys
 
 
 async def _parts(store: Store, submission: Submission, number: int) -> list[_Piece]:

@@ -9,9 +9,18 @@ _IS_PLAIN = (
     "function(...), without await; its calls become jobs where the workflow runs"
 )
 _IS_LACKING = (
-    "The Python of the job has no {0}: add its package to the image (PIP_PACKAGES, see "
-    "docs/image.md); where `farcall local` runs jobs as processes, install it beside the farcall "
-    "that serves, with `python -m pip install`"
+    'The Python of the job has no {0}: set packages to "local", and jobs have what is installed '
+    "where the workflow runs, or to a list that names its package; or add it to the image "
+    "(PIP_PACKAGES, see docs/image.md)"
+)
+_LACKS_LIBRARY = (
+    "The image of the job has no {0}, a library of the system's: packages do not bring those "
+    "along. Set container_image_uri to an image that has it (docs/image.md), or look for a "
+    "package that needs none, as opencv-python-headless does not need libGL"
+)
+_IS_TOO_OLD = (
+    "The image of the job has an older {0} than a package was built for: set container_image_uri "
+    "to an image of a newer Linux, or name an older version of the package"
 )
 _HINTS = (
     (
@@ -22,6 +31,12 @@ _HINTS = (
     ("TypeError", r"object .+ can't be used in 'await' expression", _IS_PLAIN),
     ("TypeError", r"'.+' object can't be awaited", _IS_PLAIN),
     ("ValueError|TypeError", r"a coroutine was expected, got .*", _IS_PLAIN),
+    (
+        "ImportError|OSError",
+        r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file: No such file or directory",
+        _LACKS_LIBRARY,
+    ),
+    ("ImportError|OSError", r".*version `(GLIBC|GLIBCXX)_[\d.]+' not found .*", _IS_TOO_OLD),
     ("ModuleNotFoundError", r"No module named '(\w+)(?:\.[^']*)?'.*", _IS_LACKING),
 )
 """By class and text of the error; what is in its groups stands in the hint."""

@@ -67,6 +67,26 @@ def test_of_others_nothing_is_said(kind, message):
         ("No module named 'yaml.x'; 'yaml' is not a package", "yaml"),
     ],
 )
-def test_a_module_that_the_image_lacks_is_added_there(message, name):
-    assert f"has no {name}: add its package to the image" in hint("ModuleNotFoundError", message)
+def test_a_module_that_the_job_lacks_travels_by_an_option(message, name):
+    told = hint("ModuleNotFoundError", message)
+    assert f'has no {name}: set packages to "local"' in told
+    assert "PIP_PACKAGES" in told
     assert not hint("ModuleNotFoundError", "of the user's own")
+
+
+@pytest.mark.parametrize("kind", ["ImportError", "OSError"])
+@pytest.mark.parametrize("library", ["libGL.so.1", "libstdc++.so.6", "libgdal.so"])
+def test_a_library_of_the_system_s_comes_with_an_image(kind, library):
+    message = f"{library}: cannot open shared object file: No such file or directory"
+    assert f"has no {library}" in hint(kind, message)
+    assert "container_image_uri" in hint(kind, message)
+    assert not hint(kind, "data.csv: cannot open shared object file: No such file or directory")
+
+
+def test_a_library_that_is_too_old_comes_with_an_image():
+    message = (
+        "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by "
+        "/tmp/x/numpy/core.so)"
+    )
+    assert "an older GLIBC" in hint("ImportError", message)
+    assert "container_image_uri" in hint("ImportError", message)
