@@ -49,6 +49,8 @@ _OUTCOME_HEAD = struct.Struct(">12s32sI")  # prefix, signature, bytes of meta
 _CHUNK_HEAD = struct.Struct(">12s32s")  # prefix, signature
 CHUNK_HEAD_BYTES = _CHUNK_HEAD.size
 _PACK_HEAD = struct.Struct(">I")
+_PEAK_BYTES = 4
+_MOST_PEAK_KIB = (1 << 8 * _PEAK_BYTES) - 1
 _PACK_LENGTH = struct.Struct(">Q")
 _REFERS = 1 << 63  # in a length: the bytes lie elsewhere, and their digest behind the table
 _GOES_ON = 1 << 62  # the buffer before it is not at its end: this is more of it
@@ -666,6 +668,27 @@ def open_outcome(key: bytes, context: str, data: Buffer) -> Outcome:
     return Outcome(python, meta, *parts)
 
 
+def outcome_head(start: Buffer) -> dict[str, Any]:
+    """Return what the start of an outcome says of itself, which nobody has verified.
+
+    The signature covers the value behind it, too. So it is for what is shown alone.
+
+    Args:
+        start: The outcome's first bytes, with all of its description.
+
+    Raises:
+        IntegrityError: They are not those of an outcome, or have not all of its description.
+        VersionMismatchError: It has another protocol version.
+    """
+    _check_prefix(OUTCOME, start)
+    if len(start) < _OUTCOME_HEAD.size:
+        raise IntegrityError("the outcome ends within its header")
+    _, _, length = _OUTCOME_HEAD.unpack_from(start)
+    if length > len(start) - _OUTCOME_HEAD.size:
+        raise IntegrityError("the outcome ends within its description")
+    return _read_meta(start, _OUTCOME_HEAD.size, length)
+
+
 def seal_chunk(key: bytes, context: str, data: Buffer) -> list[Buffer]:
     """Frame and sign a chunk of output; ``context`` is its key in the bucket."""
     return _seal_plain(CHUNK, key, context, data)
@@ -681,7 +704,9 @@ def open_chunk(key: bytes, context: str, data: Buffer) -> memoryview:
     return _open_plain(CHUNK, key, context, data)
 
 
-def seal_receipt(key: bytes, context: str, delivered: Buffer) -> list[Buffer]:
+def seal_receipt(
+    key: bytes, context: str, delivered: Buffer, peaks: Sequence[int] = ()
+) -> list[Buffer]:
     """Frame and sign a receipt.
 
     Args:
@@ -689,8 +714,25 @@ def seal_receipt(key: bytes, context: str, delivered: Buffer) -> list[Buffer]:
         context: The receipt's key in the bucket.
         delivered: A bit for each task of the bundle, the first in the lowest of the first byte;
             it may end early. Set are those whose value the client has.
+        peaks: The peak memory of each task in KiB, 0 where it is not known; it may end early.
     """
-    return _seal_plain(RECEIPT, key, context, delivered)
+    most = [min(peak, _MOST_PEAK_KIB) for peak in peaks]
+    said = (
+        _PACK_HEAD.pack(len(delivered)) + bytes(delivered) + struct.pack(f">{len(most)}I", *most)
+    )
+    return _seal_plain(RECEIPT, key, context, said)
+
+
+def _open_receipt(key: bytes, context: str, data: Buffer) -> tuple[memoryview, memoryview]:
+    """Verify a receipt; return its bits, and what comes behind them."""
+    said = _open_plain(RECEIPT, key, context, data)
+    if len(said) < _PACK_HEAD.size:
+        raise IntegrityError("the receipt ends early")
+    (length,) = _PACK_HEAD.unpack_from(said)
+    rest = said[_PACK_HEAD.size :]
+    if length > len(rest) or (len(rest) - length) % _PEAK_BYTES:
+        raise IntegrityError("the receipt ends early")
+    return rest[:length], rest[length:]
 
 
 def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
@@ -706,9 +748,28 @@ def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
         IntegrityError: It was not written by one that holds the key, or elsewhere.
         VersionMismatchError: It has another protocol version.
     """
-    delivered = _open_plain(RECEIPT, key, context, data)
+    delivered, _ = _open_receipt(key, context, data)
     count = min(tasks, 8 * len(delivered))
     return {n for n in range(count) if delivered[n >> 3] >> (n & 7) & 1}
+
+
+def receipted_peaks(key: bytes, context: str, data: Buffer, tasks: int) -> dict[int, int]:
+    """Verify a receipt, and return the peak memory of tasks in bytes, by number, where it tells.
+
+    Args:
+        key: The bundle's outcome key.
+        context: The receipt's key in the bucket.
+        data: The receipt.
+        tasks: How many tasks the bundle has.
+
+    Raises:
+        IntegrityError: It was not written by one that holds the key, or elsewhere.
+        VersionMismatchError: It has another protocol version.
+    """
+    _, said = _open_receipt(key, context, data)
+    count = min(tasks, len(said) // _PEAK_BYTES)
+    peaks = struct.unpack_from(f">{count}I", said)
+    return {n: peak * 1024 for n, peak in enumerate(peaks) if peak}
 
 
 def seal_note(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:

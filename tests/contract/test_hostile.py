@@ -48,6 +48,8 @@ READERS = {
     "open_outcome": open_outcome,
     "open_chunk": open_chunk,
     "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
+    "receipted_peaks": lambda data: envelope.receipted_peaks(golden.KEY, "k", data, 7),
+    "outcome_head": envelope.outcome_head,
     "open_note": lambda data: envelope.open_note(golden.KEY, "k", data),
     "open_usage": lambda data: envelope.open_usage(golden.KEY, "k", data),
     "unpack": envelope.unpack,

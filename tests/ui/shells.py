@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import boto3
@@ -49,20 +50,20 @@ def submitting(aws: farcall.local.LocalAWS, client: str) -> Iterator[Callable[..
         run: str = client,
         workflow: str = "shell",
         name: str = "task",
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
         wanted = "farcall" if run else "foreign", script, vcpu
         if wanted not in definitions:
             definitions[wanted] = define(*wanted)
         bundle = f"s3://farcall-local/farcall/v1/{run}/bundles/{name}-0"
-        environment = {"FARCALL_BUNDLE": bundle, "FARCALL_WORKFLOW": workflow} if run else {}
+        said = {"FARCALL_BUNDLE": bundle, "FARCALL_WORKFLOW": workflow} if run else {}
+        said |= environment
         more: dict[str, Any] = {"arrayProperties": {"size": size}} if size else {}
         reply = batch.submit_job(
             jobName=f"{name}-{uuid.uuid4().hex[:8]}",
             jobQueue=aws.environment["FARCALL_BATCH_QUEUE"],
             jobDefinition=definitions[wanted],
-            containerOverrides={
-                "environment": [{"name": n, "value": v} for n, v in environment.items()]
-            },
+            containerOverrides={"environment": [{"name": n, "value": v} for n, v in said.items()]},
             **more,
         )
         submitted.append(reply["jobId"])

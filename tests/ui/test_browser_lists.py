@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import urllib.request
 import uuid
 
+import boto3
 import pytest
 from playwright.async_api import expect
 
+from farcall_runtime import envelope
+from farcall_runtime.contract import Location
 from tests.ui import shells, tasks
 from tests.ui.looking import row, wait_for_states
 
@@ -107,6 +111,61 @@ async def test_many_tasks_are_drawn_as_how_many_ran_and_how_long(open_page, subm
     assert await why.evaluate(_IN_SIGHT)
     assert 250 < (await why.bounding_box())["width"]
     await shoot(narrow, "crowd-narrow")
+
+
+async def test_peak_memory_of_many_is_known_while_their_values_are_taken(
+    executor, open_page, tmp_path, shoot
+):
+    hold = executor(workflow="taken").task(tasks.hold_first)
+    sweep = hold.map([str(tmp_path / "gate")] * _SIZE, range(_SIZE))
+    values = asyncio.ensure_future(sweep)
+    page = await open_page()
+    await open_run(page, "taken")
+    memory = page.get_by_role("main").locator("[data-testid=histogram][data-label='Peak memory']")
+    # All but the first have ended, and whoever takes their values says what they used.
+    await expect(memory).to_contain_text(f"of {_SIZE - 1} tasks")
+    await expect(memory.locator(".bins-foot")).to_contain_text("MiB")
+    await shoot(page, "taken")
+    (tmp_path / "gate").touch()
+    assert list(range(_SIZE)) == await values
+
+
+async def test_of_very_many_tasks_the_peak_memory_of_a_sample_is_read(open_page, submit, new_run):
+    run, size = new_run(), 400
+    where = Location("farcall-local", f"farcall/v1/{run}", "task-0")
+    s3 = boto3.client("s3")
+    for index in range(size):
+        key = where.outcome_key(index)
+        # A description that nobody has signed is shown, and one that makes no sense is not.
+        peak = (index + 1) << 20 if index % 2 else -1
+        meta = {"status": "done", "usage": {"peak_memory_bytes": peak}}
+        data = b"".join(envelope.seal_outcome(b"key", key, meta, b"", b"", [b""]))
+        s3.put_object(Bucket=where.bucket, Key=key, Body=data)
+    said = {"FARCALL_DIGEST": "0" * 64, "FARCALL_OUTCOME_KEY": "1" * 64}
+    array = submit("exit 0", size=size, run=run, workflow="sampled", environment=said)
+    page = await open_page()
+    await open_run(page, "sampled")
+    await wait_for_states(page, {array: "SUCCEEDED"})
+    memory = page.get_by_role("main").locator("[data-testid=histogram][data-label='Peak memory']")
+    await expect(memory).to_contain_text(re.compile(rf"of 1\d\d of {size} tasks"))
+    await expect(memory.locator(".bins-foot span").last).to_have_text(
+        re.compile("^3.. MiB$|^400 MiB$")
+    )
+
+
+async def test_a_bundle_that_is_not_what_was_submitted_is_told(open_page, submit, new_run, shoot):
+    run = new_run()
+    where = Location("farcall-local", f"farcall/v1/{run}", "task-0")
+    boto3.client("s3").put_object(Bucket=where.bucket, Key=where.bundle_key, Body=b"x" * 5000)
+    said = {"FARCALL_DIGEST": "0" * 64, "FARCALL_OUTCOME_KEY": "1" * 64}
+    job = submit("exit 3", run=run, workflow="swapped", environment=said)
+    page = await open_page()
+    await open_run(page, "swapped")
+    await wait_for_states(page, {job: "FAILED"})
+    await row(page, job).get_by_role("link").click()
+    trouble = page.get_by_label("Task").get_by_role("alert").filter(has_text="find out who writes")
+    await expect(trouble).to_contain_text(where.url)
+    await shoot(page, "trouble")
 
 
 async def test_runs_of_one_workflow_stand_together(open_page, submit, new_run, shoot):

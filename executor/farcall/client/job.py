@@ -350,11 +350,11 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             self._is_discarded = True
             with contextlib.suppress(FarcallError):  # what stays there harms nobody
                 session, submission, index = await self._handle.find()
+                spent, output, holder = delivered.all_spent, [], None
                 if self._fetched is not Output.NONE and not delivered.is_whole:
-                    spent, output = delivered.spent, delivered.output
-                    session.cleaner.discard(settings, submission, index, spent, output, self)
-                else:
-                    session.cleaner.discard(settings, submission, index, delivered.all_spent)
+                    spent, output, holder = delivered.spent, delivered.output, self
+                peak = delivered.usage.peak_memory_bytes
+                session.cleaner.discard(settings, submission, index, spent, output, holder, peak)
             if delivered.spent:
                 self._on_spent()
 

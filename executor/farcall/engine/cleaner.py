@@ -13,6 +13,7 @@ from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.storage.held import Held
 from farcall.storage.stores import Stores
+from farcall.storage.usage import is_memory
 from farcall_runtime.contract import Location
 
 
@@ -54,6 +55,7 @@ class Cleaner:
         spent: list[str],
         output: Sequence[str] = (),
         holder: object | None = None,
+        peak_bytes: int = 0,
     ) -> None:
         """Have the objects of a task deleted whose result its owner has, where all went well.
 
@@ -66,12 +68,14 @@ class Cleaner:
             spent: Keys of what is of no more use; see `farcall.engine.delivered.Delivered`.
             output: Keys of output that may still be asked for.
             holder: By whom: it stays as long as this lives and the session is open.
+            peak_bytes: The task's peak memory.
         """
         bundle = submission.where.bundle_key
         store = self._stores.of(submission.where.bucket)
         spent = [] if settings.keep_artifacts else spent
         if spent:
-            store.delete_delivered(submission, index, spent)
+            peak = peak_bytes if is_memory(peak_bytes) else 0
+            store.delete_delivered(submission, index, spent, peak)
             if output and holder is not None:
                 self._held.hold(holder, store, list(output))
         else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +46,7 @@ class _Bundle:
     Attributes:
         submission: Its job, with the key that receipts are signed with.
         delivered: A bit for each task of it.
+        peaks: The peak memory of each in KiB, which its receipt tells whoever looks.
         keys: What is to be deleted.
         number: That of the receipt, which nobody else writes once it is there.
         is_begun: Whether there may be a receipt.
@@ -54,6 +56,7 @@ class _Bundle:
 
     submission: Submission
     delivered: bytearray = field(default_factory=bytearray)
+    peaks: array[int] = field(default_factory=lambda: array("Q"))
     keys: list[str] = field(default_factory=list)
     number: int = 0
     is_begun: bool = False
@@ -66,10 +69,12 @@ class _Bundle:
         where = self.submission.where
         return [where.receipt_key(n) for n in range(self.number + 1)] if self.is_begun else []
 
-    def note(self, index: int) -> None:
+    def note(self, index: int, peak_bytes: int) -> None:
         at = index >> 3
         self.delivered.extend(bytes(max(0, at + 1 - len(self.delivered))))
         self.delivered[at] |= 1 << (index & 7)
+        self.peaks.extend([0] * max(0, index + 1 - len(self.peaks)))
+        self.peaks[index] = peak_bytes >> 10
 
 
 class Deletions:
@@ -98,13 +103,16 @@ class Deletions:
             self._doomed.extend(keys)
             self._start()
 
-    def add_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
+    def add_delivered(
+        self, submission: Submission, index: int, keys: Iterable[str], peak_bytes: int = 0
+    ) -> None:
         """Delete a task's objects likewise, its outcome among them, and say before that they were.
 
         Args:
             submission: Its job.
             index: Its number there.
             keys: The objects.
+            peak_bytes: Its peak memory, where that is known.
         """
         if not self._may_delete:
             return
@@ -112,7 +120,7 @@ class Deletions:
         bundle = self._bundles.get(where)
         if bundle is None:
             bundle = self._bundles[where] = _Bundle(submission)
-        bundle.note(index)
+        bundle.note(index, peak_bytes)
         bundle.keys.extend(keys)
         self._waiting[bundle] = None
         self._start()
@@ -210,7 +218,8 @@ class Deletions:
     async def _put_receipt(self, bundle: _Bundle) -> bool:
         """Write a receipt; tell whether it is there."""
         key = bundle.submission.where.receipt_key(bundle.number)
-        pieces = envelope.seal_receipt(bundle.submission.key, key, bytes(bundle.delivered))
+        submission, said = bundle.submission, bytes(bundle.delivered)
+        pieces = envelope.seal_receipt(submission.key, key, said, bundle.peaks)
         data = b"".join(pieces)
         mode: Literal["create", "overwrite"] = "overwrite" if bundle.is_written else "create"
         bundle.is_begun = True

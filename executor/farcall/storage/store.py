@@ -370,6 +370,20 @@ class Store:
         """
         return await self._ranged(key, {"suffix": length})
 
+    async def get_start(self, key: str, length: int) -> Buffer | None:
+        """Return the first bytes of an object, all of a shorter one, or None if there is none.
+
+        Args:
+            key: Its key.
+            length: How many bytes.
+
+        Raises:
+            envelope.IntegrityError: It is empty.
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+        return await self._ranged(key, (0, length))
+
     async def _part(self, key: str, start: int, end: int, size: int) -> Buffer | None:
         """Return a part of an object that is to have a size; None if it is not there."""
         return await self._ranged(key, (start, end), size)
@@ -610,15 +624,18 @@ class Store:
         """Delete objects in bulk, a little later; failing to is not an error."""
         self._deletions.add(keys)
 
-    def delete_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
+    def delete_delivered(
+        self, submission: Submission, index: int, keys: Iterable[str], peak_bytes: int = 0
+    ) -> None:
         """Delete a task's objects likewise, and say before that its value was delivered.
 
         Args:
             submission: Its job.
             index: Its number there.
             keys: The objects.
+            peak_bytes: Its peak memory, where that is known, for whoever looks.
         """
-        self._deletions.add_delivered(submission, index, keys)
+        self._deletions.add_delivered(submission, index, keys, peak_bytes)
 
     def end_bundle(self, where: Location, *, delete: bool) -> None:
         """Note that nothing else of a bundle is delivered here.

@@ -33,7 +33,7 @@ export function watch(jobs) {
   }
   if (!chosen) return;
   let array = arrays.get(chosen.id);
-  if (!array) arrays.set(chosen.id, (array = { list: [], error: "", loading: true, version: 0, stream: null, done: false }));
+  if (!array) arrays.set(chosen.id, (array = { list: [], error: "", loading: true, version: 0, stream: null, done: false, unread: true }));
   array.stream ??= start(array, chosen);
 }
 
@@ -53,6 +53,12 @@ export function forgetChildren() {
   arrays.clear();
 }
 
+// A node may run again, in another attempt of its job.
+function isWhole(array, job) {
+  const ended = job.array_size || isOver(job.group);
+  return ended && hasAll(array, job) && array.list.every((one) => isOver(one.group) && !one.unread);
+}
+
 function start(array, job) {
   const stream = follow(path("jobs", job.id, "children", "events"), {
     open() {
@@ -62,14 +68,16 @@ function start(array, job) {
       for (const said of children) array.list[said.i] = child(job, said, array.list[said.i]);
       array.loading = false;
       array.version += 1;
-      const all = hasAll(array, job);
-      if (all && job.array_size) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
-      // A node may run again, in another attempt of its job.
-      if (all && (job.array_size || isOver(job.group)) && array.list.every((one) => isOver(one.group) && !one.unread)) {
-        array.done = true; // Nothing changes any more, so its connection is of use to others.
-        stream.close();
-        array.stream = null;
-      }
+      if (job.array_size && hasAll(array, job)) store.learnCancelled(job, array.list.filter((one) => one.group === "cancelled").length);
+      frame(tell);
+    },
+    // After what was told before it, so that nothing is on its way.
+    state({ loading, unread }) {
+      array.unread = loading || unread;
+      if (array.unread || !isWhole(array, job)) return;
+      array.done = true; // Nothing changes any more, so its connection is of use to others.
+      stream.close();
+      array.stream = null;
       frame(tell);
     },
     broken(error) {

@@ -42,7 +42,7 @@ function failedChildren(children) {
 
 function sentence(text) {
   const said = String(text).trim();
-  const begun = said.charAt(0) === "`" ? said : said.charAt(0).toUpperCase() + said.slice(1);
+  const begun = /^(`|\w+:\/\/)/.test(said) ? said : said.charAt(0).toUpperCase() + said.slice(1);
   return said && !/[.?!]$/.test(said) ? `${begun}.` : begun;
 }
 

@@ -5,7 +5,8 @@ import { bins } from "./crowd.js";
 import { count, many } from "./format.js";
 
 /**
- * Makes a histogram; `update(values)` shows others, and hides it where there are too few to tell.
+ * Makes a histogram; `update(values, all)` shows others, and hides it where there are too few to
+ * tell; `all` says of how many tasks they are a part.
  * @param {string} label what is counted
  * @param {function} said says one of the numbers in words
  */
@@ -18,16 +19,16 @@ export function histogram(label, said) {
   let state = null;
   return {
     element,
-    update(values) {
+    update(values, all = values.length) {
       element.hidden = values.length < 2;
       if (element.hidden) return;
       const found = bins(values);
-      const now = JSON.stringify(found);
+      const now = JSON.stringify([found, values.length, all]);
       if (state === now) return;
       state = now;
       const most = Math.max(...found.counts);
       const words = found.counts.map((n, k) => `${said(found.edges[k])} to ${said(found.edges[k + 1])}: ${many(n, "task")}`);
-      setText(about, `of ${many(values.length, "task")}`);
+      setText(about, all > values.length ? `of ${count(values.length)} of ${many(all, "task")}` : `of ${many(values.length, "task")}`);
       fill(bars, ...found.counts.map((n, k) => {
         const bin = h("span", { title: words[k] });
         bin.style.setProperty("height", `${n ? Math.max(3, (100 * n) / most) : 0}%`);

@@ -207,7 +207,7 @@ export class Timeline {
   _spread() {
     const over = this.curve ? this.tasks.filter((task) => task.started && task.stopped) : [];
     this.durations.update(over.map((task) => task.stopped - task.started));
-    this.memory.update(this.curve ? this.tasks.filter((task) => task.peak).map((task) => task.peak) : []);
+    this.memory.update(this.curve ? this.tasks.filter((task) => task.peak).map((task) => task.peak) : [], over.length);
   }
 
   // Of a crowd, the failed or cancelled task whose mark is near to a place.
