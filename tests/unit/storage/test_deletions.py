@@ -86,6 +86,18 @@ async def test_before_outcomes_are_deleted_it_is_said_that_they_were_delivered(w
     assert await world.left() == {1, 2, 3, 4, 5, 6, 7}
 
 
+async def test_a_receipt_tells_the_peak_memory_of_what_was_delivered(world):
+    for index, peak in ((5, 7 << 20), (2, 1 << 60), (3, 0)):
+        keys = [WHERE.outcome_key(index)]
+        world.store.delete_delivered(world.submission, index, keys, peak)
+    await world.store.flush()
+    (receipt,) = await world.receipts()
+    data = await world.store.get(receipt)
+    peaks = envelope.receipted_peaks(KEY, receipt, data, TASKS)
+    assert peaks == {5: 7 << 20, 2: ((1 << 32) - 1) << 10}
+    assert await world.receipted() == {2, 3, 5}
+
+
 async def test_a_receipt_tells_of_all_that_was_delivered_before(world):
     world.deliver(3)
     await world.store.flush()
