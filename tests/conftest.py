@@ -18,6 +18,7 @@ from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
 from tests.support.commands import Commands
 from tests.support.timing import STREAM_S, marked
+from tests.support.wheels import Index
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,6 +91,15 @@ def own_embedded() -> Iterator[farcall.local.LocalAWS]:
     with farcall.local.start() as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """A package index, the only one that uv asks."""
+    with contextlib.closing(Index(tmp_path / "index")) as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
 
 
 @pytest.fixture

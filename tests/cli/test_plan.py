@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import py_compile
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -93,3 +94,38 @@ async def test_offline_nobody_is_asked_and_an_array_is_one_job(farcall_command, 
     assert planned["definition"]["registered"] is None
     assert {"size": 300} == planned["SubmitJob"]["arrayProperties"]
     assert 300 == planned["bundle"]["tasks"]
+
+
+async def test_packages_that_would_travel_are_shown_and_not_sent(
+    installed_command, aws, index, tmp_path: Path
+) -> None:
+    index.add("wanted", requires=["needed"])
+    index.add("needed", "3.0")
+    (tmp_path / "work.py").write_text("def nothing():\n    pass\n")
+    place = {"FARCALL_PREFIX": "planned"}
+    words = ["-o", 'packages=["wanted"]', "work:nothing"]
+
+    async def plan(*options: str) -> dict[str, Any]:
+        done = await installed_command("plan", *options, *words, **place)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)["packages"]
+        return found
+
+    with Proxy(aws.endpoint_url) as proxy:
+        place["AWS_ENDPOINT_URL"] = proxy.url
+        planned = await plan()
+    assert not [name for name in proxy.counts if name.startswith("s3 PUT")]
+    shown = planned["distributions"]
+    assert [(each["name"], each["version"]) for each in shown] == [
+        ("needed", "3.0"),
+        ("wanted", "1.0"),
+    ]
+    assert [each["is_stored"] for each in shown] == [False, False]
+    assert planned["to_send_bytes"] == planned["size_bytes"] > 0
+
+    del place["AWS_ENDPOINT_URL"]
+    assert (await installed_command("run", *words, **place)).returncode == 0
+    planned = await plan()
+    assert [each["is_stored"] for each in planned["distributions"]] == [True, True]
+    assert planned["to_send_bytes"] == 0
+    assert "to_send_bytes" not in await plan("--offline")

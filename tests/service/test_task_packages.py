@@ -1,0 +1,307 @@
+"""Packages that travel with tasks, from the client's disk or an index to a job's import."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, BatchPoolExecutor, PackagesMissingError, SettingsError
+from farcall.packages import installed
+from farcall.storage import packages
+from tests.support.patience import PATIENCE_S, until
+from tests.support.proxy import Proxy
+from tests.support.wheels import Index, make_wheel
+from tests.unit.packages.test_installed import install
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+ENTRY_POINTS = "[console_scripts]\ntravelled-tool = travelled:main\n"
+FILES = {
+    "travelled/__init__.py": "VERSION = '1.0'\ndef main():\n    print('ran', VERSION)\n",
+    "travelled/data.txt": "data",
+    "travelled.pth": "import sys; sys.travelled = True\n",
+    "travelled-1.0.data/data/share/travelled/page": "page",
+}
+
+
+@pytest.fixture(scope="module")
+def own_aws() -> Iterator[farcall.local.LocalAWS]:
+    with farcall.local.start() as aws:
+        yield aws
+
+
+@pytest.fixture
+def aws(
+    own_aws: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> farcall.local.LocalAWS:
+    """One of this module's own; each test has a prefix of its own in the bucket."""
+    for name, value in own_aws.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FARCALL_PREFIX", request.node.name.partition("[")[0])
+    return own_aws
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site folder, in the place of this interpreter's: that one takes long to pack."""
+    site = tmp_path / "env" / installed.SITE
+    site.mkdir(parents=True)
+    scan = installed.scan
+    monkeypatch.setattr(
+        installed, "scan", lambda path=None: scan([str(site)] if path is None else path)
+    )
+    return site
+
+
+def add(site: Path, *args: Any, **more: Any) -> None:
+    install(site.parents[2], make_wheel(site.parents[3] / "wheels", *args, **more))
+
+
+def stored() -> dict[str, Any]:
+    """Return when each package in the bucket was stored, and its bytes."""
+    bucket, prefix = os.environ["FARCALL_S3_BUCKET_NAME"], os.environ["FARCALL_PREFIX"]
+    folder = f"{prefix}/v1/packages/"
+    found = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix=folder).get("Contents", [])
+    return {item["Key"]: (item["LastModified"], item["Size"]) for item in found}
+
+
+def delete(key: str) -> None:
+    boto3.client("s3").delete_object(Bucket=os.environ["FARCALL_S3_BUCKET_NAME"], Key=key)
+
+
+def look() -> dict[str, Any]:
+    """Return what a job has of the package; it has no such module by itself."""
+    import subprocess
+    import sys
+    from importlib import metadata
+    from importlib.resources import files
+    from pathlib import Path
+
+    import travelled
+
+    tool = subprocess.run(["travelled-tool"], capture_output=True, text=True, check=True)
+    return {
+        "version": metadata.version("travelled"),
+        "data": (files("travelled") / "data.txt").read_text(),
+        "tool": tool.stdout.strip(),
+        "pth": getattr(sys, "travelled", False),
+        "page": (Path(travelled.__file__).parents[4] / "share/travelled/page").read_text(),
+        "compiled": Path(travelled.__cached__).exists(),
+    }
+
+
+def version_of(name: str) -> str:
+    from importlib import metadata
+
+    return metadata.version(name)
+
+
+def fail_with_version() -> None:
+    import changing
+
+    raise LookupError(changing.VERSION)
+
+
+SEEN = {
+    "version": "1.0",
+    "data": "data",
+    "tool": "ran 1.0",
+    "pth": True,
+    "page": "page",
+    "compiled": True,
+}
+
+
+def test_this_interpreter_has_none_of_the_packages_of_these_tests() -> None:
+    for name in ("travelled", "changing", "same"):
+        with pytest.raises(importlib.metadata.PackageNotFoundError):
+            version_of(name)
+
+
+async def test_a_list_travels(make_executor, aws, index: Index) -> None:
+    index.add("travelled", files=FILES, entry_points=ENTRY_POINTS)
+    async with make_executor(packages=["travelled"]) as executor:
+        assert await executor.task(look)() == SEEN
+        assert await executor.task(version_of).map(["travelled"] * 3) == ["1.0"] * 3
+
+
+async def test_what_is_installed_travels(make_executor, aws, site: Path) -> None:
+    add(site, "travelled", files=FILES, entry_points=ENTRY_POINTS)
+    async with make_executor(packages="local") as executor:
+        assert await executor.task(look)() == SEEN
+
+
+def test_they_travel_with_a_pools_calls(options, aws, site: Path) -> None:
+    add(site, "same")
+    with BatchPoolExecutor(packages="local", **options) as pool:
+        assert pool.submit(version_of, "same").result() == "1.0"
+        assert list(pool.map(version_of, ["same", "same"])) == ["1.0", "1.0"]
+
+
+async def test_a_changed_package_is_one_more_object(make_executor, aws, site: Path) -> None:
+    for name in ("changing", "same"):
+        add(site, name)
+    async with make_executor(packages="local") as executor:
+        assert await executor.task(version_of)("changing") == "1.0"
+        first = stored()
+        assert len(first) == 3  # two archives and a manifest
+        add(site, "changing", "2.0")
+        assert await executor.task(version_of)("changing") == "2.0"
+        second = stored()
+        assert len(second) == 5
+        assert {key: second[key] for key in first} == first
+
+
+async def test_another_session_sends_nothing_and_lists_once(
+    make_executor, aws, site: Path
+) -> None:
+    add(site, "same")
+    async with make_executor(packages="local") as executor:
+        await executor.task(version_of)("same")
+    first = stored()
+    with Proxy(aws.endpoint_url) as proxy:
+        async with make_executor(packages="local", endpoint_url=proxy.url) as executor:
+            for _ in range(3):
+                assert await executor.task(version_of)("same") == "1.0"
+    assert stored() == first
+    assert proxy.counts["s3 LIST packages"] == 1
+    assert not proxy.counts["s3 PUT packages"]
+
+
+async def test_what_a_person_deleted_is_named_by_the_job_and_stored_by_the_next(
+    make_executor, aws, site: Path
+) -> None:
+    add(site, "same")
+    async with make_executor(packages="local") as executor:
+        assert await executor.task(version_of)("same") == "1.0"
+        archive = max(stored(), key=lambda key: stored()[key][1])
+        delete(archive)
+        with pytest.raises(PackagesMissingError):
+            await executor.task(version_of)("same")
+        assert archive not in stored()
+        assert await executor.task(version_of)("same") == "1.0"
+        assert archive in stored()
+
+
+async def test_what_is_old_is_stored_anew(
+    make_executor, aws, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(site, "same")
+    async with make_executor(packages="local") as executor:
+        await executor.task(version_of)("same")
+    first = stored()
+    monkeypatch.setattr(packages, "FRESH", timedelta(0))
+    async with make_executor(packages="local") as executor:
+        assert await executor.task(version_of)("same") == "1.0"
+    second = stored()
+    assert second.keys() == first.keys()
+    assert all(second[key][0] > first[key][0] for key in first)
+
+
+async def test_a_retry_has_the_packages_that_the_job_had(make_executor, aws, site: Path) -> None:
+    add(site, "changing")
+    async with make_executor(packages="local", keep_artifacts=True) as executor:
+        job = await executor.submit(fail_with_version)
+        with pytest.raises(LookupError, match=r"1\.0"):
+            await job.result()
+        add(site, "changing", "2.0")
+        with pytest.raises(LookupError, match=r"1\.0"):
+            await (await job.retry()).result()
+        for key in stored():
+            delete(key)
+        with pytest.raises(Exception, match="packages of the job are no longer at s3://"):
+            await job.retry()
+
+
+async def test_a_retry_keeps_old_packages_from_expiring(
+    make_executor, aws, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(site, "changing")
+    async with make_executor(packages="local") as executor:
+        job = await executor.submit(fail_with_version)
+        with pytest.raises(LookupError):
+            await job.result()
+        first = stored()
+        monkeypatch.setattr(packages, "FRESH", timedelta(0))
+        with pytest.raises(LookupError, match=r"1\.0"):
+            await (await job.retry()).result()
+    second = stored()
+    assert {key: size for key, (_, size) in second.items()} == {
+        key: size for key, (_, size) in first.items()
+    }
+    assert all(second[key][0] > first[key][0] for key in first)
+
+
+async def test_nothing_is_submitted_where_something_cannot_travel(
+    make_executor, aws, index: Index
+) -> None:
+    index.add("same")
+    index.add("for-windows", tag="py3-none-win_amd64")
+    with Proxy(aws.endpoint_url) as proxy:
+        async with make_executor(packages=["same", "for-windows"], endpoint_url=proxy.url) as them:
+            with pytest.raises(SettingsError, match="for-windows"):
+                await them.task(version_of)("same")
+    assert not proxy.counts["batch submitjob"]
+    assert not proxy.counts["s3 PUT bundles"]
+    assert not stored()
+
+
+async def test_two_clients_at_once_store_the_same(aws, options, site: Path) -> None:
+    add(site, "same", files={"same.py": "", "same.bin": os.urandom(3_000_000)})
+
+    def run() -> str:
+        async def one() -> str:
+            async with BatchExecutor(packages="local", **options) as executor:
+                return await executor.task(version_of)("same")
+
+        return asyncio.run(one())
+
+    assert await asyncio.gather(*(asyncio.to_thread(run) for _ in range(3))) == ["1.0"] * 3
+    assert len(stored()) == 2
+
+
+CLIENT = """
+import sys
+from farcall import BatchPoolExecutor
+
+with BatchPoolExecutor(vcpu=1, memory=1, packages=["same"]) as pool:
+    print(pool.submit(abs, -1).result())
+"""
+
+
+def test_a_client_that_is_killed_while_it_uploads_leaves_nothing_half(
+    aws, index: Index, tmp_path: Path
+) -> None:
+    index.add("same", files={"same.py": "", "same.bin": os.urandom(40_000_000)})
+    script = tmp_path / "client.py"
+    script.write_text(CLIENT)
+    with Proxy(aws.endpoint_url) as proxy:
+        proxy.rule = lambda request: "hang" if is_upload(request) else ""
+        client = subprocess.Popen(
+            [sys.executable, script], env={**os.environ, "AWS_ENDPOINT_URL": proxy.url}
+        )
+        until(lambda: any(is_upload(each) for each in proxy.seen))
+        os.kill(client.pid, signal.SIGKILL)
+        client.wait()
+    assert not stored()
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.stdout == "1\n", done.stderr
+    assert len(stored()) == 2
+
+
+def is_upload(request: Any) -> bool:
+    return request.method == "PUT" and "/packages/" in request.path
