@@ -10,7 +10,7 @@ ARG PIP_PACKAGES=""
 # Package index in place of PyPI. Without a password: docker history shows it.
 ARG PIP_INDEX_URL
 
-RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.9" ${PIP_PACKAGES}
+RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.11" ${PIP_PACKAGES}
 COPY runtime_image/farcall_runtime /opt/farcall/farcall_runtime
 RUN python3 -m compileall -q /opt/farcall
 

@@ -24,6 +24,13 @@ folder in its place, for tests."""
 ENV_REGION = "FARCALL_REGION"
 """Region of the bucket; only where the job would not know it by itself."""
 
+ENV_ENCRYPTION = "FARCALL_S3_ENCRYPTION"
+"""Encryption that every object is stored with; only where it is not left to the bucket. What the
+job itself submits has the same."""
+
+ENV_KMS_KEY = "FARCALL_S3_KMS_KEY_ID"
+"""The key of AWS KMS for it, likewise."""
+
 ENV_WORKFLOW = "FARCALL_WORKFLOW"
 """Name of the workflow the job belongs to: for whoever looks at jobs. What the job itself submits
 belongs to the same one."""
@@ -49,6 +56,8 @@ JOB_ENVIRONMENT = (
     ENV_OUTCOME_KEY,
     ENV_BUCKET_URL,
     ENV_REGION,
+    ENV_ENCRYPTION,
+    ENV_KMS_KEY,
     ENV_WORKFLOW,
     ENV_DISPATCH,
     ENV_LOG_LEVEL,

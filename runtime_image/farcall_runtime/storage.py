@@ -28,7 +28,7 @@ from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3Config
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
 """Values up to this size (64 MiB) are in their outcome; larger ones lie beside it, in parts."""
@@ -50,6 +50,34 @@ _MOST_TEXT, _MOST_CODE = 500, 60
 
 _PASSING = (*PASSING, *EXPIRED, "InvalidToken")
 """What a try need not meet again, or not with the credentials that are fetched for it."""
+
+
+def store_config(url: str, region: str, encryption: str, kms_key_id: str) -> S3Config:
+    """Return what obstore is told of a bucket, by client and container.
+
+    Every object is sent with its SHA-256: a bucket whose Object Lock has a default retention
+    stores none without a checksum. The signature has the hash anyway, so it costs nothing.
+
+    Args:
+        url: The bucket's URL.
+        region: Its region.
+        encryption: With which objects are stored; empty for the bucket's own choice.
+        kms_key_id: The key of AWS KMS for it; empty for the account's own.
+
+    Source:
+        https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-lock-managing.html
+    """
+    config: S3Config = {
+        "region": region,
+        "aws_endpoint_url_s3": url,  # the environment's would come before any other endpoint
+        "virtual_hosted_style_request": True,  # the URL has the bucket in it
+        "checksum_algorithm": "SHA256",
+    }
+    if encryption:
+        config["server_side_encryption"] = encryption
+    if kms_key_id:
+        config["sse_kms_key_id"] = kms_key_id
+    return config
 
 
 class StorageError(Exception):
@@ -158,7 +186,12 @@ class Storage:
             return from_url(url)
         return S3Store(
             self.bucket,
-            config={"region": region, "endpoint": url, "virtual_hosted_style_request": True},
+            config=store_config(
+                url,
+                region,
+                environment.get(contract.ENV_ENCRYPTION, ""),
+                environment.get(contract.ENV_KMS_KEY, ""),
+            ),
             client_options={
                 "allow_http": url.startswith("http://"),
                 "connect_timeout": "10s",

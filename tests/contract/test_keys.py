@@ -39,6 +39,8 @@ def test_the_contract_is_version_1():
             "FARCALL_OUTCOME_KEY",
             "FARCALL_BUCKET_URL",
             "FARCALL_REGION",
+            "FARCALL_S3_ENCRYPTION",
+            "FARCALL_S3_KMS_KEY_ID",
             "FARCALL_WORKFLOW",
             "FARCALL_DISPATCH",
             "FARCALL_LOG_LEVEL",

@@ -10,7 +10,7 @@ import threading
 import urllib.parse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Fault: TypeAlias = "str | float | tuple[int, str | dict[str, object]]"
@@ -118,6 +118,7 @@ class Request:
         path: With its query.
         region: That it is signed for.
         access_key_id: That it is signed with.
+        amz: Its headers that begin with ``x-amz-``, in lower case, which are signed too.
     """
 
     operation: str
@@ -125,6 +126,7 @@ class Request:
     path: str
     region: str = ""
     access_key_id: str = ""
+    amz: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def service(self) -> str:
@@ -156,7 +158,8 @@ class Request:
             name = dict(urllib.parse.parse_qsl(body.decode("latin-1"))).get("Action", method)
             name = name.lower()
         key = authorization.partition("Credential=")[2].partition("/")[0]
-        return cls(f"{service} {name}", method, path, region, key)
+        amz = {k.lower(): v for k, v in headers.items() if k.lower().startswith("x-amz-")}
+        return cls(f"{service} {name}", method, path, region, key, amz)
 
 
 def _s3_operation(method: str, path: str) -> str:

@@ -39,6 +39,7 @@ from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.settings import Settings
 from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force
+from farcall_runtime.storage import store_config
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -314,11 +315,9 @@ class Aws:
         retry_s = self.timing.sending_retry_s if sending else self.timing.quick_retry_s
         return S3Store(
             buckets.copy_source(bucket),  # copies alone ask for it: the URL has the bucket in it
-            config={
-                "region": place.region,
-                "endpoint": place.url,
-                "virtual_hosted_style_request": True,
-            },
+            config=store_config(
+                *place, self._settings.s3_encryption, self._settings.s3_kms_key_id
+            ),
             credential_provider=self._credentials,
             client_options=options,  # type: ignore[arg-type]
             retry_config={
@@ -333,7 +332,13 @@ class Aws:
         Args:
             bucket: The bucket's name.
         """
-        return S3Operations(functools.partial(self.place, bucket), self._frozen, self._send)
+        return S3Operations(
+            functools.partial(self.place, bucket),
+            self._frozen,
+            self._send,
+            encryption=self._settings.s3_encryption,
+            kms_key_id=self._settings.s3_kms_key_id,
+        )
 
     async def _frozen(self, anew: bool) -> Any:
         if anew:

@@ -14,10 +14,11 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import html
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote_plus
@@ -36,6 +37,8 @@ _MOST_TEXT = 4000
 
 _SENT_BYTES = 64 * 1024
 """What is given to the connection at once: TLS encrypts it while nothing else happens."""
+
+_NO_HEADERS: Mapping[str, str] = {}
 
 NO_UPLOAD = "NoSuchUpload"
 """S3's code where an upload was never begun, was aborted, or is complete."""
@@ -85,7 +88,9 @@ class Operations(Protocol):
     ) -> str:
         """Send a part; see `S3Operations.upload_part`."""
 
-    async def complete_upload(self, key: str, upload: str, parts: Sequence[str]) -> None:
+    async def complete_upload(
+        self, key: str, upload: str, parts: Sequence[tuple[str, str]]
+    ) -> None:
         """Make an object of the parts; see `S3Operations.complete_upload`."""
 
     async def abort_upload(self, key: str, upload: str) -> None:
@@ -104,6 +109,8 @@ class S3Operations:
             renewed since.
         send: Sends one of botocore's prepared requests; told True, one that may send for minutes.
             What it raises are botocore's errors.
+        encryption: With which objects are stored; empty for the bucket's own choice.
+        kms_key_id: The key of AWS KMS for it; empty for the account's own.
     """
 
     def __init__(
@@ -111,11 +118,19 @@ class S3Operations:
         place: Callable[[], Place],
         credentials: Callable[[bool], Awaitable[Any]],
         send: Callable[[Any, bool], Awaitable[Any]],
+        *,
+        encryption: str = "",
+        kms_key_id: str = "",
     ) -> None:
         self._place = place
         self._credentials = credentials
         self._send = send
         self._have_expired = False
+        self._of_uploads = {"x-amz-checksum-algorithm": "SHA256"}
+        if encryption:
+            self._of_uploads["x-amz-server-side-encryption"] = encryption
+        if kms_key_id:
+            self._of_uploads["x-amz-server-side-encryption-aws-kms-key-id"] = kms_key_id
 
     async def page(
         self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
@@ -136,12 +151,12 @@ class S3Operations:
         return _read(text)
 
     async def begin_upload(self, key: str) -> str:
-        """Begin an upload in parts; return its ID.
+        """Begin an upload in parts, each with its SHA-256; return its ID.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_CreateMultipartUpload.html
         """
-        text, _ = await self._ask("POST", key, {"uploads": ""})
+        text, _ = await self._ask("POST", key, {"uploads": ""}, more=self._of_uploads)
         upload = html.unescape(_in(text, "UploadId"))
         if not upload:
             raise GenericError(f"what answered is no beginning of an upload: {text[:_MOST_TEXT]}")
@@ -163,12 +178,15 @@ class S3Operations:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_UploadPart.html
         """
         asked = {"partNumber": str(number), "uploadId": upload}
-        text, headers = await self._ask("PUT", key, asked, data, digest)
+        checksum = {"x-amz-checksum-sha256": _in_base64(digest)}
+        text, headers = await self._ask("PUT", key, asked, data, digest, more=checksum)
         if "etag" not in headers:
             raise GenericError(f"what answered has stored no part: {text[:_MOST_TEXT]}")
         return str(headers["etag"])
 
-    async def complete_upload(self, key: str, upload: str, parts: Sequence[str]) -> None:
+    async def complete_upload(
+        self, key: str, upload: str, parts: Sequence[tuple[str, str]]
+    ) -> None:
         """Make an object of all parts.
 
         S3 may say 200 before it begins, and what went wrong after that. AWS's own clients take
@@ -177,14 +195,15 @@ class S3Operations:
         Args:
             key: The object's key.
             upload: The upload's ID.
-            parts: The entity tags of all parts in their order.
+            parts: Entity tag and SHA-256 of all parts in their order.
 
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html
         """
         listed = "".join(
-            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tag)}</ETag></Part>"
-            for number, tag in enumerate(parts, 1)
+            f"<Part><ChecksumSHA256>{_in_base64(digest)}</ChecksumSHA256>"
+            f"<ETag>{html.escape(tag)}</ETag><PartNumber>{number}</PartNumber></Part>"
+            for number, (tag, digest) in enumerate(parts, 1)
         )
         space = "http://s3.amazonaws.com/doc/2006-03-01/"
         body = f'<CompleteMultipartUpload xmlns="{space}">{listed}</CompleteMultipartUpload>'
@@ -203,13 +222,20 @@ class S3Operations:
         await self._ask("DELETE", key, {"uploadId": upload})
 
     async def _ask(
-        self, method: str, key: str, asked: dict[str, str], data: bytes = b"", digest: str = ""
+        self,
+        method: str,
+        key: str,
+        asked: dict[str, str],
+        data: bytes = b"",
+        digest: str = "",
+        *,
+        more: Mapping[str, str] = _NO_HEADERS,
     ) -> tuple[str, Any]:
         """Return what S3 says to a request, and the headers of its answer."""
         query = "&".join(f"{name}={quote(asked[name], safe='')}" for name in sorted(asked))
         url, region = self._place()
         path = f"/{quote(key, safe='/~')}" if key else ""
-        request = AWSRequest(method, f"{url}{path}?{query}")
+        request = AWSRequest(method, f"{url}{path}?{query}", headers=dict(more))
         try:
             credentials = await self._credentials(self._have_expired)
         except botocore.exceptions.BotoCoreError as error:
@@ -230,6 +256,10 @@ class S3Operations:
 
 
 _OF_NOTHING = hashlib.sha256().hexdigest()
+
+
+def _in_base64(digest: str) -> str:
+    return base64.b64encode(bytes.fromhex(digest)).decode()
 
 
 class _Signature(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types

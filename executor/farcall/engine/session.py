@@ -48,7 +48,10 @@ task on the way there, however long they take."""
 
 _LAST_REPORT_S = 0.05
 _COPIED_AT_ONCE = 2
-_CONNECTION_OPTIONS = ("backend", "profile", "region", "credentials", "endpoint_url")
+_CONNECTION_OPTIONS = (
+    *("backend", "profile", "region", "credentials", "endpoint_url"),
+    *("s3_encryption", "s3_kms_key_id"),
+)
 _PLATFORM_OPTIONS = (
     "batch_queue",
     "batch_job_role_name",

@@ -28,7 +28,7 @@ GROUPS = {
     "Where things are": (
         *("backend", "batch_queue", "s3_bucket_name", "prefix", "batch_job_role_name"),
         *("batch_execution_role_name", "batch_job_log_group_name", "batch_job_definition_name"),
-        *("endpoint_url", "cache_dir"),
+        *("s3_encryption", "s3_kms_key_id", "endpoint_url", "cache_dir"),
     ),
     "Who you are": ("profile", "region", "credentials"),
     "How jobs are found and paid for": (

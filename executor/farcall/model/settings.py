@@ -56,6 +56,7 @@ _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
 _NAME = r"[A-Za-z0-9_-]{1,128}"
 _ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
+_KMS_ARN = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/"
 _ACCESS_POINT = r"arn:aws[a-z-]*:s3:[a-z0-9-]+:\d{12}:accesspoint[:/][a-z0-9-]{3,50}"
 
 
@@ -236,6 +237,8 @@ class Options(TypedDict, total=False):
     priority: int | None
     share_identifier: str
     job_definition_extra: dict[str, Any]
+    s3_encryption: Literal["", "AES256", "aws:kms", "aws:kms:dsse"]
+    s3_kms_key_id: str
     endpoint_url: str
     keep_artifacts: bool
     call_texts: bool
@@ -310,6 +313,10 @@ class Settings(BaseModel):
         priority: Scheduling priority, 0 to 9999, for queues with a fair-share policy.
         share_identifier: Share identifier for such queues; empty for none.
         job_definition_extra: Merged into the RegisterJobDefinition request: any field Batch has.
+        s3_encryption: Encryption that client and jobs ask S3 for with every object they store:
+            ``AES256``, ``aws:kms`` or ``aws:kms:dsse``; empty for what the bucket has by default.
+            Where the bucket's policy demands the header.
+        s3_kms_key_id: Key of AWS KMS for it, by ID, ARN or alias; empty for the account's own.
         endpoint_url: URL of all services in place of AWS's own.
         keep_artifacts: Keep a task's objects in the bucket after its result was delivered.
         call_texts: Keep a line of each call's arguments in the bucket, which lists show: plain
@@ -378,6 +385,10 @@ class Settings(BaseModel):
     job_definition_extra: Annotated[dict[str, Any], _WHERE] = Field(
         {}, repr=False
     )  # may hold secrets
+    s3_encryption: Annotated[Literal["", "AES256", "aws:kms", "aws:kms:dsse"], _WHERE] = ""
+    s3_kms_key_id: _Where = Field(
+        "", pattern=rf"^((alias/)?[A-Za-z0-9/_-]{{1,256}}|{_KMS_ARN}[A-Za-z0-9/_-]{{1,256}}|)$"
+    )
     endpoint_url: _Where = Field("", pattern=r"^(https?://[^\s]+|)$")
     keep_artifacts: Annotated[bool, _HOW] = False
     call_texts: Annotated[bool, _HOW] = True
@@ -443,6 +454,17 @@ class Settings(BaseModel):
     def _spell_access_point(cls, name: str) -> str:
         """Take the spelling of an ARN that can stand where a bucket's name does in a URL."""
         return name.replace(":accesspoint/", ":accesspoint:")
+
+    @field_validator("s3_kms_key_id")
+    @classmethod
+    def _check_kms_key(cls, key: str, field: ValidationInfo) -> str:
+        encryption = field.data.get("s3_encryption", "aws:kms")  # not there: refused by itself
+        if key and not encryption.startswith("aws:kms"):
+            raise ValueError(
+                "a key goes with s3_encryption aws:kms or aws:kms:dsse, and s3_encryption is "
+                f"{encryption!r}"
+            )
+        return key
 
     @field_validator("endpoint_url")
     @classmethod
@@ -694,6 +716,7 @@ PATTERNS = {
     "batch_execution_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
     "batch_job_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
     "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
+    "s3_kms_key_id": "a key's ID, its ARN, or an alias such as alias/mine or its ARN is allowed",
     "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
     "instance_type": "an instance type such as p4d.24xlarge is allowed",
     "share_identifier": "up to 255 letters and digits are allowed",

@@ -198,6 +198,10 @@ class Bundle:
         }
         if url != contract.bucket_url(self.where.bucket, region):
             environment[contract.ENV_BUCKET_URL] = url
+        if self._settings.s3_encryption:
+            environment[contract.ENV_ENCRYPTION] = self._settings.s3_encryption
+        if self._settings.s3_kms_key_id:
+            environment[contract.ENV_KMS_KEY] = self._settings.s3_kms_key_id
         if self._retry_of:
             environment[contract.ENV_RETRY_OF] = self._retry_of
         return environment

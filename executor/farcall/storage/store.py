@@ -190,7 +190,7 @@ class Store:
         upload = await self._ask("CreateMultipartUpload", key, begin)
         size = 0
 
-        async def send(number: int, part: Part) -> str:
+        async def send(number: int, part: Part) -> tuple[str, str]:
             nonlocal size
             size += len(part.data)
 
@@ -201,11 +201,11 @@ class Store:
 
             tag = await self._ask("UploadPart", key, send_once)
             on_sent(len(part.data))
-            return tag
+            return tag, part.digest
 
         try:
-            tags = await send_in_parts(make, send)
-            await self._complete(key, upload, tags, size)
+            parts = await send_in_parts(make, send)
+            await self._complete(key, upload, parts, size)
         except BaseException:
             aborting = asyncio.ensure_future(self._abort(key, upload))
             try:
@@ -214,9 +214,11 @@ class Store:
                 aborting.cancel()
             raise
 
-    async def _complete(self, key: str, upload: str, tags: Sequence[str], size: int) -> None:
+    async def _complete(
+        self, key: str, upload: str, parts: Sequence[tuple[str, str]], size: int
+    ) -> None:
         async def complete() -> None:
-            await self._operations.complete_upload(key, upload, tags)
+            await self._operations.complete_upload(key, upload, parts)
 
         try:
             await self._ask("CompleteMultipartUpload", key, complete)

@@ -31,6 +31,8 @@ _HOW = (
     "endpoint_url",
     "s3_bucket_name",
     "prefix",
+    "s3_encryption",
+    "s3_kms_key_id",
     "workflow",
     "batch_job_role_name",
     "batch_execution_role_name",

@@ -37,6 +37,8 @@ OWN = {
     "packages": None,
     "extra_packages": [],
     "exclude_packages": [],
+    "s3_encryption": "",
+    "s3_kms_key_id": "",
     "prefix": "farcall",
     "linger_s": 0.1,
     "nodes": 1,
@@ -458,3 +460,48 @@ def test_a_size_or_a_time_that_is_none_or_not_exact_is_refused(option, given, sa
         Settings(**{option: given})
     assert said in str(refused.value)
     assert refused.value.option == option
+
+
+KMS_KEY = "arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+
+
+@pytest.mark.parametrize(
+    "key", [KMS_KEY, KMS_KEY.rpartition("/")[2], "mrk-0123", "alias/mine", "alias/aws/s3", ""]
+)
+def test_keys_of_kms_are_named_in_all_its_ways(key):
+    assert Settings(s3_encryption="aws:kms", s3_kms_key_id=key).s3_kms_key_id == key
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"s3_encryption": "AES128"}, "s3_encryption is 'AES128'.*'AES256', 'aws:kms'"),
+        ({"s3_encryption": None}, "s3_encryption is None"),
+        ({"s3_kms_key_id": "mine"}, "s3_kms_key_id is 'mine'.*s3_encryption is ''"),
+        ({"s3_encryption": "AES256", "s3_kms_key_id": "mine"}, "s3_encryption is 'AES256'"),
+        ({"s3_encryption": "aws:kms", "s3_kms_key_id": "a b"}, "key's ID, its ARN, or an alias"),
+        ({"s3_encryption": "nothing", "s3_kms_key_id": "mine"}, "s3_encryption is 'nothing'"),
+    ],
+)
+def test_what_is_no_encryption_is_refused(options, words):
+    with pytest.raises(SettingsError, match=f"(?s){words}"):
+        Settings(**options)
+
+
+def test_access_points_are_spelled_in_one_way():
+    arn = "arn:aws:s3:us-west-2:123456789012:accesspoint"
+    assert Settings(s3_bucket_name=f"{arn}/mine").s3_bucket_name == f"{arn}:mine"
+    assert Settings(s3_bucket_name=f"{arn}:mine").s3_bucket_name == f"{arn}:mine"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "arn:aws:s3::123456789012:accesspoint/m1.mrap",
+        "arn:aws:s3-outposts:us-east-1:123456789012:outpost:op-1:accesspoint:mine",
+        "arn:aws:s3:::bucket",
+    ],
+)
+def test_other_arns_are_no_bucket(name):
+    with pytest.raises(SettingsError, match="the ARN of an access point in one region"):
+        Settings(s3_bucket_name=name)

@@ -347,3 +347,12 @@ def test_a_bundle_is_full_of_its_own_values_and_not_of_those_all_its_tasks_have(
     made = Bundle(Settings(), ROOT, "double", iter(tasks), WORKFLOW, most=MOST, share=Sharing())
     b"".join(made.pieces())
     assert made.size == expected
+
+
+def test_the_job_is_told_how_its_objects_are_encrypted():
+    url = contract.bucket_url("covalent-batch-job-resources", "eu-west-1")
+    made = bundle(double, s3_encryption="aws:kms", s3_kms_key_id="alias/mine")
+    environment = made.environment(url=url, region="eu-west-1")
+    assert environment["FARCALL_S3_ENCRYPTION"] == "aws:kms"
+    assert environment["FARCALL_S3_KMS_KEY_ID"] == "alias/mine"
+    assert "FARCALL_BUCKET_URL" not in environment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 
 import pytest
@@ -50,8 +51,9 @@ async def test_who_asks_is_told_what_was_sent(store):
             assert sum(sent) < 3 * PART_BYTES  # it is told of a part that has arrived
             return f"{number}"
 
-        async def complete_upload(self, _key, _upload, tags):
-            assert tags == ["1", "2", "3"]
+        async def complete_upload(self, _key, _upload, parts):
+            digests = [hashlib.sha256(bytes(n)).hexdigest() for n in (PART_BYTES, 1000)]
+            assert parts == [("1", digests[0]), ("2", digests[0]), ("3", digests[1])]
 
     store._operations = Parts()
     sent.clear()

@@ -107,10 +107,16 @@ class StoreOperations:
         self._parts(upload)[number] = bytes(data)
         return f"{upload}-{number}"
 
-    async def complete_upload(self, key: str, upload: str, parts: Sequence[str]) -> None:
+    async def complete_upload(
+        self, key: str, upload: str, parts: Sequence[tuple[str, str]]
+    ) -> None:
         """Make an object of all parts."""
         sent = self._parts(upload)
-        if list(parts) != [f"{upload}-{number}" for number in sorted(sent)]:
+        expected = [
+            (f"{upload}-{number}", hashlib.sha256(sent[number]).hexdigest())
+            for number in sorted(sent)
+        ]
+        if list(parts) != expected:
             raise GenericError("status 400: <Code>InvalidPart</Code>")
         await obstore.put_async(self._store, key, [sent[number] for number in sorted(sent)])
         del self._uploads[upload]

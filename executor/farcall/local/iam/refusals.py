@@ -47,6 +47,7 @@ class Reason(Enum):
         "SignatureDoesNotMatch",
         "InvalidSignatureException",
     )
+    BAD_CHECKSUM = ("BadDigest", "SignatureDoesNotMatch", "InvalidSignatureException")
     CUT_OFF = ("IncompleteBody", "IncompleteSignature", "IncompleteSignatureException")
     TOO_LARGE = ("EntityTooLarge", "RequestEntityTooLarge", "RequestEntityTooLargeException")
 
@@ -57,6 +58,7 @@ _MALFORMED = {
     Reason.BAD_TOKEN,
     Reason.INCOMPLETE,
     Reason.BAD_DIGEST,
+    Reason.BAD_CHECKSUM,
     Reason.CUT_OFF,
     Reason.TOO_LARGE,
 }

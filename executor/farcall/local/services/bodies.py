@@ -5,6 +5,7 @@ A body is a short document, or what becomes an object of S3, which is stored as 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,8 @@ CONTENT = "farcall.content"
 _DRAINED_BYTES = 256 * 2**20
 #: What the query of a request says whose body becomes an object, or a part of one.
 _UPLOAD = {"partNumber", "uploadId", "x-id"}
+_CHECKSUM = "HTTP_X_AMZ_CHECKSUM_"
+_ALGORITHMS = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
 
 
 class BrokenBodyError(Exception):
@@ -125,8 +128,11 @@ def receive(environ: dict[str, Any], request: signatures.Request, caller: Caller
         raise RefusedError(Reason.CUT_OFF, f"{length} bytes of {size} have come.")
     if chunks is None:
         signatures.check_digest(caller.signature, digest.hexdigest())
+        _check_checksum(environ, digest.digest())
     else:
         _unwrap(environ, chunks.trailers)
+    # moto keeps a checksum, and counts it for Object Lock, where AWS's own clients name it.
+    environ.setdefault("HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM", _named_checksum(environ))
     _replace_body(environ, body)
 
 
@@ -145,6 +151,19 @@ def _is_upload(environ: dict[str, Any], query: dict[str, str]) -> bool:
         and "HTTP_X_AMZ_COPY_SOURCE" not in environ
         and not is_computed
     )
+
+
+def _check_checksum(environ: dict[str, Any], digest: bytes) -> None:
+    said = environ.get(f"{_CHECKSUM}SHA256")
+    if said is not None and said != base64.b64encode(digest).decode():
+        text = "The SHA256 you specified did not match the calculated checksum."
+        raise RefusedError(Reason.BAD_CHECKSUM, text)
+
+
+def _named_checksum(environ: dict[str, Any]) -> str:
+    """Return the algorithm of the checksum that a request has; empty where it has none."""
+    found = (environ.keys() & {f"{_CHECKSUM}{each}" for each in _ALGORITHMS}) or {""}
+    return min(found).removeprefix(_CHECKSUM)
 
 
 def _unwrap(environ: dict[str, Any], trailers: dict[str, str]) -> None:

@@ -1,0 +1,189 @@
+"""Buckets that demand something of what is stored: an encryption header, a checksum."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, Settings
+from farcall.engine.session import session_for
+from tests.support.faults import Fault, Request
+from tests.support.proxy import Proxy
+
+LARGE = 70 * 2**20
+"""More bytes than client and container send by one request."""
+
+SHARED = 2**20
+"""So many are an object of their own."""
+
+LINE = "text" * 2**19
+"""Is too long for an outcome."""
+
+KEY = "arn:aws:kms:us-east-1:123456789012:key/0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+ENCRYPTION = "x-amz-server-side-encryption"
+KMS_KEY = f"{ENCRYPTION}-aws-kms-key-id"
+CHECKSUM = "x-amz-checksum-sha256"
+DENIED = "with an explicit deny in a resource-based policy"
+
+
+@pytest.fixture
+def s3(aws: farcall.local.LocalAWS) -> Iterator[Any]:
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=aws.endpoint_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def through(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Have what client and container ask of S3 come through the proxy; return the options."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
+    own = {"name": "AWS_ENDPOINT_URL_S3", "value": proxy.url}
+    return {"job_definition_extra": {"containerProperties": {"environment": [own]}}}
+
+
+def kind_of(request: Request) -> str:
+    """Say how an object is stored by a request; empty where none is, or its upload goes on."""
+    _, _, query = request.path.partition("?")
+    if request.service != "s3":
+        return ""
+    if request.method == "POST" and query.startswith("uploads"):
+        return "upload"
+    if request.method != "PUT" or "partNumber=" in query:
+        return ""
+    if "x-amz-copy-source" in request.amz:
+        return "copy"
+    _, is_shared, kind = request.path.partition("/shared/")
+    return kind.split("/")[1] if is_shared else request.operation.split()[-1]
+
+
+def demands(headers: dict[str, str]) -> Callable[[Request], Fault]:
+    """Return the rule of a bucket whose policy denies what comes without some headers."""
+
+    def rule(request: Request) -> Fault:
+        is_denied = kind_of(request) and not headers.items() <= request.amz.items()
+        return "denied" if is_denied else ""
+
+    return rule
+
+
+def fill(data: bytes, size: int) -> bytes:
+    print(LINE)
+    return bytes(size)
+
+
+def fail(data: bytes) -> None:
+    raise ValueError("in a job")
+
+
+async def use(executor: BatchExecutor, size: int) -> None:
+    """Have everything stored that there is: shared values, results, output, errors, notes."""
+    job = await executor.submit(fill, bytes(size), size)
+    assert len(await job.result()) == size
+    assert await job.stdout() == f"{LINE}\n"
+    failed = await executor.submit(fail, b"")
+    with pytest.raises(ValueError, match="in a job"):
+        await failed.result()
+    again = await failed.retry()
+    with pytest.raises(ValueError, match="in a job"):
+        await again.result()
+
+
+async def copy(settings: Settings) -> None:
+    """Have an object copied, as shared values and bundles are at times."""
+    session = await session_for(settings)
+    store = session.stores.of(settings.s3_bucket_name)
+    await store.put("farcall/v1/copied/one", [b"data"])
+    await store.copy("farcall/v1/copied/one", "farcall/v1/copied/two")
+
+
+ENCRYPTIONS = [
+    ({"s3_encryption": "AES256"}, {ENCRYPTION: "AES256"}, SHARED),
+    ({"s3_encryption": "aws:kms:dsse"}, {ENCRYPTION: "aws:kms:dsse"}, SHARED),
+    (
+        {"s3_encryption": "aws:kms", "s3_kms_key_id": KEY},
+        {ENCRYPTION: "aws:kms", KMS_KEY: KEY},
+        LARGE,
+    ),
+]
+
+
+@pytest.mark.usefixtures("module_travels")
+@pytest.mark.parametrize(("options", "headers", "size"), ENCRYPTIONS)
+async def test_every_object_is_stored_as_the_bucket_s_policy_demands(
+    options: dict[str, Any],
+    headers: dict[str, str],
+    size: int,
+    through: dict[str, Any],
+    proxy: Proxy,
+    s3: Any,
+) -> None:
+    proxy.rule = demands(headers)
+    small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "keep_artifacts": True}
+    prefix = f"demanding/{options['s3_encryption']}".replace(":", "-")
+    executor = BatchExecutor(**small, **through, **options, prefix=prefix)
+    async with executor:
+        await use(executor, size)
+        await copy(executor.settings)
+    stored = Counter(filter(None, map(kind_of, proxy.seen)))
+    kinds = {"held", "copy", "bundles", "outcomes", "streams"}
+    kinds |= {"upload", "values"} if size == LARGE else {"data"}
+    assert kinds <= stored.keys()
+    assert not proxy.injected
+    bucket = executor.settings.s3_bucket_name
+    for each in s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["Contents"]:
+        found = s3.head_object(Bucket=bucket, Key=each["Key"])
+        assert found["ServerSideEncryption"] == options["s3_encryption"]
+        assert found.get("SSEKMSKeyId") == options.get("s3_kms_key_id")
+
+
+async def test_without_the_option_the_bucket_decides(
+    through: dict[str, Any], proxy: Proxy, options: dict[str, Any]
+) -> None:
+    async with BatchExecutor(**options, **through) as executor:
+        assert await (await executor.submit(abs, -1)).result() == 1
+    assert not [each for each in proxy.seen if ENCRYPTION in each.amz]
+
+
+# --- Object Lock --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked(s3: Any) -> str:
+    """A bucket that keeps each version of an object for a day: moto demands a checksum, too."""
+    s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
+    rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+    s3.put_object_lock_configuration(
+        Bucket="locked",
+        ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule},
+    )
+    return "locked"
+
+
+@pytest.mark.usefixtures("module_travels")
+async def test_a_locked_bucket_keeps_what_is_deleted(
+    locked: str, through: dict[str, Any], proxy: Proxy, s3: Any, options: dict[str, Any]
+) -> None:
+    async with BatchExecutor(**options, **through, s3_bucket_name=locked) as executor:
+        await use(executor, LARGE)
+    sent = [each for each in proxy.seen if each.service == "s3" and each.method == "PUT"]
+    assert not [each for each in sent if CHECKSUM not in each.amz]
+    versions = s3.list_object_versions(Bucket=locked)
+    kept = {each["Key"] for each in versions["Versions"]}
+    deleted = {each["Key"] for each in versions["DeleteMarkers"] if each["IsLatest"]}
+    delivered = {each for each in kept if "/outcomes/fill-" in each or "/values/fill-" in each}
+    assert len(delivered) > 1
+    assert delivered <= deleted
+
+
+async def test_a_store_that_is_sent_another_checksum_says_so(s3: Any) -> None:
+    """So what the embedded AWS takes has the checksum that it was sent with."""
+    with pytest.raises(s3.exceptions.ClientError, match="BadDigest"):
+        s3.put_object(
+            Bucket="locked", Key="key", Body=b"data", ChecksumSHA256=b64encode(bytes(32)).decode()
+        )
