@@ -199,10 +199,10 @@ class Aws:
             empty.
     """
 
-    def __init__(self, session: Any, settings: Settings) -> None:
+    def __init__(self, session: Any, region: tuple[str, str], settings: Settings) -> None:
         self.timing = in_force()
         core = session._session  # aioboto3 keeps the botocore session to itself
-        self.region, self.region_origin = _region(core, settings)
+        self.region, self.region_origin = region
         self._settings = settings
         self._session = session
         self._stack = contextlib.AsyncExitStack()
@@ -228,7 +228,7 @@ class Aws:
             ServiceError: The configuration cannot be used.
         """
         try:
-            return cls(await asyncio.to_thread(_prepare, settings), settings)
+            return cls(*await asyncio.to_thread(_prepare, settings), settings)
         except botocore.exceptions.ProfileNotFound as error:
             name, origin = settings.profile, "profile"
             if name == "default":
@@ -550,8 +550,8 @@ def _models(paths: str | None) -> botocore.loaders.Loader:
     return loader
 
 
-def _prepare(settings: Settings) -> Any:
-    """Make the session, with the models that its clients will want."""
+def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
+    """Make the session, with the models that its clients will want; return its region, too."""
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
     core = aiobotocore.session.AioSession(profile=profile)
@@ -577,7 +577,8 @@ def _prepare(settings: Settings) -> Any:
             "ca_bundle in the AWS configuration, or REQUESTS_CA_BUNDLE says which file is read"
         ) from error
     core.register_component("data_loader", _models(core.get_config_variable("data_path")))
-    return aioboto3.Session(botocore_session=core, region_name=_region(core, settings)[0])
+    region = _region(core, settings)
+    return aioboto3.Session(botocore_session=core, region_name=region[0]), region
 
 
 def _region(core: Any, settings: Settings) -> tuple[str, str]:
