@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TextIO
 from farcall.local import names
 from farcall.local.launch import LocalAWS, own_environment, start
 from farcall.local.signals import handling
+from farcall.model.config_trust import CONFIG_VARIABLE
 
 #: How often it is looked at whether the server is still there.
 LOOK_S = 0.5
@@ -41,17 +43,25 @@ def run_command(
         host: See `start`.
         port: See `start`.
         docker: See `start`.
-        empty: See `start`. What the command leaves in the account is told at the end.
+        empty: See `start`. The command has a file of options of its own, so that what it deploys
+            is not written into the user's. What it leaves in the account is told at the end.
 
     Returns:
         The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
         command and 126 if it cannot be run.
     """
-    with start(cpus=cpus, host=host, port=port, docker=docker, empty=empty) as aws:
+    with contextlib.ExitStack() as stack:
+        aws = stack.enter_context(
+            start(cpus=cpus, host=host, port=port, docker=docker, empty=empty)
+        )
         inherited = own_environment()
         if empty:  # what an option of the user's names is in another account
             for name in names.RESOURCES:
                 inherited.pop(name, None)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farcall-"))
+            options = Path(folder, "farcall.toml")
+            options.touch()
+            inherited[CONFIG_VARIABLE] = str(options)
         try:
             process = subprocess.Popen(argv, env={**inherited, **aws.environment})  # noqa: S603
         except OSError as error:
