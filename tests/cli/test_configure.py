@@ -61,6 +61,14 @@ async def test_another_files_content_stays_and_what_it_was_is_kept(
     assert "memory = 8" in (tmp_path / "farcall.toml.bak1").read_text()
 
 
+async def test_a_section_of_comments_alone_is_taken(farcall_command, tmp_path: Path) -> None:
+    path = tmp_path / "farcall.toml"
+    path.write_text("[executors.awsbatch]\n# vcpu = 2\n")
+    done = await farcall_command("configure", "--set", "vcpu=4", "--set", "memory=8")
+    assert 0 == done.returncode, done.stderr
+    assert path.read_text() == "[executors.awsbatch]\nvcpu = 4\nmemory = 8\n"
+
+
 async def test_a_wrong_value_writes_nothing(farcall_command, tmp_path: Path) -> None:
     path = tmp_path / "farcall.toml"
     path.write_text(MINE)

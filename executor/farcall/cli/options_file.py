@@ -16,7 +16,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from farcall.model.config_trust import agree, is_agreed
+from farcall.model.config_trust import CONFIG_VARIABLE, agree, is_agreed
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
 from farcall.model.settings import SECTION, WORKING_FILE, Settings, decided, files, read
@@ -45,7 +45,7 @@ def text_of(path: Path) -> str:
 def is_known(path: Path) -> bool:
     """Tell whether there is no file yet, or all that it decides was agreed to.
 
-    Of another program's file nothing needs a yes.
+    Another program's file needs no yes.
     """
     if path.name != WORKING_FILE.name or not path.exists():
         return True
@@ -59,7 +59,7 @@ def agree_anew(path: Path) -> None:
     Raises:
         FarcallError: It cannot be noted.
     """
-    if path.name == WORKING_FILE.name:
+    if path.name == WORKING_FILE.name and not os.environ.get(CONFIG_VARIABLE):
         agree(path, decided(path, read(path)))
 
 
@@ -71,7 +71,7 @@ def updated(text: str, values: Mapping[str, Any], path: Path) -> str:
         SettingsError: An option in it is wrong.
     """
     try:
-        text = changed(text, values) if section(text) else _appended(text, _section(values))
+        text = changed(text, values) if _has_section(text) else _appended(text, _section(values))
         found = section(text)
     except (TOMLKitError, AttributeError) as error:
         raise FarcallError(f"{path} is not valid TOML ({error}); nothing was written") from error
@@ -99,7 +99,7 @@ def foreign(text: str, values: Mapping[str, Any]) -> str:
         TOMLKitError: It is not valid TOML.
         AttributeError: The section is no table.
     """
-    if section(text):
+    if _has_section(text):
         return changed(text, values)
     lines = [_assignment(name, value) for name, value in values.items()]
     return _appended(text, "\n".join([_TITLE, *lines, ""]))
@@ -135,6 +135,12 @@ def without(text: str, names: Iterable[str]) -> str:
             table.remove(name)
             text = tomlkit.dumps(document)
     return text
+
+
+def _has_section(text: str) -> bool:
+    """Tell whether there is the table, though it be empty."""
+    outer, inner = SECTION
+    return tomlkit.parse(text).unwrap().get(outer, {}).get(inner) is not None
 
 
 def _appended(text: str, section: str) -> str:
