@@ -131,6 +131,7 @@ def deploy(
         warm_s=warm,
         permissions_boundary=permissions_boundary,
     )
+    parameters.check(wanted)
     given = _tags(tags)
     settings = stacks.settings_for(region)
     path = path or options_file.in_force()

@@ -84,14 +84,13 @@ def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, 
     """Return all parameters but those of the network.
 
     Args:
-        wanted: What is asked for.
+        wanted: What is asked for, which was checked.
         before: The parameters of the stack that is there; empty for none.
         prefix: The option ``prefix``.
 
     Raises:
         FarcallError: It asks for what there is not.
     """
-    _check(wanted)
     if not _PREFIX.fullmatch(prefix):
         raise FarcallError(
             f"prefix is {prefix!r}: letters, digits and ! _ . * ' ( ) / - are allowed"
@@ -139,8 +138,12 @@ def _truth(value: bool) -> str:
     return _YES if value else _NO
 
 
-def _check(wanted: Wanted) -> None:
-    """Refuse what is wrong by itself."""
+def check(wanted: Wanted) -> None:
+    """Refuse what is wrong by itself.
+
+    Raises:
+        FarcallError: The message names the option.
+    """
     wrong = [each for each in wanted.instance_types or () if not _TYPE.fullmatch(each)]
     if wrong:
         raise FarcallError(

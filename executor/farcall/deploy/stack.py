@@ -47,7 +47,8 @@ _EVENTUAL = ("existing JobQueue relationship", "DependencyViolation", "has a dep
 """What is over some time later: Batch still counts a queue that is deleted, and a security group
 has the network interfaces of jobs that end."""
 
-_DELETIONS, _DELETION_PAUSE_S = 20, 15.0
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, *18 * [30.0])
+"""Before each further try to delete it, ten minutes in sum."""
 
 
 @dataclass(frozen=True)
@@ -245,24 +246,20 @@ class Stack:
             FarcallError: Something of it could not be deleted.
             ServiceError: CloudFormation refused.
         """
-        for left in reversed(range(_DELETIONS)):
-            found = await self.state()
+        for pause_s in (*_PAUSES_S, None):
+            found = await self.settled()
             if found is None:
                 return
             since = await self._newest(found)
-            if found.status != "DELETE_IN_PROGRESS":
-                if found.is_under_way:
-                    await self.settled()
-                    continue
-                await self._ask("delete_stack", StackName=found.id)
+            await self._ask("delete_stack", StackName=found.id)
             done, events = await self._follow(found.id, since)
             if done is None or done.status == _GONE:
                 return
             told = _told(done, events)
-            if not left or not any(words in told for words in _EVENTUAL):
+            if pause_s is None or not any(words in told for words in _EVENTUAL):
                 raise FarcallError(f"stack {self.name} was not deleted: {told}")
-            self._tell(f"not deleted yet ({told}); trying again in {_DELETION_PAUSE_S:.0f} s")
-            await asyncio.sleep(_DELETION_PAUSE_S)
+            self._tell(f"not deleted yet ({told}); trying again in {pause_s:.0f} s")
+            await asyncio.sleep(pause_s)
 
     async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return await ask(self._access, _SERVICE, operation, **parameters)

@@ -55,5 +55,6 @@ def test_types_are_forgotten_that_were_chosen_for_other_processors():
 )
 def test_what_there_is_not_is_refused(asked, said):
     with pytest.raises(FarcallError) as caught:
+        parameters.check(Wanted(**asked))
         merged(Wanted(**asked), {}, "farcall")
     assert said in str(caught.value)

@@ -1,0 +1,417 @@
+"""``farcall deploy`` and ``farcall destroy``, on an account in which nobody has made anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import boto3
+import pytest
+import tomlkit
+
+import farcall.local
+from farcall.deploy import stack
+from farcall.model.settings import read
+from tests.support.commands import FARCALL
+
+SCRIPT = """\
+import time
+
+from farcall import BatchPoolExecutor
+
+
+def simulate(x):
+    return x * x
+
+
+with BatchPoolExecutor(vcpu=1, memory=1) as pool:
+    print(pool.submit(simulate, 3).result(), sum(pool.map(simulate, range(10))))
+"""
+IMAGE = {"FARCALL_CONTAINER_IMAGE_URI": "processes-need-none"}
+
+
+class Account:
+    """An embedded AWS with nothing in it."""
+
+    def __init__(self, aws):
+        self.aws = aws
+
+    def client(self, service):
+        return boto3.client(
+            service,
+            endpoint_url=self.aws.endpoint_url,
+            region_name=self.aws.environment["AWS_REGION"],
+            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def stack(self):
+        [found] = self.client("cloudformation").describe_stacks(StackName="farcall")["Stacks"]
+        return found
+
+    def outputs(self):
+        return {each["OutputKey"]: each["OutputValue"] for each in self.stack()["Outputs"]}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    with farcall.local.start(empty=True) as aws:
+        yield Account(aws)
+
+
+@pytest.fixture
+def account(whole, monkeypatch, commands):
+    """It is as empty afterwards as it was before."""
+    for name, value in whole.aws.environment.items():
+        monkeypatch.setenv(name, value)
+    yield whole
+    done = commands.run("destroy", "--yes", "--empty-bucket")
+    assert (0, {}) == (done.returncode, whole.aws.resources()), done.stderr
+
+
+def options(folder):
+    return read(folder / ".config" / "farcall" / "farcall.toml")
+
+
+def test_three_commands_from_an_empty_home_to_a_value_and_nothing_is_left(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    deploy, destroy = "farcall deploy --yes", "farcall destroy --yes --empty-bucket"
+    line = f"{deploy} && {sys.executable} script.py && {destroy}"
+    done = subprocess.run(
+        [FARCALL, "local", "--empty", "--", "sh", "-c", line],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **IMAGE, "PATH": f"{FARCALL.parent}:{os.environ['PATH']}"},
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "9 285" in done.stdout
+    assert "nothing is left in the account" in done.stderr
+    assert not (tmp_path / ".config" / "farcall" / "farcall.toml").exists()  # the user's own
+
+
+async def test_it_is_as_it_was_where_nothing_is_changed(account, farcall_command, tmp_path):
+    first = await farcall_command("deploy", "--yes")
+    assert 0 == first.returncode, first.stderr
+    written = options(tmp_path)
+    outputs = account.outputs()
+    assert written == {
+        "region": "us-east-1",
+        "s3_bucket_name": outputs["Bucket"],
+        "batch_queue": "farcall-ec2",
+        "batch_job_role_name": outputs["JobRole"],
+        "batch_execution_role_name": outputs["ExecutionRole"],
+        "batch_job_log_group_name": "/farcall/farcall",
+    }
+    again = await farcall_command("deploy", "--yes")
+    assert 0 == again.returncode, again.stderr
+    assert "stack farcall is as it was" in again.stdout
+    assert written == options(tmp_path)
+
+    more = await farcall_command("deploy", "--yes", "--max-vcpus", 16, "--warm", "30m")
+    assert 0 == more.returncode, more.stderr
+    assert "MaxVcpus: 256 -> 16" in more.stdout
+    [environment] = account.client("batch").describe_compute_environments()["computeEnvironments"]
+    assert 16 == environment["computeResources"]["maxvCpus"]
+    parameters = {p["ParameterKey"]: p["ParameterValue"] for p in account.stack()["Parameters"]}
+    assert ("16", "30") == (parameters["MaxVcpus"], parameters["WarmMinutes"])
+
+
+async def test_what_else_a_file_holds_stays_and_its_lines_are_given_back(
+    account, farcall_command, tmp_path
+):
+    path = tmp_path / "mine.toml"
+    text = (
+        '# mine\n[executors.awsbatch]\nvcpu = 1  # few\n# batch_queue = "one"\n\n[other]\na = 1\n'
+    )
+    path.write_text(text)
+    done = await farcall_command("deploy", "--yes", "--file", path, "--compute", "fargate")
+    assert 0 == done.returncode, done.stderr
+    written = tomlkit.parse(path.read_text())["executors"]["awsbatch"]
+    assert (1, "farcall-fargate") == (written["vcpu"], written["batch_queue"])
+    assert ["FARGATE"] == written["job_definition_extra"]["platformCapabilities"]
+    assert "vcpu = 1  # few" in path.read_text()
+    done = await farcall_command("destroy", "--yes", "--file", path)
+    assert 0 == done.returncode, done.stderr
+    assert tomlkit.parse(text) == tomlkit.parse(path.read_text())
+    assert "vcpu = 1  # few" in path.read_text()
+    assert account.aws.resources() == {}
+
+
+async def test_a_failure_is_told_by_its_cause_and_the_next_try_begins_anew(
+    account, farcall_command, tmp_path
+):
+    logs = account.client("logs")
+    logs.create_log_group(logGroupName="/farcall/farcall")
+    done = await farcall_command("deploy", "--yes")
+    assert 1 == done.returncode
+    assert (
+        "stack farcall was not made: LogGroup (AWS::Logs::LogGroup) CREATE_FAILED" in done.stderr
+    )
+    assert "cancelled" not in done.stderr.splitlines()[-1]
+    assert "ROLLBACK_COMPLETE" == account.stack()["StackStatus"]
+    assert not (tmp_path / ".config" / "farcall" / "farcall.toml").exists()
+    logs.delete_log_group(logGroupName="/farcall/farcall")
+    done = await farcall_command("deploy", "--yes")
+    assert 0 == done.returncode, done.stderr
+    assert "farcall is ROLLBACK_COMPLETE: it is deleted, and made anew" in done.stderr
+
+
+async def test_of_two_at_once_one_makes_it_and_both_are_right(account, farcall_command, tmp_path):
+    both = await asyncio.gather(
+        farcall_command("deploy", "--yes", "--file", "one.toml"),
+        farcall_command("deploy", "--yes", "--file", "two.toml"),
+    )
+    assert [0, 0] == [done.returncode for done in both], [done.stderr for done in both]
+    assert read(tmp_path / "one.toml") == read(tmp_path / "two.toml")
+    assert ["farcall"] == account.aws.resources()["stacks"]
+
+
+@pytest.mark.parametrize("command", ["deploy", "destroy"])
+async def test_who_is_killed_in_the_middle_gives_the_command_again(
+    account, farcall_command, command
+):
+    if command == "destroy":
+        assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    begun = "CREATE_IN_PROGRESS" if command == "deploy" else "DELETE_IN_PROGRESS"
+    running = await asyncio.create_subprocess_exec(
+        *(FARCALL, command, "--yes"),
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    async for line in running.stderr:
+        if begun in line.decode():
+            running.kill()
+            break
+    await running.communicate()
+    assert -signal.SIGKILL == running.returncode
+    done = await farcall_command(command, "--yes")
+    assert 0 == done.returncode, done.stderr
+    there = account.aws.resources().get("stacks", [])
+    assert there == (["farcall"] if command == "deploy" else [])
+
+
+async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_path):
+    done = await farcall_command("deploy", "--yes", "--compute", "spot", "--compute", "ec2")
+    assert 0 == done.returncode, done.stderr
+    assert "batch_queue='farcall-ec2'" in done.stdout
+    assert "farcall-spot" == options(tmp_path)["batch_queue"]
+    batch = account.client("batch")
+    waiting = ("run", "--detach", "-o", "batch_queue=farcall-spot", "time:sleep", 600)
+    started = await farcall_command(*waiting, **IMAGE)
+    assert 0 == started.returncode, started.stderr
+    job_id = started.stdout.strip()
+    refused = await farcall_command("deploy", "--compute", "ec2")
+    assert 2 == refused.returncode
+    assert "queue farcall-spot, which ends 1 job (" in refused.stdout
+    assert job_id in refused.stdout
+    done = await farcall_command("deploy", "--yes", "--compute", "ec2")
+    assert 0 == done.returncode, done.stderr
+    assert "farcall-ec2" == options(tmp_path)["batch_queue"]
+    assert ["farcall-ec2"] == account.aws.resources()["job queues"]
+    [job] = batch.describe_jobs(jobs=[job_id])["jobs"]
+    assert "FAILED" == job["status"]
+
+
+async def test_a_bucket_with_results_stays_until_it_is_said_otherwise(account, farcall_command):
+    done = await farcall_command("deploy", "--yes")
+    assert 0 == done.returncode, done.stderr
+    s3, bucket = account.client("s3"), account.outputs()["Bucket"]
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    for text in (b"one", b"two"):
+        s3.put_object(Bucket=bucket, Key="farcall/v1/run", Body=text)
+    s3.delete_object(Bucket=bucket, Key="farcall/v1/run")
+    s3.create_multipart_upload(Bucket=bucket, Key="farcall/v1/upload")
+    done = await farcall_command("destroy", "--yes")
+    assert 0 == done.returncode, done.stderr
+    assert f"bucket {bucket} stays; `farcall destroy --empty-bucket` deletes it" in done.stdout
+    assert {"buckets": [bucket]} == account.aws.resources()
+    none = await farcall_command("destroy", "--yes")
+    assert 0 == none.returncode, none.stderr
+    assert f"bucket {bucket} of a former one has 3 objects" in none.stdout
+    # Another stack of the name has a bucket of its own, and leaves the former one alone.
+    assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    assert 2 == len(account.aws.resources()["buckets"])
+    done = await farcall_command("destroy", "--yes", "--empty-bucket")
+    assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
+
+
+async def test_another_bucket_of_such_a_name_is_left_alone(account, farcall_command):
+    s3 = account.client("s3")
+    s3.create_bucket(Bucket="farcall-bucket-of-others")
+    done = await farcall_command("destroy", "--yes", "--empty-bucket")
+    assert (0, ["farcall-bucket-of-others"]) == (
+        done.returncode,
+        account.aws.resources()["buckets"],
+    )
+    s3.delete_bucket(Bucket="farcall-bucket-of-others")
+
+
+async def test_batch_may_still_count_a_queue_that_is_gone(account, farcall_command):
+    assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    batch = account.client("batch")
+    [environment] = batch.describe_compute_environments()["computeEnvironments"]
+    order = [{"order": 1, "computeEnvironment": environment["computeEnvironmentArn"]}]
+    batch.create_job_queue(
+        jobQueueName="late", state="ENABLED", priority=1, computeEnvironmentOrder=order
+    )
+    running = await asyncio.create_subprocess_exec(
+        *(FARCALL, "destroy", "--yes"),
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    said = b""
+    async for line in running.stderr:
+        said += line
+        if b"trying again" in line and b"JobQueue relationship" in line:
+            break
+    with contextlib.suppress(batch.exceptions.ClientException):
+        batch.update_job_queue(jobQueue="late", state="DISABLED")
+        batch.delete_job_queue(jobQueue="late")
+    _, rest = await running.communicate()
+    assert 0 == running.returncode, said + rest
+    assert account.aws.resources() == {}
+
+
+async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
+    account, farcall_command, tmp_path
+):
+    assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "script.py"],
+        env={**os.environ, **IMAGE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "9 285\n" == ran.stdout, ran.stderr
+    batch = account.client("batch")
+    others = batch.register_job_definition(
+        jobDefinitionName="farcall-others",
+        type="container",
+        containerProperties={
+            "image": "any",
+            "jobRoleArn": "arn:aws:iam::123456789012:role/others",
+            "resourceRequirements": [
+                {"type": "VCPU", "value": "1"},
+                {"type": "MEMORY", "value": "64"},
+            ],
+        },
+    )["jobDefinitionArn"]
+    done = await farcall_command("destroy", "--yes", "--empty-bucket")
+    assert 0 == done.returncode, done.stderr
+    assert "1 job definition of it" in done.stdout
+    [left] = batch.describe_job_definitions(status="ACTIVE")["jobDefinitions"]
+    assert others == left["jobDefinitionArn"]
+    batch.deregister_job_definition(jobDefinition=others)
+
+
+async def test_doctor_knows_the_stack(account, farcall_command):
+    assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    done = await farcall_command("doctor", **IMAGE)
+    assert 0 == done.returncode, done.stdout
+    assert "farcall, CREATE_COMPLETE" in done.stdout
+    other = await farcall_command("doctor", **IMAGE, FARCALL_BATCH_JOB_LOG_GROUP_NAME="/other")
+    assert "batch_job_log_group_name is /other, and the stack's /farcall/farcall" in other.stdout
+
+
+def test_it_asks(account, commands):
+    shown = commands.run_on_terminal("deploy", answer="n\n")
+    assert "Shall it be so?" in shown.text
+    assert "nothing was made" in shown.text
+    assert account.aws.resources() == {}
+    assert 0 == commands.run("deploy", "--yes").returncode
+    assert 2 == commands.run("destroy").returncode
+    shown = commands.run_on_terminal("destroy", answer="n\n")
+    assert "nothing was deleted" in shown.text
+    assert ["farcall"] == account.aws.resources()["stacks"]
+
+
+async def test_covalents_section_is_written_and_given_back(account, farcall_command, tmp_path):
+    path = tmp_path / ".config" / "covalent" / "covalent.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text('[sdk]\nlog_level = "debug"\n\n[executors.awsbatch]\nlog_stdout = "out"\n')
+    done = await farcall_command("deploy", "--yes", "--covalent")
+    assert 0 == done.returncode, done.stderr
+    assert "covalent restart" in done.stdout
+    section = tomlkit.parse(path.read_text())["executors"]["awsbatch"]
+    assert ("out", "farcall-ec2") == (section["log_stdout"], section["batch_queue"])
+    done = await farcall_command("destroy", "--yes")
+    assert 0 == done.returncode, done.stderr
+    left = tomlkit.parse(path.read_text())
+    assert {"log_stdout": "out"} == left["executors"]["awsbatch"]
+    assert "debug" == left["sdk"]["log_level"]
+
+
+async def test_a_file_that_is_none_is_told_before_anything_is_made(
+    account, farcall_command, tmp_path
+):
+    (tmp_path / "broken.toml").write_text("[executors")
+    done = await farcall_command("deploy", "--yes", "--file", "broken.toml")
+    assert 1 == done.returncode
+    assert "broken.toml is not valid TOML" in done.stderr
+    assert account.aws.resources() == {}
+
+
+async def test_the_template_is_printed_without_asking_anybody(farcall_command):
+    done = await farcall_command("deploy", "--template", AWS_ENDPOINT_URL="http://127.0.0.1:9")
+    assert (0, stack.template(), "") == (done.returncode, done.stdout, done.stderr)
+
+
+async def test_a_region_has_to_be_said(account, farcall_command, monkeypatch):
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    for command in ("deploy", "destroy"):
+        done = await farcall_command(command, "--yes")
+        assert 1 == done.returncode
+        assert "no region is set; name one by --region" in done.stderr
+    done = await farcall_command("deploy", "--yes", "--region", "us-east-1")
+    assert 0 == done.returncode, done.stderr
+
+
+async def test_the_network_is_looked_at_before_anything_is_made(account, farcall_command):
+    ec2 = account.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
+    default = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])
+    ours = default["Subnets"][0]["SubnetId"]
+    wrong = {
+        ("--subnets", f"{ours},{subnet}"): f"{subnet} is of {vpc}, and {ours} is of vpc-",
+        ("--subnets", subnet, "--vpc", "vpc-1"): f"{subnet} is of {vpc}, and --vpc is vpc-1",
+        ("--subnets", "subnet-0"): "--subnets: DescribeSubnets was refused",
+        ("--vpc", "vpc-0"): "VPC vpc-0 has no subnet in us-east-1",
+        ("--vpc", vpc): "has no default subnets; name those by --subnets",
+    }
+    for arguments, said in wrong.items():
+        done = await farcall_command("deploy", "--yes", *arguments)
+        assert 1 == done.returncode
+        assert said in done.stderr
+    assert account.aws.resources() == {}
+    done = await farcall_command("deploy", "--yes", "--subnets", subnet, "--compute", "fargate")
+    assert 0 == done.returncode, done.stderr
+    assert "without public addresses" in done.stdout
+    # Given again it stays where it is.
+    again = await farcall_command("deploy", "--yes")
+    assert "stack farcall is as it was" in again.stdout
+    assert 0 == (await farcall_command("destroy", "--yes")).returncode
+    ec2.delete_subnet(SubnetId=subnet)
+    ec2.delete_vpc(VpcId=vpc)
+
+
+def test_tags_and_names_are_looked_at(commands):
+    for arguments, said in {
+        ("--tags", "aws:x=1"): "a name that does not begin with aws:",
+        ("--tags", "x"): "NAME=VALUE is allowed",
+        ("--name", "Mine"): "lower-case letters, digits and hyphens",
+        ("--warm", "5m"): "whole minutes from 20m to 1w",
+        ("--compute", "eks"): "'ec2', 'spot', 'fargate', 'fargate-spot'",
+    }.items():
+        done = commands.run("deploy", *arguments, AWS_ENDPOINT_URL="http://127.0.0.1:9")
+        assert done.returncode in (1, 2)
+        assert said in done.stderr
