@@ -15,7 +15,8 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check docs bench pictures image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check docs bench \
+    pictures bootstrap image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -32,6 +33,7 @@ help:
 	@echo "make bench           the benchmarks; writes benchmarks/RESULTS.md (20 minutes;"
 	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
 	@echo "make pictures        those of the page and of a terminal, in docs; needs Chromium or Chrome"
+	@echo "make bootstrap       what jobs in the stock image begin with, of its source"
 	@echo "make image           build the image of the jobs (needs docker):"
 	@echo "                     IMAGE=name BASE_IMAGE=python:3.12-slim PIP_PACKAGES='numpy scikit-learn'"
 	@echo "make clean           remove what the targets made"
@@ -84,6 +86,11 @@ bench: $(VENV)/bench
 
 pictures: $(VENV)/test
 	@PYTHONPATH=docs $(BIN)/python -m pictures $(PICTURES)
+
+# What a job's command holds of the bootstrap.
+bootstrap: $(VENV)/test
+	cd executor/farcall/backends/batch && "$(abspath $(BIN))/pyminify" --remove-literal-statements \
+	    --rename-globals --output bootstrap_program.min.txt bootstrap_program.py
 
 image:
 	docker build --tag "$(IMAGE)" --build-arg BASE_IMAGE="$(BASE_IMAGE)" \

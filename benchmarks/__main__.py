@@ -11,7 +11,6 @@ import click
 from rich.console import Console
 
 from benchmarks import (
-    before,
     calls,
     containers,
     containers_report,
@@ -37,7 +36,6 @@ from benchmarks.stage import stage
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _TITLES = {
     "tasks": growth_report.TITLE,
-    "before": before.TITLE,
     "million": million.TITLE,
     "pool": pool.TITLE,
     "waiting": waiting.TITLE,
@@ -55,7 +53,7 @@ _TITLES = {
 _CALLS = 1000
 """The most calls of the part that is named so: 10 to 100 a second."""
 
-_LONG = {"embedded", "before"}
+_LONG = {"embedded"}
 """Those that are measured only where they are named."""
 
 
@@ -73,7 +71,6 @@ _LONG = {"embedded", "before"}
 )
 @click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
 @click.option("--embedded", "real", type=int, help="Tasks for the embedded AWS (10 a second).")
-@click.option("--before", "commit", metavar="COMMIT", help="The older one of the part before.")
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")
 @click.option("--long", is_flag=True, help="Have the peer run the longest lattice (minutes).")
 @click.option("--large", "values", is_flag=True, help="Large values through Covalent, too (8 GB).")
@@ -91,7 +88,6 @@ def main(
     sharers: int,
     count: int,
     real: int | None,
-    commit: str | None,
     peer: bool,
     long: bool,
     values: bool,
@@ -108,7 +104,6 @@ def main(
     plot = page.with_name("growth.svg")
     parts: dict[str, Callable[[], report.Part]] = {
         "tasks": lambda: _tasks(say, plot, tasks, repeats, sweeps, starts, given, peer=peer),
-        "before": lambda: before.part(say, commit or "", tasks, repeats, options=given),
         "million": lambda: _million(say, sweeps, given),
         "pool": lambda: _pool(say, 3 * repeats, given),
         "waiting": lambda: _waiting(say, tasks, given),
@@ -128,10 +123,6 @@ def main(
     wanted = set(only) or set(parts) - _LONG
     if real:
         wanted.add("embedded")
-    if commit:
-        wanted.add("before")
-    elif "before" in wanted:
-        raise click.UsageError("--only before takes the commit: --before COMMIT")
     for name, measured in parts.items():
         if name not in wanted:
             continue

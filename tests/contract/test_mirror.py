@@ -31,6 +31,7 @@ ELSEWHERE = {
     "backends/fake/bucket": "unit/storage/test_store.py",  # with a store in memory
     "backends/fake/script": "unit/backends/fake/test_platform.py",
     "backends/batch/backend": "unit/engine/test_submitter.py",
+    "backends/batch/bootstrap_program": "service/test_bootstrap.py",  # run as a container runs it
     "backends/batch/doctor": "cli/test_doctor.py",
     "backends/batch/preflight": "service/test_preflight.py",
     "backends/batch/listing": "service/test_catalog.py",
@@ -38,12 +39,8 @@ ELSEWHERE = {
     "backends/batch/start_failures": "unit/backends/batch/test_endings.py",
     "client/submitted_job": "unit/client/test_job.py",
     "engine/job_handle": "unit/engine/test_task_handle.py",
+    "engine/runtimes": "service/test_stock_image.py",
     "model/commands": "unit/backends/batch/test_nodes.py",
-    "engine/packages": "service/test_task_packages.py",
-    "storage/packages": "service/test_task_packages.py",
-    "packages/cache": "unit/packages/test_environment.py",
-    "packages/uv": "unit/packages/test_environment.py",
-    "packages/wanted": "unit/packages/test_environment.py",
     "operations/nodes": "service/test_command_jobs.py",
     "operations/why": "unit/operations/test_reasons.py",
     "operations/without_outcome": "service/test_command_jobs.py",

@@ -245,12 +245,12 @@ ROWS = {
         "",
         {"batch_job_log_group_name": "nowhere"},
     ),
-    "no image": Row(
+    "no such definition": Row(
         nothing,
-        ("^SettingsError: container_image_uri is empty",),
+        ("^SettingsError: batch_job_definition_name is 'nowhere'",),
         "",
         "",
-        {"container_image_uri": ""},
+        {"container_image_uri": "", "batch_job_definition_name": "nowhere"},
     ),
     "no such profile": Row(
         nothing, ("^SettingsError: profile is 'nobodys'",), "", "", {"profile": "nobodys"}

@@ -41,12 +41,6 @@ async def test_what_does_not_exist_is_named_with_the_option_and_the_remedy(
     assert before["jobSummaryList"] == after["jobSummaryList"]
 
 
-async def test_an_image_has_to_be_named(make_executor: Callable[..., BatchExecutor]) -> None:
-    async with make_executor(container_image_uri="") as executor:
-        with pytest.raises(SettingsError, match="container_image_uri is empty.*Dockerfile"):
-            await executor.submit(print)
-
-
 async def test_the_image_of_a_named_definition_is_used(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:

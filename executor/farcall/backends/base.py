@@ -20,6 +20,26 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 
 
+class Runtime(NamedTuple):
+    """The archive of the task runner that a container fetches whose image does not hold it.
+
+    Attributes:
+        bucket_url: URL of the bucket.
+        bucket: The bucket's name.
+        region: Its region.
+        key: The object's key, which ends with its SHA-256.
+        architecture: Processor that it is for, as the option ``architecture`` has it.
+        python: Python's minor version that it is for, such as ``3.11``.
+    """
+
+    bucket_url: str
+    bucket: str
+    region: str
+    key: str
+    architecture: str
+    python: str
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """A job to be submitted: what its container is told, and what the options ask for.
@@ -37,6 +57,7 @@ class JobSpec:
             empty for the one that the options make.
         requests: The platform's requests, as `Backend.plan` writes them, where they were edited
             and are to be sent so; name, queue and environment are still the job's own.
+        runtime: What its container fetches first; None where the image holds the task runner.
     """
 
     name: str
@@ -46,6 +67,7 @@ class JobSpec:
     groups: tuple[Nodes, ...] = ()
     definition: str = ""
     requests: Mapping[str, Any] | None = field(default=None, repr=False)
+    runtime: Runtime | None = None
 
     @property
     def is_command(self) -> bool:
@@ -181,6 +203,18 @@ class Backend(Protocol):
         Args:
             settings: The options.
             answers: Whether the platform does; if not, nothing is asked of it.
+        """
+
+    async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
+        """Tell whether the image that tasks run in holds nothing of farcall's.
+
+        Args:
+            settings: The options.
+            offline: Whether nobody is asked.
+
+        Raises:
+            SettingsError: What is to tell the image does not exist.
+            ServiceError: The platform refused.
         """
 
     async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:

@@ -23,7 +23,6 @@ _ASKED = (
     "batch_job_role_name",
     "batch_execution_role_name",
     "batch_job_log_group_name",
-    "container_image_uri",
 )
 
 

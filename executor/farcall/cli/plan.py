@@ -22,6 +22,7 @@ from farcall.cli.printing import say
 from farcall.cli.run import prepare
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
+from farcall.engine import runtimes
 from farcall.engine.launcher import command_of
 from farcall.engine.packages import TaskPackages
 from farcall.engine.session import session_for
@@ -115,7 +116,8 @@ async def _plan(
         packages, fact = await _packages(settings, offline=offline)
         bundle = Bundle(*(settings, root, name, tasks, workflow, None), most=most, packages=fact)
         size_bytes = sum(map(len, bundle.pieces()))
-        job = job_of(bundle, settings, access, size=bundle.size)
+        runtime = await runtimes.planned(backend, access, settings, root, offline=offline)
+        job = job_of(bundle, settings, access, size=bundle.size, runtime=runtime)
         shown = {**job.environment, ENV_OUTCOME_KEY: _SECRET}
         planned = await backend.plan(replace(job, environment=shown), offline=offline)
     finally:

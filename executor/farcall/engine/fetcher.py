@@ -371,7 +371,10 @@ class Fetcher:
             await task.room(_bytes_written(written.said, task.output, failed=True))
         out, err = await _read_output(task, written, failed=True)
         if not out.data and not err.data:
-            out, written = Piece(await failures.last_lines(self._backend, detail)), None
+            written = None
+            said = Piece(await failures.last_lines(self._backend, detail))
+            # What comes before the runtime writes to stderr alone.
+            out, err = (out, said) if detail.runtime else (said, err)
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
         why = detail.verdict()

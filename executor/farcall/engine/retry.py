@@ -405,7 +405,7 @@ def _as_submitted(
         "priority": asked.get("schedulingPriorityOverride"),
         "share_identifier": asked.get("shareIdentifier", ""),
         "num_gpus": detail.gpus,
-        "container_image_uri": detail.image,
+        **_image_of(detail),
         "log_level": detail.environment.get(contract.ENV_LOG_LEVEL, contract.LOG_LEVEL),
         "job_definition_extra": {"platformCapabilities": platforms} if platforms else {},
     }
@@ -421,6 +421,17 @@ def _as_submitted(
         found["batch_job_role_name"] = container.get("jobRoleArn", "")
         found["batch_execution_role_name"] = container.get("executionRoleArn", "")
     return settings.replace(**found)
+
+
+def _image_of(detail: JobDetail) -> dict[str, str]:
+    """Return the options by which a job has its image."""
+    if not detail.runtime:
+        return {"container_image_uri": detail.image}
+    return {
+        "container_image_uri": "",
+        "batch_job_definition_name": "",
+        "stock_image_uri": detail.image,
+    }
 
 
 # --- how the tasks ended ----------------------------------------------------------------------

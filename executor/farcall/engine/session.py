@@ -24,6 +24,7 @@ from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import TaskPackages
 from farcall.engine.packer import Packer
+from farcall.engine.runtimes import Runtimes
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
@@ -86,6 +87,7 @@ class Session:
         relay: Passes on what tasks print while they run.
         shared: The values that several tasks refer to.
         packages: The packages that tasks need.
+        runtimes: What jobs fetch of farcall's whose image holds Python alone.
         cleaner: Deletes what they left in the bucket.
         bundles: Reads back what was submitted.
         run: This process's name in the bucket.
@@ -108,6 +110,7 @@ class Session:
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self.threads = WorkerThreads()
         self.packer = Packer(self.threads)
+        self.runtimes = Runtimes(backend, access)
         self.fetcher = Fetcher(backend, self.stores, self.tracker, self.threads)
         self.relay = Relay(self.stores, access.timing)
         self.shared = SharedValues(self.run, access.timing)
@@ -153,13 +156,14 @@ class Session:
         await asyncio.gather(store.check(root), self.check(settings))
         return Submitter(
             *(self.aws, self.backend, self.terminations, store, root),
-            *(self.shared, self.packages),
+            *(self.shared, self.packages, self.runtimes),
         )
 
     def _note_failed(self, where: Location) -> None:
         """Look again whether that is there which a failed task may have missed."""
         self.shared.forget(where)
         self.packages.forget()
+        self.runtimes.forget()
 
     async def detail(self, job_id: str) -> JobDetail | None:
         """Return what Batch says of a job, or None if it does not know it.

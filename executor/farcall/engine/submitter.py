@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from farcall.aws.access import Access
 from farcall.aws.paced_client import Ticket
-from farcall.backends.base import Backend, JobSpec, raise_first
+from farcall.backends.base import Backend, JobSpec, Runtime, raise_first
 from farcall.engine.packages import TaskPackages
+from farcall.engine.runtimes import Runtimes
 from farcall.engine.sender import Sender
 from farcall.engine.shared import SharedValues
 from farcall.engine.terminations import Terminations
@@ -106,6 +107,7 @@ class Submitter:
         root: Key prefix of the run.
         shared: The values that several tasks refer to.
         packages: The packages that tasks need.
+        runtimes: What jobs fetch of farcall's whose image holds Python alone.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Submitter:
         root: str,
         shared: SharedValues,
         packages: TaskPackages,
+        runtimes: Runtimes,
     ) -> None:
         self._access = access
         self._backend = backend
@@ -126,6 +129,7 @@ class Submitter:
         self._most = backend.capabilities.largest_array
         self._shared = shared
         self._packages = packages
+        self._runtimes = runtimes
         self._sender = Sender(backend, store, access.timing)
         self._gatherings: dict[_Key, _Gathering] = {}
         self._flushing: set[asyncio.Task[None]] = set()
@@ -317,8 +321,10 @@ class Submitter:
             retry_of=before.job_id,
         )
 
+        runtime = await self._runtimes.stored(settings, self._store, self._root)
+
         def write(size: int) -> JobSpec:
-            job = job_of(bundle, settings, self._access, size=size)
+            job = job_of(bundle, settings, self._access, size=size, runtime=runtime)
             return replace(job, definition=before.definition)
 
         # A job that cannot be taken is refused here, before its bundle is uploaded.
@@ -374,7 +380,14 @@ class Submitter:
         await self._sender.close()
 
 
-def job_of(bundle: Bundle, settings: Settings, access: Access, *, size: int) -> JobSpec:
+def job_of(
+    bundle: Bundle,
+    settings: Settings,
+    access: Access,
+    *,
+    size: int,
+    runtime: Runtime | None = None,
+) -> JobSpec:
     """Say what job carries a bundle.
 
     Args:
@@ -382,9 +395,10 @@ def job_of(bundle: Bundle, settings: Settings, access: Access, *, size: int) -> 
         settings: The options.
         access: Tells where the bucket is.
         size: Number of tasks.
+        runtime: What its containers fetch first; None where their image holds it.
     """
     url, region = access.place(bundle.where.bucket)
     environment = bundle.environment(url=url, region=region)
     if settings.log_level != LOG_LEVEL:
         environment[ENV_LOG_LEVEL] = settings.log_level
-    return JobSpec(bundle.where.bundle, size, environment, settings)
+    return JobSpec(bundle.where.bundle, size, environment, settings, runtime=runtime)

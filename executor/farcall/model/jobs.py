@@ -129,7 +129,9 @@ class JobDetail:
         queue_arn: ARN of its queue.
         definition: Name and revision of its definition.
         image: Its image; of a job on several nodes that of the first of them, as what follows.
-        command: What it runs; empty for the image's own.
+        command: What it runs; empty for the task runner, and the image's own.
+        runtime: Bucket and key of the task runner that its container fetches first,
+            ``bucket/key``; empty where the image holds it.
         vcpu: vCPUs it asked for.
         memory_mib: MiB of memory it asked for.
         gpus: GPUs it asked for.
@@ -165,6 +167,7 @@ class JobDetail:
     definition: str = ""
     image: str = ""
     command: tuple[str, ...] = ()
+    runtime: str = ""
     vcpu: float = 0
     memory_mib: int = 0
     gpus: int = 0

@@ -19,7 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GROUPS = {
     "What a task gets": (
-        *("vcpu", "memory", "num_gpus", "time_limit", "container_image_uri", "nodes"),
+        *("vcpu", "memory", "num_gpus", "time_limit", "container_image_uri", "stock_image_uri"),
+        "nodes",
         *("instance_type", "architecture", "packages", "extra_packages", "exclude_packages"),
     ),
     "Failures and waiting": (

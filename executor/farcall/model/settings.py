@@ -54,6 +54,9 @@ ENVIRONMENT_PREFIX = "FARCALL_"
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such folder is made
+FOREIGN_IMAGES = "public.ecr.aws/covalent/"
+"""How images of Covalent's own plugin begin, in which no task of farcall's can run."""
+
 _NAME = r"[A-Za-z0-9_-]{1,128}"
 _ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
 _KMS_ARN = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/"
@@ -223,6 +226,7 @@ class Options(TypedDict, total=False):
     poll_freq: float | str
     cache_dir: str
     container_image_uri: str
+    stock_image_uri: str
     architecture: Literal["x86_64", "arm64"]
     packages: str | list[str] | None
     extra_packages: list[str]
@@ -264,7 +268,8 @@ class Settings(BaseModel):
         s3_bucket_name: Bucket for payloads, results and output of functions, or the ARN or alias
             of an access point of it; empty for none, where there are command jobs alone.
         batch_job_definition_name: Definition whose image is used where ``container_image_uri``
-            is empty. farcall submits with definitions of its own, named by their content.
+            is empty; where there is no definition of the default's name, the stock image is.
+            farcall submits with definitions of its own, named by their content.
         batch_execution_role_name: Name or ARN of the role that pulls the image and writes the
             log; empty for none (EC2 only).
         batch_job_role_name: Name or ARN of the role the task has; empty for none.
@@ -288,7 +293,10 @@ class Settings(BaseModel):
         cache_dir: Folder for arguments and values that would take half the memory that is left,
             and where values of more than 64 MiB lie on their way into Covalent's store. The
             default stands for the system's folder for temporary files (``TMPDIR``).
-        container_image_uri: Image of the jobs, built from farcall's Dockerfile.
+        container_image_uri: Image of the jobs, built from farcall's Dockerfile. Where it is empty
+            jobs run in the stock image and fetch from the bucket what they need of farcall.
+        stock_image_uri: Image that has Python, of this minor version, and nothing of farcall's;
+            empty for ``public.ecr.aws/docker/library/python:3.X-slim-trixie``.
         architecture: Processor of the jobs, ``x86_64`` or ``arm64``: what is made here for them
             is made for it.
         packages: What the tasks import, beside what the image holds: ``"local"`` for what is
@@ -365,6 +373,7 @@ class Settings(BaseModel):
     poll_freq: Annotated[float, _Seconds, _HOW] = Field(10, ge=0, allow_inf_nan=False)
     cache_dir: _Where = DEFAULT_CACHE_DIR
     container_image_uri: _Where = Field("", max_length=255)
+    stock_image_uri: _Where = Field("", max_length=255)
     architecture: Annotated[Literal["x86_64", "arm64"], _HOW] = "x86_64"
     packages: Annotated[str | list[str] | None, _Packages, _WHERE] = None
     extra_packages: Annotated[list[str], _Requirements, _WHERE] = []

@@ -8,8 +8,11 @@ import pytest
 
 from farcall import Settings
 from farcall.aws.buckets import place
+from farcall.engine.packages import TaskPackages
+from farcall.engine.runtimes import Runtimes
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract
@@ -81,7 +84,16 @@ async def submitter(account):
     access = SimpleNamespace(place=lambda bucket: place(bucket, "us-east-1"), timing=TIMING)
     backend = ScriptedBatch(None, account)
     shared = SharedValues("run", TIMING)
-    return Submitter(access, backend, account, account, "farcall/v1/run", shared)
+    return Submitter(
+        access,
+        backend,
+        account,
+        account,
+        "farcall/v1/run",
+        shared,
+        TaskPackages(WorkerThreads()),
+        Runtimes(backend, access),
+    )
 
 
 def work(x):
@@ -227,10 +239,11 @@ async def test_without_an_image_that_of_the_named_definition_is_used(submitter, 
     assert len({name for kind, name in account.log if kind == "definition"}) == 1
 
 
-async def test_without_any_image_the_option_is_named(submitter, account, clock):
-    with pytest.raises(SettingsError, match="container_image_uri is empty") as caught:
-        await send(submitter, container_image_uri="")
-    assert caught.value.option == "container_image_uri"
+async def test_a_definition_that_is_not_there_is_named(submitter, account, clock):
+    options = {"container_image_uri": "", "batch_job_definition_name": "mine"}
+    with pytest.raises(SettingsError, match="'mine', and there is no such") as caught:
+        await send(submitter, **options)
+    assert caught.value.option == "batch_job_definition_name"
 
 
 # --- cancelled waits --------------------------------------------------------------------------

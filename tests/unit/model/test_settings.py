@@ -33,6 +33,7 @@ DOCUMENTED = {
 OWN = {
     "backend": "batch",
     "container_image_uri": "",
+    "stock_image_uri": "",
     "architecture": "x86_64",
     "packages": None,
     "extra_packages": [],

@@ -13,7 +13,7 @@ from farcall.aws import console_urls
 from farcall.aws.clients import Aws
 from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Ticket, Tries
-from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent
+from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent, Runtime
 from farcall.backends.batch import cloudwatch, doctor, given, nodes, placement, preflight
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.backends.batch.documents import (
@@ -57,7 +57,8 @@ class BatchBackend:
         self._aws = access
         self._batch = Batch(access)
         self._resources: dict[tuple[str, ...], Resources] = {}
-        self._definitions: dict[str, str] = {}
+        self._definitions: dict[tuple[str, Runtime | None], str] = {}
+        self._images: dict[tuple[str, ...], preflight.Image] = {}
         self._doubts: set[str] = set()
         self.meter = self._batch.meter
 
@@ -77,6 +78,19 @@ class BatchBackend:
     ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
         """Return the checks of queue, roles, log group, resources and image."""
         return doctor.checks(self._aws, self._batch, settings, answers=answers)
+
+    async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
+        """Tell whether tasks run in the stock image."""
+        found = preflight.unasked_image(settings) if offline else await self._image(settings)
+        return found.is_stock
+
+    async def _image(self, settings: Settings) -> preflight.Image:
+        """Return the image of tasks, looked up once."""
+        options = ("container_image_uri", "stock_image_uri", "batch_job_definition_name")
+        key = tuple(getattr(settings, option) for option in options)
+        if key not in self._images:
+            self._images[key] = await preflight.find_image(self._batch, settings)
+        return self._images[key]
 
     async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:
         """Return the RegisterJobDefinition and the SubmitJob request."""
@@ -105,10 +119,9 @@ class BatchBackend:
         settings = job.settings
         if job.requests is not None:
             return given.definition(job.requests, {})
-        unknown_image = f"(image of {settings.batch_job_definition_name})"
         return definition(
             job,
-            image=settings.container_image_uri or unknown_image,
+            image=preflight.unasked_image(settings).uri,
             region=self._aws.region,
             job_role=self._unasked_arn(settings.batch_job_role_name),
             execution_role=self._unasked_arn(settings.batch_execution_role_name),
@@ -129,7 +142,7 @@ class BatchBackend:
             return given.definition(job.requests, roles)
         return definition(
             job,
-            image="" if job.groups else await preflight.find_image(self._batch, settings),
+            image="" if job.groups else (await self._image(settings)).uri,
             region=self._aws.region,
             job_role=resources.job_role,
             execution_role=resources.execution_role,
@@ -160,11 +173,12 @@ class BatchBackend:
         """Return the ARN of a job's definition, which is looked up once for equal options."""
         if job.definition:
             return job.definition  # with its revision, which Batch takes as well
-        arn = None if job.is_command else self._definitions.get(job.settings.fingerprint)
+        key = job.settings.fingerprint, job.runtime
+        arn = None if job.is_command else self._definitions.get(key)
         if arn is None:
             arn = await self._batch.ensure_definition(await self._write(job))
             if not job.is_command:
-                self._definitions[job.settings.fingerprint] = arn
+                self._definitions[key] = arn
         return arn
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:

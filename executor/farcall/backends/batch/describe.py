@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from farcall.backends.batch import endings, waiting
+from farcall.backends.batch import bootstrap, endings, waiting
 from farcall.model.commands import ENV_RUN
 from farcall.model.endings import Verdict
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
@@ -95,7 +95,8 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
         queue_arn=job.get("jobQueue") or "",
         definition=_last_part(job.get("jobDefinition")),
         image=asked_for.get("image") or "",
-        command=tuple(asked_for.get("command") or ()),
+        command=_command(asked_for),
+        runtime=bootstrap.fetched(asked_for.get("command") or ()),
         vcpu=float(asked.get("VCPU", 0)),
         memory_mib=int(asked.get("MEMORY", 0)),
         gpus=int(asked.get("GPU", 0)),
@@ -106,6 +107,12 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
         tags=job.get("tags") or {},
         is_command=ENV_RUN in environment,
     )
+
+
+def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a container's command; none where that fetches the task runner, as images hold it."""
+    command = tuple(container.get("command") or ())
+    return () if bootstrap.fetched(command) else command
 
 
 def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
@@ -126,7 +133,7 @@ def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
                     last or (properties["numNodes"] - 1 if ":" in each["targetNodes"] else first)
                 ),
                 image=container.get("image") or "",
-                command=tuple(container.get("command") or ()),
+                command=_command(container),
                 environment=_environment(container),
                 vcpu=float(asked.get("VCPU", 0)),
                 memory_mib=int(asked.get("MEMORY", 0)),

@@ -195,7 +195,7 @@ async def log_group(access: Aws, settings: Settings) -> list[Finding]:
 
 async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     """Look at the image, and at its Python where that is known here."""
-    uri = await find_image(batch, settings)
+    uri, is_stock = await find_image(batch, settings)
     place = _ECR.fullmatch(uri)
     if place and place["region"] == access.region:
         await _see_in_ecr(access, uri, place)
@@ -204,14 +204,17 @@ async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
     python = variables.get("PYTHON_VERSION", "")
     protocol = (config.get("Labels") or {}).get("farcall.protocol-version", "")
-    if config and protocol != str(PROTOCOL_VERSION):
+    if config and not is_stock and protocol != str(PROTOCOL_VERSION):
         text = f"{uri} says protocol {protocol or 'of none'}, and this farcall {PROTOCOL_VERSION}"
         return [Finding("image", FAILED, text, "build it from this farcall's Dockerfile")]
     if python and python.rpartition(".")[0] != here:
         remedy = f"build it with BASE_IMAGE=python:{here}-slim, or run Python {python} here"
+        if is_stock:
+            remedy = f"set stock_image_uri to an image with Python {here}, or empty"
         return [Finding("image", FAILED, f"{uri} has Python {python}, and here is {here}", remedy)]
     told_python = f"with Python {python}" if python else f"whose Python has to be {here}"
-    return [Finding("image", OK, f"{uri}, {told_python}")]
+    fetched = "; jobs fetch what they need of farcall from the bucket" if is_stock else ""
+    return [Finding("image", OK, f"{uri}, {told_python}{fetched}")]
 
 
 async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farcall.backends.base import JobSpec
-from farcall.backends.batch import nodes, placement
+from farcall.backends.base import JobSpec, Runtime
+from farcall.backends.batch import bootstrap, nodes, placement
 from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall_runtime.contract import FINAL_EXIT_CODES, RETRY_ON_FAILURE
@@ -128,7 +128,9 @@ def definition(
             },
         }
     is_own = _is_own(job)
-    containers = [{"image": image, **common}]
+    containers = [
+        {"image": image, **common, **(_bootstrapped(job.runtime) if job.runtime else {})}
+    ]
     if job.groups:
         containers = [
             {
@@ -139,6 +141,14 @@ def definition(
             for group in job.groups
         ]
     return named(_document(job, containers), is_own=is_own)
+
+
+def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
+    """Return what a container has whose image holds nothing of farcall's."""
+    return {
+        **_told(bootstrap.command(runtime), bootstrap.ENVIRONMENT),
+        "user": bootstrap.USER,
+    }
 
 
 def named(document: dict[str, Any], *, is_own: bool) -> Definition:

@@ -97,6 +97,14 @@ def _words_for(detail: JobDetail) -> dict[str, str]:
             CREATED_BY: "memory, mounts, devices and user",
             STARTED_BY: ", command, devices, shm_size and ulimits",
         }
+    if detail.runtime:
+        return {
+            IMAGE: f"the image {detail.image} (stock_image_uri; container_image_uri names one "
+            "built from farcall's Dockerfile)",
+            CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
+            STARTED_BY: ", which needs python3, and command and linuxParameters in "
+            "job_definition_extra",
+        }
     return {
         IMAGE: "the image of container_image_uri",
         CREATED_BY: "memory, and volumes, devices and user in job_definition_extra",
@@ -164,6 +172,11 @@ def _was_not_started(detail: JobDetail) -> bool:
 def _fetches_workspace(detail: JobDetail) -> bool:
     """Its command begins with farcall's start script, whose exit codes are known."""
     return start_script.unwrap(detail.command)[0] is not None
+
+
+def _fetches_runtime(detail: JobDetail) -> bool:
+    """Its image holds nothing of farcall's."""
+    return bool(detail.runtime)
 
 
 def _withdrawn(detail: JobDetail) -> bool:
@@ -368,6 +381,91 @@ _BY_TEXT: tuple[Row, ...] = (
 )
 """Endings of any job, known by Batch's texts."""
 
+_RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
+    Row(all_of(_fetches_runtime, exit_code(*codes)), verdict)
+    for codes, verdict in (
+        (
+            (ExitCode.BAD_ENVIRONMENT,),
+            Verdict(
+                errors.ImageError,
+                "the job had no credentials to fetch farcall's runtime with, or did not "
+                "understand how it was started; nothing was run",
+                "set batch_job_role_name to a role that may read s3_bucket_name, and leave out of "
+                "job_definition_extra what sets FARCALL_ variables",
+            ),
+        ),
+        (
+            (ExitCode.BUNDLE_MISSING,),
+            Verdict(
+                errors.OutcomeMissingError,
+                "the job did not find farcall's runtime, or its payload, in the bucket, and ran "
+                "nothing",
+                "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the "
+                "queue, and nobody may delete what is below runtime/ and bundles/; then submit "
+                "again, which stores them anew",
+            ),
+        ),
+        (
+            (ExitCode.INTEGRITY,),
+            Verdict(
+                errors.IntegrityError,
+                "farcall's runtime in the bucket, or the job's payload, is not what was stored; "
+                "nothing of it was run",
+                "find out who else writes to s3_bucket_name, delete the object that the job's log "
+                "names, then submit again",
+            ),
+        ),
+        (
+            (ExitCode.VERSION_MISMATCH,),
+            Verdict(
+                errors.VersionMismatchError,
+                "farcall's runtime is made for another processor, Python or libc than the job has",
+                "set architecture to the processor of batch_queue's machines, and "
+                "stock_image_uri to an image with glibc (Debian's, not Alpine's) and the Python "
+                "minor that is used here, empty for the official one",
+            ),
+        ),
+        (
+            (ExitCode.STORAGE_UNREACHABLE,),
+            Verdict(
+                errors.OutcomeMissingError,
+                "the job could not fetch from the bucket what it needs, and ran nothing",
+                "batch_job_role_name needs s3:GetObject and s3:ListBucket on s3_bucket_name, what "
+                f"is below runtime/ too; {SUBNET} S3; and the clock of its machine must be right",
+            ),
+        ),
+        (
+            (ExitCode.DISK_FULL,),
+            Verdict(
+                errors.DiskFullError,
+                "the job's temporary folder has no room for farcall's runtime or its packages, "
+                "and it ran nothing",
+                "give the job more disk: ephemeralStorage in job_definition_extra on Fargate, a "
+                "larger volume in the launch template of the compute environment on EC2; where "
+                "/tmp is a tmpfs, a larger one",
+            ),
+        ),
+        (
+            (ExitCode.SUPERVISOR_FAILED,),
+            Verdict(
+                errors.OutcomeMissingError,
+                "farcall's runtime could not be unpacked, or failed, and left no outcome",
+                "its log says why; with readonlyRootFilesystem /tmp has to be a volume or a tmpfs",
+            ),
+        ),
+        (
+            (126, 127, ExitCode.RAISED),
+            Verdict(
+                errors.ImageError,
+                "the image could not run farcall's bootstrap",
+                "its log says more; stock_image_uri must name an image with python3, and without "
+                "an entry point of its own",
+            ),
+        ),
+    )
+)
+"""How tasks end that fetch farcall's runtime first, and leave no outcome."""
+
 ENDINGS: tuple[Row, ...] = (
     Row(
         all_of(_succeeded, container("OutOfMemoryError")),
@@ -388,6 +486,7 @@ ENDINGS: tuple[Row, ...] = (
         ),
     ),
     *_BY_TEXT,
+    *_RUNTIME_ENDINGS,
     *(Row(exit_code(code), verdict) for code, verdict in EXITS.items()),
     Row(
         lambda detail: detail.exit_code is None and not detail.array_size,

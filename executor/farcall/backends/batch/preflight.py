@@ -6,17 +6,40 @@ import asyncio
 import contextlib
 import difflib
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from farcall.aws import clients, refusals
 from farcall.aws.clients import Aws
 from farcall.backends.batch.client import Batch
 from farcall.model.errors import ServiceError, SettingsError
-from farcall.model.settings import Settings
+from farcall.model.settings import FOREIGN_IMAGES, Settings
 
 _log = logging.getLogger("farcall")
+
+
+_STOCK = "public.ecr.aws/docker/library/python"
+"""Docker's official image of Python, as Amazon's registry has it for everybody.
+
+https://docs.aws.amazon.com/AmazonECR/latest/public/public-registry-concepts.html
+"""
+
+
+_DEFAULT_DEFINITION: str = Settings.model_fields["batch_job_definition_name"].default
+
+
+class Image(NamedTuple):
+    """The image of the jobs.
+
+    Attributes:
+        uri: Its URI.
+        is_stock: Whether it holds nothing of farcall's.
+    """
+
+    uri: str
+    is_stock: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,26 +174,47 @@ async def find_role(access: Aws, option: str, name: str) -> dict[str, Any]:
     return role
 
 
-async def find_image(batch: Batch, settings: Settings) -> str:
-    """Return the image of the jobs: the option's, or that of the definition it names.
+async def find_image(batch: Batch, settings: Settings) -> Image:
+    """Return the image of the jobs: the option's, that of the definition it names, or the stock's.
 
     Raises:
-        SettingsError: No option names an image.
+        SettingsError: There is no such definition, or it has no image.
         ServiceError: Batch refused.
     """
     if settings.container_image_uri:
-        return settings.container_image_uri
+        return Image(settings.container_image_uri)
     name = settings.batch_job_definition_name
     found = await batch.find_definition(name) if name else None
-    image = (found or {}).get("containerProperties", {}).get("image", "")
-    if not image:
+    image = str((found or {}).get("containerProperties", {}).get("image", ""))
+    if image and not image.startswith(FOREIGN_IMAGES):  # with which Covalent's own plugin left it
+        return Image(image)
+    if name and not found and name != _DEFAULT_DEFINITION:
         raise SettingsError(
-            "container_image_uri is empty, and there is no job definition "
-            f"{name!r} (batch_job_definition_name) to take the image from; build an image "
-            "from farcall's Dockerfile, push it, and set container_image_uri to its URI",
-            option="container_image_uri",
+            f"batch_job_definition_name is {name!r}, and there is no such job definition to take "
+            "the image from; set it to one that is there, empty for the stock image, or set "
+            "container_image_uri",
+            option="batch_job_definition_name",
         )
-    return str(image)
+    return stock_image(settings)
+
+
+def unasked_image(settings: Settings) -> Image:
+    """Return the image of the jobs as far as the options tell, or what stands for it.
+
+    A definition of the default's name is taken for missing.
+    """
+    if settings.container_image_uri:
+        return Image(settings.container_image_uri)
+    name = settings.batch_job_definition_name
+    if name not in ("", _DEFAULT_DEFINITION):
+        return Image(f"(image of {name})")
+    return stock_image(settings)
+
+
+def stock_image(settings: Settings) -> Image:
+    """Return the image that holds Python alone, of the client's minor version."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return Image(settings.stock_image_uri or f"{_STOCK}:{python}-slim-trixie", is_stock=True)
 
 
 async def _check_queue(batch: Batch, settings: Settings, region: str) -> list[dict[str, Any]]:

@@ -85,6 +85,10 @@ class FakeBackend:
         """Check nothing: whatever the options name is there."""
         return {}
 
+    async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
+        """Tell that tasks need nothing that they do not have: they run in this process."""
+        return False
+
     async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:
         """Return the SubmitJob request that Batch would get."""
         return {"SubmitJob": request_of(job)}

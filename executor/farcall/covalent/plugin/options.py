@@ -15,7 +15,7 @@ from covalent._shared_files.config import _config_manager, get_config
 from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.model.errors import SettingsError
-from farcall.model.settings import ENVIRONMENT_PREFIX, Place, Settings
+from farcall.model.settings import ENVIRONMENT_PREFIX, FOREIGN_IMAGES, Place, Settings
 from farcall_runtime.contract import RETRY_ON_FAILURE
 
 _log = logging.getLogger("farcall")
@@ -32,7 +32,6 @@ _VARIABLES = (
     *(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields),
     *("AWS_REGION", "AWS_DEFAULT_REGION"),
 )
-_FOREIGN_IMAGES = "public.ecr.aws/covalent/"
 
 
 def plugin_defaults() -> dict[str, Any]:
@@ -183,10 +182,11 @@ def _refuse_nodes(settings: Settings) -> None:
 
 def _refuse_foreign_image(settings: Settings) -> None:
     image = settings.container_image_uri
-    if image.startswith(_FOREIGN_IMAGES):
+    if image.startswith(FOREIGN_IMAGES):
         raise SettingsError(
             f"container_image_uri is {image!r}, the image of covalent-awsbatch-plugin, which "
-            "cannot run farcall's jobs; build an image from farcall's Dockerfile, push it, and "
-            f"set container_image_uri to its URI in [{_SECTION}] of {_place().file}",
+            "cannot run farcall's jobs; leave it out or empty for an image that needs nothing of "
+            f"farcall's, or name one built from farcall's Dockerfile, in [{_SECTION}] of "
+            f"{_place().file}",
             option="container_image_uri",
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import itertools
 import json
@@ -31,6 +32,7 @@ from typing import Any, Protocol
 from farcall.local import names
 from farcall.local.runners.credentials import RoleCredentials
 from farcall.local.runners.runner import AttemptSpec, Exit, Running, StartError
+from farcall.local.runners.stock_python import StockPythons, minor_of
 
 READ_BYTES = 64 * 1024
 #: How often a process is looked at where the kernel cannot tell of its end.
@@ -55,7 +57,8 @@ _EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_")
 class ProcessRunner:
     """Runs an attempt as a process in a session of its own.
 
-    A definition's image is not pulled; a job without a command runs what farcall's image runs,
+    A definition's image is not pulled, but Docker's official one of Python is played
+    (`farcall.local.runners.stock_python`). A job without a command runs what farcall's image runs,
     ``python -m farcall_runtime``, with this interpreter. On Linux such a job is forked by a
     process that has imported the runtime already (`farcall.local.runners.forking`), which saves it
     an interpreter's start and its imports; any other one costs a ``vfork``. Each has its own
@@ -82,22 +85,37 @@ class ProcessRunner:
         }
         self._command = (sys.executable, "-m", RUNTIME)
         self._forks: _ForkServer | None = None
+        self._stock = StockPythons(endpoint_url, credentials)
 
     async def prepare(self, spec: AttemptSpec) -> None:
-        """Do nothing: a process needs no image."""
+        """See that there is an interpreter to play an image of Python; others are not needed."""
+        minor = minor_of(spec.container.get("image", ""))
+        if minor is not None:
+            await self._stock.prepare(minor)
 
     async def start(self, spec: AttemptSpec) -> Running:
         """Start the command, or farcall's runtime when there is none."""
-        keys = self._credentials.keys(spec.role_arn, spec.task_id)
-        environment = {**self._environment, **keys, **spec.environment}
+        minor = minor_of(spec.container.get("image", ""))
         can_fork = sys.platform == "linux" and not spec.command
         attempt = spec.environment.get("AWS_BATCH_JOB_ATTEMPT", "")
         command: tuple[str, ...] = spec.command or self._command
         process: _Process
         with contextlib.ExitStack() as undoing:
             try:
-                directory = tempfile.mkdtemp(prefix=f"{FOLDER}{spec.job_id}-{attempt}-")
+                # What such a job unpacks is on its PYTHONPATH, where a colon separates folders.
+                job = spec.job_id if minor is None else spec.job_id.replace(":", ".")
+                directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{attempt}-")
                 undoing.callback(shutil.rmtree, directory, ignore_errors=True)
+                ended: Callable[[], None] = _nothing
+                if minor is None:
+                    keys = self._credentials.keys(spec.role_arn, spec.task_id)
+                    environment = {**self._environment, **keys, **spec.environment}
+                else:
+                    stock = self._stock.environment(spec, minor, directory)
+                    ended = functools.partial(self._stock.revoke, stock)
+                    undoing.callback(ended)
+                    bare = {k: v for k, v in self._environment.items() if k != "PYTHONPATH"}
+                    environment = {**bare, **stock, **spec.environment}
                 reader, writer = os.pipe()
                 undoing.callback(os.close, reader)
                 try:
@@ -112,12 +130,13 @@ class ProcessRunner:
             except (OSError, ValueError) as error:
                 raise StartError(_cannot_start(command[0], error)) from error
             undoing.pop_all()
-        return _Attempt(process, reader, directory, spec.output)
+        return _Attempt(process, reader, directory, spec.output, ended)
 
     async def close(self) -> None:
         """End the process that forks jobs; each job has let go of what was its own."""
         if self._forks is not None:
             self._forks.close()
+        self._stock.close()
 
 
 class _Process(Protocol):
@@ -318,8 +337,14 @@ class _Attempt:
     """A running attempt: the process, its output and its directory."""
 
     def __init__(
-        self, process: _Process, reader: int, directory: str, output: Callable[[bytes], None]
+        self,
+        process: _Process,
+        reader: int,
+        directory: str,
+        output: Callable[[bytes], None],
+        ended: Callable[[], None],
     ) -> None:
+        self._ended = ended
         self._process = process
         self._reader = reader
         self._directory = directory
@@ -331,6 +356,7 @@ class _Attempt:
         try:
             code = await self._process.wait()
         finally:
+            self._ended()
             self._close()
             try:
                 os.rmdir(self._directory)  # noqa: PTH106 - mostly empty, and then no thread
@@ -364,6 +390,10 @@ class _Attempt:
             pass
         asyncio.get_running_loop().remove_reader(self._reader)
         os.close(self._reader)
+
+
+def _nothing() -> None:
+    """Do what follows the end of a job that holds nothing."""
 
 
 def _kill_session(leader: int) -> None:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import botocore.session
 import pytest
 
+from farcall.backends.base import Runtime
+from farcall.backends.batch import bootstrap
 from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.endings import (
     BLOCKED,
@@ -50,6 +52,7 @@ class Recorded(NamedTuple):
         exit_code: The container's exit code, None where there was none.
         flag: ``isCancelled`` or ``isTerminated`` where it was true.
         status: ``status``.
+        runtime: Whether its image holds nothing of farcall's.
         log: Whether it has a log although it has no exit code.
     """
 
@@ -62,6 +65,10 @@ class Recorded(NamedTuple):
     flag: str = ""
     status: str = "FAILED"
     log: bool = False
+    runtime: bool = False
+
+
+RUNTIME = Runtime("https://b.s3.r.amazonaws.com", "b", "r", "p/" + 64 * "0", "x86_64", "3.11")
 
 
 def pull(error: str) -> str:
@@ -472,6 +479,20 @@ RECORDED = [
         EXITED,
         exit_code=ExitCode.SUPERVISOR_FAILED,
     ),
+    # what comes before the runtime, where the image holds nothing of farcall's
+    *(
+        Recorded(kind, [sentence], [remedy], EXITED, exit_code=code, runtime=True)
+        for code, kind, sentence, remedy in (
+            (64, errors.ImageError, "no credentials", "batch_job_role_name"),
+            (65, errors.OutcomeMissingError, "did not find farcall's runtime", "lifecycle"),
+            (66, errors.IntegrityError, "not what was stored", "delete the object"),
+            (67, errors.VersionMismatchError, "another processor", "set architecture"),
+            (73, errors.OutcomeMissingError, "could not fetch", "s3:GetObject"),
+            (74, errors.OutcomeMissingError, "unpacked", "readonlyRootFilesystem"),
+            (75, errors.DiskFullError, "no room", "ephemeralStorage"),
+            (127, errors.ImageError, "could not run farcall's bootstrap", "stock_image_uri"),
+        )
+    ),
     Recorded(
         errors.HostLostError,
         ["told to stop"],
@@ -543,7 +564,7 @@ def plain(row: Recorded) -> dict[str, Any]:
         "parameters": {},
         "container": {
             "image": "farcall:1",
-            "command": [],
+            "command": bootstrap.command(RUNTIME) if row.runtime else [],
             "environment": [{"name": "FARCALL_REGION", "value": "eu-west-1"}],
             "resourceRequirements": [{"type": "VCPU", "value": "1"}],
             **ended(row.reason, row.exit_code, row.log),
@@ -561,7 +582,7 @@ def with_ecs_properties(row: Recorded) -> dict[str, Any]:
     said = {"name": "default", **ended(row.reason, row.exit_code, row.log)}
     del said["taskArn"]  # the task's own
     own = {"image": "farcall:1", "essential": True, **said}
-    del job["container"]
+    own["command"] = job.pop("container")["command"]
     job["ecsProperties"] = {"taskProperties": [{"containers": [own]}]}
     tried = job["attempts"][0]
     tried["container"] = {"networkInterfaces": []}

@@ -1,0 +1,195 @@
+"""Bootstrap program: what a container runs first whose image holds nothing of farcall's.
+
+It fetches farcall's runtime from the bucket by a signed request, compares it with the SHA-256 that
+it was told, unpacks it, and becomes ``python3 -m farcall_runtime``. It needs nothing but the
+standard library of Python 3.10.
+
+The job definition holds it as ``bootstrap_program.min.txt``, which ``make bootstrap`` makes of
+this file: without comments and long names, for a command has no room.
+
+Arguments: URL of the bucket, ``bucket/key``, region, and the processor and Python's minor version
+that it was made for. URL and key are percent-encoded, as signatures are. The key ends with the
+SHA-256 of the object.
+
+Sources:
+    https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+    https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html
+    https://docs.aws.amazon.com/sdkref/latest/guide/feature-container-credentials.html
+    https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
+    https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
+"""
+
+import hashlib
+import hmac
+import io
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+import zipfile
+from http.client import HTTPException
+from urllib.parse import urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
+
+bucket_url, name, region, *made_for = sys.argv[1:]
+
+# Where credentials may come from by plain HTTP. Nobody is asked for them through a proxy.
+NEAR = "127.0.0.1 localhost ::1 169.254.170.2 169.254.170.23 fd00:ec2::23 169.254.169.254".split()
+
+
+def variable(name, /):
+    """Return one of AWS's variables."""
+    return os.environ.get("AWS_" + name)
+
+
+def say(text, /):
+    """Write a line into the job's log."""
+    print(f"farcall: s3://{name}: {text}", file=sys.stderr)
+
+
+def leave(code, text, /):
+    """End with an exit code of farcall_runtime.contract.ExitCode."""
+    say(text)
+    sys.exit(code)
+
+
+class NoRedirect(HTTPRedirectHandler):
+    """Follows none: another host would get the signature."""
+
+    def redirect_request(self, *_):
+        """Leave the answer as it is, which is an error then."""
+
+
+def ask(url, headers={}, data=None, method=None, tries=8, /):
+    """Return the body of an answer. Servers that fail or are busy are asked again.
+
+    Raises:
+        OSError: There was none. Its number is the HTTP status, or 0 where nobody answered.
+    """
+    pause = 0.2
+    is_near = urlsplit(url).hostname in NEAR
+    opener = build_opener(NoRedirect, *[ProxyHandler({})] * is_near)
+    while 1:
+        try:
+            request = Request(url, data, headers, None, False, method)
+            return opener.open(request, None, 5 if is_near else 60).read()
+        except (OSError, HTTPException) as error:  # the latter where the answer is cut short
+            status = getattr(error, "code", 0)
+            said = repr(error)
+            if status:
+                # S3's code and sentence. The rest of its answer repeats parts of the request.
+                said += str(re.findall("<(?:Code|Message)>([^<]*)", str(error.read(4096))))  # type: ignore
+            tries -= 1
+            if not tries or (0 < status < 500 and status != 429):
+                raise OSError(status, said)
+            say(said + ", trying again")
+            time.sleep(pause)
+            pause *= 2
+
+
+def find_credentials():
+    """Return key, secret and session token, in the order in which AWS's SDKs look for them."""
+    uri = variable("CONTAINER_CREDENTIALS_FULL_URI")
+    path = variable("CONTAINER_CREDENTIALS_RELATIVE_URI")
+    file = variable("WEB_IDENTITY_TOKEN_FILE")
+    key = variable("ACCESS_KEY_ID")
+    if key:
+        return key, variable("SECRET_ACCESS_KEY"), variable("SESSION_TOKEN")
+    if path or uri:
+        if path:
+            uri = "http://169.254.170.2" + path
+        parts = urlsplit(uri)
+        if parts.scheme != "https" and parts.hostname not in NEAR:
+            raise ValueError(f"{parts.hostname} without TLS")
+        file = variable("CONTAINER_AUTHORIZATION_TOKEN_FILE")
+        token = open(file).read().strip() if file else variable("CONTAINER_AUTHORIZATION_TOKEN")
+        found = json.loads(ask(uri, {"Authorization": token} if token else {}))
+    elif file:
+        # STS of the same partition: its host ends as the bucket's does.
+        endings = urlsplit(bucket_url).netloc.split(f".{region}.")[1:]
+        form = {
+            "Action": "AssumeRoleWithWebIdentity",
+            "Version": "2011-06-15",
+            "RoleArn": variable("ROLE_ARN"),
+            "RoleSessionName": "farcall",
+            "WebIdentityToken": open(file).read(),
+        }
+        body = ask(
+            variable("ENDPOINT_URL_STS")
+            or variable("ENDPOINT_URL")
+            or f"https://sts.{region}.{[*endings, 'amazonaws.com'][0]}",
+            {},
+            urlencode(form).encode(),
+        )
+        found = dict(re.findall(r"<(\w+)>([^<]+)", body.decode()))
+        found["Token"] = found["SessionToken"]
+    else:
+        if variable("EC2_METADATA_DISABLED") == "true":
+            raise ValueError("the job has no role")
+        url = variable("EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
+        url = url.rstrip("/") + "/latest/"
+        headers = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
+        token = ask(url + "api/token", headers, None, "PUT", 3)
+        headers = {"X-aws-ec2-metadata-token": token.decode()}
+        url += "meta-data/iam/security-credentials/"
+        found = json.loads(ask(url + ask(url, headers).decode().split()[0], headers))
+    return found["AccessKeyId"], found["SecretAccessKey"], found["Token"]
+
+
+def fetch():
+    """Return the object, by a request that is signed with what the job's role gives now."""
+    try:
+        access, secret, token = find_credentials()
+    except (OSError, LookupError, ValueError) as error:
+        leave(64, f"no credentials: {error!r}")
+    # What was set for the container goes before what the client knows, as in the runtime.
+    endpoint = variable("ENDPOINT_URL_S3") or variable("ENDPOINT_URL")
+    url = f"{endpoint.rstrip('/')}/{name}" if endpoint else bucket_url + name[name.find("/") :]
+    parts = urlsplit(url)
+    at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    scope = f"{at[:8]}/{region}/s3/aws4_request"
+    payload = "UNSIGNED-PAYLOAD"
+    headers = {"host": parts.netloc, "x-amz-content-sha256": payload, "x-amz-date": at}
+    if token:
+        headers["x-amz-security-token"] = token
+    signed = ";".join(headers)  # which are in their order
+    lines = [f"{each}:{headers[each]}" for each in headers]
+    text = "\n".join(["GET", parts.path, "", *lines, "", signed, payload])
+    text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(text.encode()).hexdigest()}"
+    key = ("AWS4" + secret).encode()
+    for part in [*scope.split("/"), text]:
+        key = hmac.new(key, part.encode(), "sha256").digest()
+    key = key.hex()
+    headers["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={access}/{scope},SignedHeaders={signed},Signature={key}"
+    )
+    return ask(url, headers)
+
+
+# A container's first process does not get a signal that it has no handler for.
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+here = [os.uname().machine, "%d.%d" % sys.version_info[:2]]
+if here != made_for or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
+    leave(67, f"it is for {made_for} with glibc, and here is {sys.platform} {here}")
+try:
+    try:
+        data = fetch()
+    except OSError as error:
+        if error.errno not in (400, 401, 403):
+            raise
+        data = fetch()  # the keys may have ended a moment ago
+except OSError as error:
+    leave(65 if error.errno == 404 else 73, error.strerror)
+if hashlib.sha256(data).hexdigest() != name[-64:]:
+    leave(66, "it is not what was stored, and nothing of it was run")
+try:
+    folder = tempfile.mkdtemp("", "farcall-")
+    zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
+    os.chdir(tempfile.gettempdir())
+except OSError as error:
+    leave(75 if error.errno == 28 else 74, f"it cannot be unpacked: {error}")  # 28 is ENOSPC
+os.environ["PYTHONPATH"] = ":".join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+os.execv(sys.executable, [sys.executable, "-m", "farcall_runtime"])

@@ -1,0 +1,153 @@
+"""Archive of the runtime: what a container needs of farcall's whose image holds Python alone.
+
+That is farcall_runtime and what it imports: cloudpickle, obstore, and before Python 3.13
+typing_extensions. It is unpacked as one folder of modules. For jobs on this platform the installed
+distributions are taken as they are; obstore for another one, or one that was compiled here, uv
+fetches in the same version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from farcall.model.errors import FarcallError
+from farcall.packages import cache, installed, uv
+from farcall.packages.archives import Archive, File, build
+from farcall.packages.target import Target
+
+_PURE = ("cloudpickle", *(["typing-extensions"] if sys.version_info < (3, 13) else []))
+_COMPILED = "obstore"
+_LEVEL = 6
+"""Of zlib's compression: every container fetches it, and it is made once."""
+
+_PORTABLE = "manylinux"
+
+
+class Sealed(NamedTuple):
+    """An archive of the runtime, by what it holds.
+
+    Attributes:
+        sha256: Of its bytes, hexadecimal.
+        size: Its bytes.
+    """
+
+    sha256: str
+    size: int
+
+
+def seal(target: Target, folder: Path) -> tuple[Sealed, Callable[[], Archive]]:
+    """Return which archive serves a platform, and what makes it where nobody has stored it yet.
+
+    What it was the last time is noted, so that it is mostly not made to find that out.
+
+    Args:
+        target: What the jobs run on.
+        folder: For the file, if it is made.
+
+    Raises:
+        FarcallError: It cannot be made here.
+    """
+    key = _key(target)
+    made: list[Archive] = []
+
+    def make() -> Archive:
+        if not made:
+            made.append(_make(target, folder))
+            cache.write(key, {"sha256": made[0].sha256, "size": made[0].size})
+        return made[0]
+
+    match cache.read(key):
+        case {"sha256": str(sha256), "size": int(size)}:
+            return Sealed(sha256, size), make
+    archive = make()
+    return Sealed(archive.sha256, archive.size), make
+
+
+def _make(target: Target, folder: Path) -> Archive:
+    here = {each.key: each for each in installed.scan()}
+    files = [*_own(), *(file for name in _PURE for file in _files(_find(name, here)))]
+    obstore = _find(_COMPILED, here)
+    try:
+        if _is_fit(obstore, target):
+            return build([*files, *_files(obstore)], folder, _LEVEL)
+        with tempfile.TemporaryDirectory(prefix="farcall-runtime-") as place:
+            files += _fetched(installed.describe(obstore).version, target, Path(place))
+            return build(files, folder, _LEVEL)
+    except OSError as error:
+        raise FarcallError(
+            f"farcall's runtime cannot be packed for the jobs: {error}; mend that, or set "
+            "container_image_uri to an image built from farcall's Dockerfile"
+        ) from error
+
+
+def _key(target: Target) -> str:
+    """Return what tells whether the archive is another one."""
+    digest = hashlib.sha256()
+    for file in _own():
+        assert isinstance(file.source, Path)  # noqa: S101  # says so to the type checker
+        digest.update(f"{file.name}:".encode() + file.source.read_bytes())
+    here = {each.key: each for each in installed.scan()}
+    stamps = (_find(name, here).stamp for name in (*_PURE, _COMPILED))
+    made_by = sys.version, zlib.ZLIB_RUNTIME_VERSION, str(_LEVEL)
+    return cache.key_of("runtime", str(target), *made_by, digest.hexdigest(), *stamps)
+
+
+def _own() -> list[File]:
+    """Return the files of farcall_runtime."""
+    spec = importlib.util.find_spec("farcall_runtime")
+    places = (spec.submodule_search_locations if spec else None) or []
+    folder = Path(next(iter(places)))
+    return [File(f"{folder.name}/{path.name}", path) for path in sorted(folder.glob("*.py"))]
+
+
+def _find(name: str, here: Mapping[str, installed.Found]) -> installed.Found:
+    if name in here:
+        return here[name]
+    raise FarcallError(
+        f"{name} has no metadata here, so it cannot travel with the jobs; install farcall anew, "
+        "in a virtual environment, or set container_image_uri to an image built from farcall's "
+        "Dockerfile"
+    )
+
+
+def _files(found: installed.Found) -> Iterator[File]:
+    """Yield the modules of a distribution and its metadata, without its scripts."""
+    about = installed.describe(found)
+    if about.problem:
+        raise FarcallError(f"{about.name} {about.problem}; or set container_image_uri")
+    for file in installed.content(found, about).files:
+        inside = file.name.removeprefix(f"{installed.SITE}/")
+        if inside != file.name:
+            yield file._replace(name=inside)
+
+
+def _is_fit(found: installed.Found, target: Target) -> bool:
+    """Tell whether a distribution that is installed here serves the jobs.
+
+    One of conda's, or one that was compiled here, may want a newer libc than the image has.
+    """
+    try:
+        wheel = (found.info / "WHEEL").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return target.is_here and _PORTABLE in wheel and not installed.describe(found).is_conda
+
+
+def _fetched(version: str, target: Target, place: Path) -> Iterator[File]:
+    pin = uv.Pin(_COMPILED, version, f"{_COMPILED}=={version}")
+    try:
+        uv.fetch([pin], target, uv.Source(), place)
+    except FarcallError as error:
+        raise FarcallError(
+            f"{pin} cannot be fetched for {target}: {error}; set architecture to that of the "
+            "jobs, or container_image_uri to an image built from farcall's Dockerfile"
+        ) from error
+    for found in installed.scan([str(place / installed.SITE)]):
+        yield from _files(found)

@@ -1,0 +1,354 @@
+"""The program that a job in the stock image begins with, run by itself, as a container runs it."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import platform
+import subprocess
+import sys
+import threading
+import zipfile
+from hashlib import sha256
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+import farcall.local
+from farcall.backends.base import Runtime
+from farcall.backends.batch import bootstrap
+from farcall.packages.target import Target
+from tests.support.iam import JOB_ROLE, VALUES, Enforced
+from tests.support.proxy import Proxy
+
+BUCKET = VALUES["BUCKET"]
+HERE = Target("arm64" if platform.machine() == "aarch64" else "x86_64")
+_SAYS = "import sys, os; print('started', os.getcwd(), os.environ['HOME'], *sys.path[:2])"
+
+
+def zipped(text):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("farcall_runtime/__init__.py", "")
+        archive.writestr("farcall_runtime/__main__.py", text)
+    return data.getvalue()
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """Hands out keys: as ECS does at /keys, as an instance does below /latest."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_): ...
+
+    def do_PUT(self):
+        is_right = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+        self.reply(200 if is_right else 400, b"a token")
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        if self.server.failures:
+            self.server.failures -= 1
+            self.reply(503, b"")
+        elif self.path == "/keys" and self.headers.get("Authorization") == "a secret":
+            self.reply(200, json.dumps(self.server.keys()).encode())
+        elif self.headers.get("X-aws-ec2-metadata-token") != "a token":
+            self.reply(401, b"")
+        elif self.path.endswith("/security-credentials/"):
+            self.reply(200, b"the-role\nanother")
+        elif self.path.endswith("/security-credentials/the-role"):
+            self.reply(200, json.dumps(self.server.keys()).encode())
+        else:
+            self.reply(404, b"")
+
+    def reply(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """Sends whoever asks to another place."""
+
+    def log_message(self, *_): ...
+
+    def do_GET(self):
+        self.send_response(307)
+        self.send_header("Location", self.server.to)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def serving(handler, **what):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    vars(server).update(what)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    return server
+
+
+@pytest.fixture(scope="module")
+def account():
+    with farcall.local.start(enforce_iam=True) as aws:
+        yield Enforced(aws)
+
+
+@pytest.fixture
+def stored(account):
+    """A runtime in the bucket that says that it was started."""
+    data = zipped(_SAYS)
+    key = f"farcall/v1/runtime/{sha256(data).hexdigest()}"
+    account.restore()
+    account.root("s3").put_object(Bucket=BUCKET, Key=key, Body=data)
+    url = f"{account.aws.endpoint_url}/{BUCKET}"
+    return Runtime(url, BUCKET, "us-east-1", key, *HERE)
+
+
+@pytest.fixture
+def role_keys(account):
+    """Keys of the job role, with a session token."""
+
+    def assume():
+        arn = f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{JOB_ROLE}"
+        found = account.root("sts").assume_role(RoleArn=arn, RoleSessionName="task")["Credentials"]
+        return {
+            "AccessKeyId": found["AccessKeyId"],
+            "SecretAccessKey": found["SecretAccessKey"],
+            "Token": found["SessionToken"],
+        }
+
+    return assume
+
+
+@pytest.fixture
+def metadata(role_keys):
+    server = serving(Metadata, keys=role_keys, failures=0, asked=[])
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def in_environment(role_keys):
+    keys = role_keys()
+    return {
+        "AWS_ACCESS_KEY_ID": keys["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": keys["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": keys["Token"],
+    }
+
+
+def run(runtime, environment, tmp_path, *, before=""):
+    """Run the program; nothing that is installed here is on its path."""
+    _, *options, program, url, name, region, machine, python = bootstrap.command(runtime)
+    return subprocess.run(
+        [sys.executable, *options, before + program, url, name, region, machine, python],
+        env={
+            "TMPDIR": str(tmp_path),
+            "HOME": "/nowhere",
+            "PATH": "/usr/bin:/bin",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def refused(done, code, *words):
+    assert done.returncode == code, done.stderr
+    assert "started" not in done.stdout
+    for word in words:
+        assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- whence credentials come ------------------------------------------------------------------
+
+
+def test_keys_of_the_environment(stored, in_environment, tmp_path):
+    done = run(stored, in_environment, tmp_path)
+    assert done.stdout.startswith(f"started {tmp_path} /nowhere"), done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_keys_of_the_container_s_endpoint_which_fails_at_first(stored, metadata, tmp_path):
+    metadata.failures = 2
+    (tmp_path / "token").write_text("a secret\n")
+    url = f"http://127.0.0.1:{metadata.server_port}/keys"
+    environment = {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": url,
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
+        # Which no request for credentials is to go through.
+        "http_proxy": "http://127.0.0.1:9",
+    }
+    done = run(stored, environment, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("trying again") == 2
+
+
+def test_keys_of_a_web_identity(stored, tmp_path):
+    # The embedded AWS answers nobody who does not sign.
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    url = "http://{}:{}".format(*server.get_host_and_port())
+    try:
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+        )
+        s3.create_bucket(Bucket="identities")
+        data = zipped(_SAYS)
+        key = sha256(data).hexdigest()
+        s3.put_object(Bucket="identities", Key=key, Body=data)
+        (tmp_path / "token").write_text("eyJ.a.token")
+        environment = {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"),
+            "AWS_ROLE_ARN": f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{JOB_ROLE}",
+        }
+        done = run(stored._replace(bucket="identities", key=key), environment, tmp_path)
+        assert done.returncode == 0, done.stderr
+    finally:
+        server.stop()
+
+
+def test_keys_of_the_instance(stored, metadata, tmp_path):
+    environment = {
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{metadata.server_port}/",
+        "AWS_EC2_METADATA_DISABLED": "false",
+    }
+    done = run(stored, environment, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_container_s_role_comes_before_the_instance_s(stored, metadata, tmp_path):
+    endpoint = f"http://127.0.0.1:{metadata.server_port}"
+    environment = {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{endpoint}/keys",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": "a secret",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint,
+        "AWS_EC2_METADATA_DISABLED": "false",
+    }
+    assert run(stored, environment, tmp_path).returncode == 0
+    assert metadata.asked == ["/keys"]
+
+
+def test_no_credentials_are_asked_for_by_plain_http_elsewhere(stored, tmp_path):
+    environment = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://192.0.2.1/keys"}
+    refused(run(stored, environment, tmp_path), 64, "192.0.2.1 without TLS")
+
+
+def test_without_a_role_the_sentence_says_so(stored, tmp_path):
+    refused(run(stored, {}, tmp_path), 64, f"s3://{BUCKET}/{stored.key}", "has no role")
+
+
+def test_an_endpoint_that_refuses_is_named(stored, metadata, tmp_path):
+    url = f"http://127.0.0.1:{metadata.server_port}/keys"
+    done = run(stored, {"AWS_CONTAINER_CREDENTIALS_FULL_URI": url}, tmp_path)
+    refused(done, 64, "no credentials", "401")
+
+
+# --- what is fetched --------------------------------------------------------------------------
+
+
+def test_the_container_s_own_endpoint_comes_before_the_client_s(
+    stored, account, in_environment, tmp_path
+):
+    elsewhere = stored._replace(bucket_url="http://127.0.0.1:9/nowhere")
+    environment = {**in_environment, "AWS_ENDPOINT_URL_S3": f"{account.aws.endpoint_url}/"}
+    done = run(elsewhere, environment, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_key_with_other_characters_is_signed(account, in_environment, stored, tmp_path):
+    data = zipped(_SAYS)
+    key = f"farcall/v1/runtime/a b+(\u00e9)!'/{sha256(data).hexdigest()}"
+    account.root("s3").put_object(Bucket=BUCKET, Key=key, Body=data)
+    done = run(stored._replace(key=key), in_environment, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: data[:-1] + b"x", lambda data: data[:-20]],
+    ids=["tampered with", "cut off"],
+)
+def test_what_was_changed_is_refused_before_anything_of_it_is_run(
+    stored, account, in_environment, tmp_path, change
+):
+    s3 = account.root("s3")
+    data = s3.get_object(Bucket=BUCKET, Key=stored.key)["Body"].read()
+    s3.put_object(Bucket=BUCKET, Key=stored.key, Body=change(data))
+    refused(run(stored, in_environment, tmp_path), 66, stored.key, "nothing of it was run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_gone_is_told_from_what_is_denied(stored, account, in_environment, tmp_path):
+    account.root("s3").delete_object(Bucket=BUCKET, Key=stored.key)
+    refused(run(stored, in_environment, tmp_path), 65, stored.key, "NoSuchKey")
+    account.take_away("job-role", "s3:GetObject", "/v1/runtime/")
+    done = run(stored, in_environment, tmp_path)
+    refused(done, 73, stored.key, "AccessDenied")
+
+
+def test_a_machine_with_a_wrong_clock_is_told_what_s3_says(stored, in_environment, tmp_path):
+    before = "import time as _t;_g=_t.gmtime;_t.gmtime=lambda:_g(_t.time()-3600)\n"
+    done = run(stored, in_environment, tmp_path, before=before)
+    refused(done, 73, "RequestTimeTooSkewed")
+
+
+@pytest.mark.parametrize("other", [("riscv64", HERE.python), (HERE.architecture, "3.99")])
+def test_another_machine_is_refused_before_anything_is_asked(stored, tmp_path, other):
+    done = run(stored._replace(architecture=other[0], python=other[1]), {}, tmp_path)
+    refused(done, 67, other[0] if other[0] == "riscv64" else "3.99", HERE.machine)
+
+
+def test_no_redirect_is_followed(stored, metadata, in_environment, tmp_path):
+    server = serving(Elsewhere, to=f"http://127.0.0.1:{metadata.server_port}/stolen")
+    elsewhere = stored._replace(bucket_url=f"http://127.0.0.1:{server.server_port}")
+    refused(run(elsewhere, in_environment, tmp_path), 73, "307")
+    assert metadata.asked == []
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("fault", ["error", "slow down", "reset", "lost", "truncated"])
+def test_what_passes_is_tried_again(stored, account, in_environment, tmp_path, fault):
+    with Proxy(account.aws.endpoint_url) as proxy:
+        left = [fault, fault]
+        proxy.rule = lambda _: left.pop() if left else ""
+        through = stored._replace(bucket_url=f"{proxy.url}/{BUCKET}")
+        done = run(through, in_environment, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("trying again") == 2
+
+
+@pytest.mark.parametrize("fault", ["expired", "denied"])
+def test_a_denial_is_met_once_with_fresh_credentials(stored, account, metadata, tmp_path, fault):
+    with Proxy(account.aws.endpoint_url) as proxy:
+        left = [fault]
+        proxy.rule = lambda _: left.pop() if left else ""
+        through = stored._replace(bucket_url=f"{proxy.url}/{BUCKET}")
+        environment = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": (
+                f"http://127.0.0.1:{metadata.server_port}/keys"
+            ),
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN": "a secret",
+        }
+        assert run(through, environment, tmp_path).returncode == 0
+        assert metadata.asked == ["/keys", "/keys"]
+
+
+def test_no_room_and_no_folder_are_told(stored, in_environment, tmp_path):
+    # As of a read-only root file system without any other.
+    before = "import tempfile as _t;_t._candidate_tempdir_list=lambda:['/proc']\n"
+    refused(run(stored, in_environment, tmp_path, before=before), 74, "cannot be unpacked")
+    full = "import tempfile as _t\ndef _f(*_):raise OSError(28,'No space left')\n_t.mkdtemp=_f\n"
+    refused(run(stored, in_environment, tmp_path, before=full), 75, "No space left")

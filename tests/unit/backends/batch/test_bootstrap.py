@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import python_minifier
+
+from farcall import Settings
+from farcall.backends.base import JobSpec, Runtime
+from farcall.backends.batch import bootstrap
+from farcall.backends.batch.describe import from_describe
+from farcall.backends.batch.documents import definition
+from farcall.backends.batch.endings import verdict
+from farcall.model import errors
+
+SHA256 = "0123456789abcdef" * 4
+RUNTIME = Runtime(
+    "https://some-teams-bucket-for-jobs.s3.ap-southeast-2.amazonaws.com",
+    "some-teams-bucket-for-jobs",
+    "ap-southeast-2",
+    f"some-team/some project+/v1/runtime/{SHA256}",
+    "arm64",
+    "3.11",
+)
+LARGEST_COMMAND = 4096
+
+
+def document(settings=None, runtime=RUNTIME):
+    made = definition(
+        JobSpec("simulate-1", 1, {}, settings or Settings(), runtime=runtime),
+        image="stock:1",
+        region="ap-southeast-2",
+        job_role="",
+        execution_role="",
+    )
+    return made.name, made.document["containerProperties"]
+
+
+def test_what_is_sent_is_what_the_minifier_makes_of_the_source_now():
+    source = Path(bootstrap.__file__).with_name("bootstrap_program.py").read_text()
+    made = python_minifier.minify(source, remove_literal_statements=True, rename_globals=True)
+    assert made == bootstrap.program(), "make bootstrap"
+
+
+def test_the_command_is_one_that_batch_takes_and_short():
+    command = bootstrap.command(RUNTIME)
+    assert sum(map(len, command)) <= LARGEST_COMMAND
+    assert all(command)
+    assert "Ref::" not in "".join(command)
+
+
+def test_the_command_says_what_is_fetched_and_for_what():
+    *head, _, url, name, region, machine, python = bootstrap.command(RUNTIME)
+    assert ["python3", "-I", "-S", "-c"] == head
+    assert (RUNTIME.bucket_url, RUNTIME.region, "aarch64", "3.11") == (
+        url,
+        region,
+        machine,
+        python,
+    )
+    # As it stands in the signature.
+    assert name == (f"some-teams-bucket-for-jobs/some-team/some%20project%2B/v1/runtime/{SHA256}")
+    assert bootstrap.fetched(bootstrap.command(RUNTIME)) == f"{RUNTIME.bucket}/{RUNTIME.key}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("python3", "-m", "train"),
+        ("python3", "-I", "-S", "-c", "print()", "a", "b", "c", "d", "3.11"),
+        ("python3", "-I", "-S", "-c", "farcall_runtime"),
+    ],
+)
+def test_no_other_command_is_taken_for_it(command):
+    assert bootstrap.fetched(command) == ""
+
+
+def test_the_definition_has_user_home_and_command_and_its_name_says_which_runtime():
+    name, container = document()
+    assert container["user"] == "10001:10001"
+    assert {"name": "HOME", "value": "/tmp"} in container["environment"]
+    assert container["command"] == bootstrap.command(RUNTIME)
+    assert document() == (name, container)
+    other = RUNTIME._replace(key=RUNTIME.key.replace("0", "1"))
+    assert document(runtime=other)[0] != name
+    assert "command" not in document(runtime=None)[1]
+
+
+def test_job_definition_extra_comes_after_it():
+    extra = {
+        "containerProperties": {
+            "user": "1:1",
+            "environment": [{"name": "TMPDIR", "value": "/data"}],
+            "readonlyRootFilesystem": True,
+        }
+    }
+    _, container = document(Settings(job_definition_extra=extra))
+    assert container["user"] == "1:1"
+    assert [each["name"] for each in container["environment"]] == ["HOME", "LOGNAME", "TMPDIR"]
+
+
+# --- a job of it, described -------------------------------------------------------------------
+
+
+def described(exit_code=None, reason=""):
+    container = {"image": "stock:1", "command": bootstrap.command(RUNTIME), "reason": reason}
+    if exit_code is not None:
+        container |= {"exitCode": exit_code, "logStreamName": "a/stream"}
+    return from_describe(
+        {"jobId": "1", "jobName": "n", "status": "FAILED", "container": container}
+    )
+
+
+def test_its_jobs_show_no_command_but_what_they_fetch():
+    job = described()
+    assert job.command == ()
+    assert job.runtime == f"{RUNTIME.bucket}/{RUNTIME.key}"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (64, errors.ImageError, "batch_job_role_name"),
+        (65, errors.OutcomeMissingError, "submit again, which stores"),
+        (66, errors.IntegrityError, "delete the object"),
+        (67, errors.VersionMismatchError, "set architecture"),
+        (73, errors.OutcomeMissingError, "the clock of its machine"),
+        (74, errors.OutcomeMissingError, "readonlyRootFilesystem"),
+        (75, errors.DiskFullError, "ephemeralStorage"),
+        (127, errors.ImageError, "stock_image_uri"),
+    ],
+)
+def test_its_exit_codes_say_what_to_do(code, kind, words):
+    found = verdict(described(code))
+    assert found.kind is kind
+    assert words in found.remedy
+
+
+def test_where_the_image_cannot_be_pulled_both_options_are_named():
+    found = verdict(described(reason="CannotPullContainerError: manifest unknown"))
+    assert found.kind is errors.ImageError
+    assert "stock:1" in found.remedy
+    assert "stock_image_uri" in found.remedy
+    assert "container_image_uri" in found.remedy
