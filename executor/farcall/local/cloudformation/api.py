@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from botocore.exceptions import ClientError
 from moto.core.parse import QueryParser
 from moto.core.utils import get_service_model
 
@@ -128,6 +129,8 @@ class Stacks:
             )
         stack_id, given = new_id(name), _parameters(document, {})
         template = self._read(document, given, name, stack_id)
+        calls = self._calls(document.get("RoleARN"), key)
+        _check_network(template, calls)
         stack = Stack(
             stack_id,
             name,
@@ -140,7 +143,7 @@ class Stacks:
             protected=document.get("EnableTerminationProtection") or False,
             token=document.get("ClientRequestToken"),
         )
-        work = self._work(stack, key)
+        work = Work(stack, calls, self._lock, self._ended)
         self._stacks.append(stack)
         stack.turn("CREATE_IN_PROGRESS", "User Initiated")
         self._start(work, work.create)
@@ -156,14 +159,17 @@ class Stacks:
         if document.get("UsePreviousTemplate"):
             document = {**document, "TemplateBody": stack.template.text}
         template = self._read(document, given, stack.name, stack.id)
+        role_arn = document.get("RoleARN") or stack.role_arn
+        calls = self._calls(role_arn, key)
+        _check_network(template, calls)
         tags = _tags(document)
         tags = stack.tags if tags is None else tags
         if tags == stack.tags and _meaning(template) == _meaning(stack.template):
             raise StackError("No updates are to be performed.")
-        stack.role_arn = document.get("RoleARN") or stack.role_arn
+        stack.role_arn = role_arn
         stack.capabilities = document.get("Capabilities") or []
         stack.token = document.get("ClientRequestToken")
-        work = self._work(stack, key)
+        work = Work(stack, calls, self._lock, self._ended)
         stack.updated_at = answers.now()
         stack.turn("UPDATE_IN_PROGRESS", "User Initiated")
         self._start(work, lambda: work.update(template, given, tags))
@@ -188,19 +194,20 @@ class Stacks:
             )
         stack.role_arn = document.get("RoleARN") or stack.role_arn
         stack.token = document.get("ClientRequestToken")
-        work = self._work(stack, key)
+        calls = self._calls(stack.role_arn, key)
+        work = Work(stack, calls, self._lock, self._ended)
         stack.turn("DELETE_IN_PROGRESS", "User Initiated")
         self._start(work, lambda: work.delete(spared))
         return {}
 
-    def _work(self, stack: Stack, key: AccessKey) -> Work:
-        """Return what works on a stack: as its service role, or as who asks."""
-        if stack.role_arn:
-            assumed = self._assume(stack.role_arn)
+    def _calls(self, role_arn: str | None, key: AccessKey) -> Calls:
+        """Return what makes the calls: as the stack's service role, or as who asks."""
+        if role_arn:
+            assumed = self._assume(role_arn)
             if assumed is None:
-                raise StackError(f"Role {stack.role_arn} is invalid or cannot be assumed")
+                raise StackError(f"Role {role_arn} is invalid or cannot be assumed")
             key = assumed
-        return Work(stack, Calls(self._endpoint_url, key), self._lock, self._ended)
+        return Calls(self._endpoint_url, key)
 
     def _start(self, work: Work, task: Callable[[], None]) -> None:
         self._threads = [each for each in self._threads if each.is_alive()]
@@ -352,6 +359,34 @@ def _tags(document: Mapping[str, Any]) -> dict[str, str] | None:
     if document.get("Tags") is None:
         return None
     return {each["Key"]: each["Value"] for each in document["Tags"]}
+
+
+#: Types of parameters whose values must be there: the operation that tells, and how it is asked.
+_NETWORK = {
+    "AWS::EC2::SecurityGroup::Id": ("describe_security_groups", "GroupIds"),
+    "AWS::EC2::Subnet::Id": ("describe_subnets", "SubnetIds"),
+    "AWS::EC2::VPC::Id": ("describe_vpcs", "VpcIds"),
+}
+
+
+def _check_network(template: Template, calls: Calls) -> None:
+    """Check that the networks are there which parameters name."""
+    for name, slot in template.parameters.items():
+        kind = slot.get("Type", "").removeprefix("List<").removesuffix(">")
+        value = template.values[name]
+        for identity in value if isinstance(value, list) else [value]:
+            if kind not in _NETWORK:
+                break
+            operation, parameter = _NETWORK[kind]
+            try:
+                getattr(calls.client("ec2"), operation)(**{parameter: [identity]})
+            except ClientError as error:
+                if "NotFound" not in error.response["Error"]["Code"]:
+                    raise StackError(error.response["Error"]["Message"]) from None
+                raise StackError(
+                    f"Parameter validation failed: parameter value {identity} for parameter name "
+                    f"{name} does not exist"
+                ) from None
 
 
 def _capabilities(template: Template) -> list[str]:

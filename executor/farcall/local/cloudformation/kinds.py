@@ -274,13 +274,15 @@ class LogGroup(Kind):
         resource.physical_id = name
         arn = f"arn:aws:logs:{names.REGION}:{names.ACCOUNT_ID}:log-group:{name}:*"
         resource.attributes = {"Arn": arn}
-        self._retain(calls, name, resource.properties)
+        if "RetentionInDays" in resource.properties:
+            self._retain(calls, name, resource.properties)
 
     def update(
         self, calls: Calls, resource: Resource, new: dict[str, Any], tags: dict[str, str]
     ) -> None:
         """Set the retention anew."""
-        self._retain(calls, resource.physical_id, new)
+        if new.get("RetentionInDays") != resource.properties.get("RetentionInDays"):
+            self._retain(calls, resource.physical_id, new)
 
     def _retain(self, calls: Calls, name: str, properties: dict[str, Any]) -> None:
         logs = calls.client("logs")

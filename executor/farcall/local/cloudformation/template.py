@@ -313,14 +313,17 @@ class Template:
 
     def _check_references(self) -> None:
         """Check that whatever is referred to is there."""
-        known = set(self.resources) | set(self.parameters) | set(_PSEUDO) | _OWN
+        resources = set(self.resources)
+        known = resources | set(self.parameters) | set(_PSEUDO) | _OWN
+        waited_for = {name for each in self.resources.values() for name in _depends_on(each)}
         for section in ("Resources", "Outputs"):
-            for name in _references(self.document.get(section) or {}):
-                if name not in known:
-                    raise StackError(
-                        f"Template format error: Unresolved resource dependencies [{name}] in "
-                        f"the {section} block of the template"
-                    )
+            missing = _references(self.document.get(section) or {}) - known
+            missing |= waited_for - resources
+            if missing:
+                raise StackError(
+                    "Template format error: Unresolved resource dependencies "
+                    f"[{', '.join(sorted(missing))}] in the {section} block of the template"
+                )
 
 
 def _read(text: str) -> dict[str, Any]:

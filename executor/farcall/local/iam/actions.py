@@ -7,6 +7,9 @@ Sources:
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsbatch.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoncloudwatchlogs.html
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_awscloudformation.html
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsidentityandaccessmanagementiam.html
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from farcall.local import names
 from farcall.local.iam.policies import Need
 
 ECS_TASKS = "ecs-tasks.amazonaws.com"
+BATCH = "batch.amazonaws.com"
+CLOUDFORMATION = "cloudformation.amazonaws.com"
+EC2 = "ec2.amazonaws.com"
 
 _TAGGING = {"GET": "ListTagsForResource", "POST": "TagResource", "DELETE": "UntagResource"}
 _BATCH_OPERATIONS = {
@@ -33,6 +39,8 @@ _BATCH_OPERATIONS = {
         "CancelJobs",
         "CreateComputeEnvironment",
         "CreateJobQueue",
+        "DeleteComputeEnvironment",
+        "DeleteJobQueue",
         "DeregisterJobDefinition",
         "DescribeComputeEnvironments",
         "DescribeJobDefinitions",
@@ -44,6 +52,8 @@ _BATCH_OPERATIONS = {
         "SubmitJob",
         "TerminateJob",
         "TerminateJobs",
+        "UpdateComputeEnvironment",
+        "UpdateJobQueue",
     )
 }
 
@@ -79,7 +89,7 @@ class Call:
 
     @property
     def form(self) -> dict[str, str]:
-        """The parameters of a request to IAM or STS."""
+        """The parameters of a request in AWS's query protocol."""
         found = parse_qs(self.body.decode(errors="replace"))
         return {name: values[0] for name, values in found.items()}
 
@@ -128,6 +138,14 @@ def doomed_keys(call: Call) -> list[str]:
     return [node.text or "" for node in root.iterfind("{*}Object/{*}Key")]
 
 
+#: What moto has no actions for: their names less Get, or Put, which deleting needs, too.
+_BUCKET_SETTINGS = {
+    "encryption": "EncryptionConfiguration",
+    "ownershipControls": "BucketOwnershipControls",
+    "publicAccessBlock": "BucketPublicAccessBlock",
+}
+
+
 def _s3(call: Call) -> list[Need]:
     bucket, key = _place(call.path)
     if not bucket:
@@ -140,6 +158,9 @@ def _s3(call: Call) -> list[Need]:
     name = next((actions[word] for word in query if word in actions), actions.get("DEFAULT"))
     if name == "HeadBucket":
         name = "ListBucket"
+    settings = [_BUCKET_SETTINGS[word] for word in query if word in _BUCKET_SETTINGS]
+    if settings and not key:
+        name = f"{'Get' if call.method == 'GET' else 'Put'}{settings[0]}"
     context = {"s3:prefix": query["prefix"]} if "prefix" in query and not key else {}
     found = [Need(f"s3:{name}", _s3_arn(bucket, key), context)]
     source = call.headers.get("X-Amz-Copy-Source")
@@ -157,6 +178,54 @@ def _s3_arn(bucket: str, key: str = "") -> str:
     return f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}"
 
 
+# --- CloudFormation and EC2 ---------------------------------------------------------------------
+
+
+def _cloudformation(call: Call) -> list[Need]:
+    form = call.form
+    name = form.get("StackName")
+    found = [Need(f"cloudformation:{_operation(call)}", _stack_arn(name) if name else "*")]
+    if form.get("RoleARN"):
+        passed = {"iam:PassedToService": CLOUDFORMATION}
+        found.append(Need("iam:PassRole", form["RoleARN"], passed))
+    return found
+
+
+def _stack_arn(name: str) -> str:
+    if name.startswith("arn:"):
+        return name
+    return f"arn:aws:cloudformation:{names.REGION}:{names.ACCOUNT_ID}:stack/{name}/*"
+
+
+def _ec2(call: Call) -> list[Need]:
+    form, name = call.form, _operation(call)
+    if name.startswith("Describe"):
+        return [Need(f"ec2:{name}")]
+    for word, kind, identity in _EC2_KINDS:
+        if word in name:
+            arns = [_ec2_arn(kind, form.get(identity, "*"))]
+            break
+    else:
+        arns = ["*"]
+    if name == "CreateSecurityGroup" and "VpcId" in form:
+        arns.append(_ec2_arn("vpc", form["VpcId"]))
+    found = [Need(f"ec2:{name}", arn) for arn in arns]
+    if name != "CreateTags" and any(key.startswith("TagSpecification") for key in form):
+        found.append(Need("ec2:CreateTags", arns[0]))
+    return found
+
+
+#: What an operation's name contains, the resource, and the parameter with its ID.
+_EC2_KINDS = (
+    ("SecurityGroup", "security-group", "GroupId"),
+    ("LaunchTemplate", "launch-template", "LaunchTemplateId"),
+)
+
+
+def _ec2_arn(kind: str, identity: str) -> str:
+    return f"arn:aws:ec2:{names.REGION}:{names.ACCOUNT_ID}:{kind}/{identity}"
+
+
 # --- Logs, IAM, STS -----------------------------------------------------------------------------
 
 
@@ -171,16 +240,42 @@ def _logs(call: Call) -> list[Need]:
     action = f"logs:{_operation(call)}"
     if "logGroupName" not in document:
         return [Need(action)]
-    return [Need(action, log_arn(document["logGroupName"], document.get("logStreamName", "")))]
+    arn = log_arn(document["logGroupName"], document.get("logStreamName", ""))
+    tagging = [Need("logs:TagResource", arn)] if document.get("tags") else []
+    return [Need(action, arn), *tagging]
 
 
 def _iam(call: Call) -> list[Need]:
-    form = call.form
-    for kind in ("Role", "User"):
-        if f"{kind}Name" in form:
-            arn = f"arn:aws:iam::{names.ACCOUNT_ID}:{kind.lower()}/{form[f'{kind}Name']}"
-            return [Need(f"iam:{_operation(call)}", arn)]
-    return [Need(f"iam:{_operation(call)}")]
+    form, name = call.form, _operation(call)
+    context = {"iam:PolicyARN": form["PolicyArn"]} if "PolicyArn" in form else {}
+    for kind, parameter in _IAM_KINDS:
+        if parameter in form:
+            found = [Need(f"iam:{name}", _iam_arn(kind, form[parameter]), context)]
+            break
+    else:
+        found = [Need(f"iam:{name}", context=context)]
+    if name == "AddRoleToInstanceProfile":
+        role = _iam_arn("role", form.get("RoleName", ""))
+        found.append(Need("iam:PassRole", role, {"iam:PassedToService": EC2}))
+    if name == "CreateRole" and any(key.startswith("Tags.") for key in form):
+        found.append(Need("iam:TagRole", found[0].resource))
+    return found
+
+
+#: Resources of IAM and the parameters with their names, the one that an operation is about first.
+_IAM_KINDS = (
+    ("instance-profile", "InstanceProfileName"),
+    ("role", "RoleName"),
+    ("user", "UserName"),
+)
+
+
+def _iam_arn(kind: str, name: str) -> str:
+    return f"arn:aws:iam::{names.ACCOUNT_ID}:{kind}/{name}"
+
+
+#: Batch's own role, by which it acts where an environment names no other.
+BATCH_ROLE = _iam_arn("role", f"aws-service-role/{BATCH}/AWSServiceRoleForBatch")
 
 
 def _sts(call: Call) -> list[Need]:
@@ -212,13 +307,44 @@ def _batch(call: Call) -> list[Need]:
     elif name in ("CancelJobs", "TerminateJobs"):
         # The bulk operations have no actions of their own.
         name, jobs = name[:-1], document.get("jobs") or []
-    elif name == "DeregisterJobDefinition":
-        return [Need(f"batch:{name}", _batch_arn("job-definition", document.get("jobDefinition")))]
-    elif name == "GetJobQueueSnapshot":
-        return [Need(f"batch:{name}", _batch_arn("job-queue", document.get("jobQueue")))]
+    elif name in _RESOURCES:
+        return _changing(name, document)
     else:
         return [Need(f"batch:{name}")]
     return [Need(f"batch:{name}", _batch_arn("job", job)) for job in jobs]
+
+
+#: The resource that each operation is about, and the parameter that names it.
+_RESOURCES = {
+    "CreateComputeEnvironment": ("compute-environment", "computeEnvironmentName"),
+    "CreateJobQueue": ("job-queue", "jobQueueName"),
+    "DeleteComputeEnvironment": ("compute-environment", "computeEnvironment"),
+    "DeleteJobQueue": ("job-queue", "jobQueue"),
+    "DeregisterJobDefinition": ("job-definition", "jobDefinition"),
+    "GetJobQueueSnapshot": ("job-queue", "jobQueue"),
+    "UpdateComputeEnvironment": ("compute-environment", "computeEnvironment"),
+    "UpdateJobQueue": ("job-queue", "jobQueue"),
+}
+
+
+def _changing(name: str, document: dict[str, Any]) -> list[Need]:
+    """Return what an operation on one resource needs, on others that it names, and to pass."""
+    kind, parameter = _RESOURCES[name]
+    arn = _batch_arn(kind, document.get(parameter))
+    found = [Need(f"batch:{name}", arn)]
+    for item in document.get("computeEnvironmentOrder") or []:
+        used = _batch_arn("compute-environment", item.get("computeEnvironment"))
+        found.append(Need(f"batch:{name}", used))
+    if document.get("tags"):
+        found.append(Need("batch:TagResource", arn))
+    if document.get("serviceRole"):
+        passed = {"iam:PassedToService": BATCH}
+        found.append(Need("iam:PassRole", document["serviceRole"], passed))
+    elif name == "CreateComputeEnvironment" and document.get("type") == "MANAGED":
+        found.append(
+            Need("iam:CreateServiceLinkedRole", BATCH_ROLE, {"iam:AWSServiceName": BATCH})
+        )
+    return found
 
 
 def _submitting(document: dict[str, Any]) -> list[Need]:
@@ -258,6 +384,8 @@ def _batch_arn(kind: str, name: object) -> str:
 
 _MAPPINGS: dict[str, Callable[[Call], list[Need]]] = {
     "batch": _batch,
+    "cloudformation": _cloudformation,
+    "ec2": _ec2,
     "iam": _iam,
     "logs": _logs,
     "s3": _s3,

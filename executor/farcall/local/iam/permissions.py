@@ -58,12 +58,19 @@ class Guard:
         with self._iam, self._sts:
             caller = _Caller(identity.arn, _documents(identity.collect_policies()))
         for need in actions.needs(call):
+            if need.resource == actions.BATCH_ROLE and self._has_batch_role():
+                continue  # it is made once in an account
             text = _objection(caller, need)
             if text is not None:
                 raise RefusedError(Reason.DENIED, text)
         listing = actions.listing(call)
         text = _objection(caller, listing) if listing is not None else None
         return RefusedError(Reason.DENIED, text) if text else None
+
+    def _has_batch_role(self) -> bool:
+        with self._iam:
+            roles = list(iam_backends[names.ACCOUNT_ID]["aws"].roles.values())
+        return any(role.arn == actions.BATCH_ROLE for role in roles)
 
     def objection(self, role_arn: str, session: str, need: Need) -> str | None:
         """Return what AWS says where a role lacks a permission; None where it has it.

@@ -29,7 +29,13 @@ _ELEMENTS = {
 }
 #: What requests are known to have, or not to have, in lower case. A key that AWS would have and
 #: nobody fills in here must not look absent, which some operators take for a yes.
-CONDITION_KEYS = {"aws:sourcearn", "iam:passedtoservice", "s3:prefix"}
+CONDITION_KEYS = {
+    "aws:sourcearn",
+    "iam:awsservicename",
+    "iam:passedtoservice",
+    "iam:policyarn",
+    "s3:prefix",
+}
 
 
 class UnknownElementError(Exception):

@@ -4,6 +4,7 @@ Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
     https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
+    https://docs.aws.amazon.com/ec2/latest/devguide/errors-overview.html
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from xml.sax.saxutils import escape
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _S3 = "s3"
-_QUERY = ("iam", "sts")
+_QUERY = ("cloudformation", "iam", "sts")
+_EC2 = "ec2"
 
 
 class Reason(Enum):
-    """Why a request is refused; the error codes of S3, of IAM and STS, and of the others."""
+    """Why a request is refused; the error codes of S3, of AWS's query protocol, and of JSON."""
 
     DENIED = ("AccessDenied", "AccessDenied", "AccessDeniedException")
     UNSIGNED = (
@@ -51,6 +53,12 @@ class Reason(Enum):
     CUT_OFF = ("IncompleteBody", "IncompleteSignature", "IncompleteSignatureException")
     TOO_LARGE = ("EntityTooLarge", "RequestEntityTooLarge", "RequestEntityTooLargeException")
 
+
+#: What EC2 calls a refusal; all others are AuthFailure.
+_EC2_CODES = {
+    Reason.DENIED: "UnauthorizedOperation",
+    Reason.EXPIRED: "RequestExpired",
+}
 
 #: What S3 answers with 400 and not with 403.
 _MALFORMED = {
@@ -104,6 +112,13 @@ def answer(
             status = 200
             spared = (f"<Error><Key>{escape(key)}</Key>{why}</Error>" for key in doomed)
             body = f"{_XML}<DeleteResult>{''.join(spared)}</DeleteResult>"
+    elif service == _EC2:
+        code = _EC2_CODES.get(error.reason, "AuthFailure")
+        if error.reason is Reason.DENIED:
+            text = f"You are not authorized to perform this operation. {text}"
+        why = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>"
+        ending = f"<RequestID>{request_id}</RequestID>"
+        body = f"{_XML}<Response><Errors>{why}</Errors>{ending}</Response>"
     elif service in _QUERY:
         why = f"<Type>Sender</Type><Code>{query_code}</Code><Message>{text}</Message>"
         body = f"{_XML}<ErrorResponse><Error>{why}</Error></ErrorResponse>"

@@ -117,7 +117,7 @@ class CloudWatchLogs:
             if objection:
                 raise _no_stream(f"AccessDeniedException: {objection}")
         with self._lock:
-            if creating:
+            if creating or group == names.DEFAULT_LOG_GROUP:  # which Batch makes by itself
                 self._backend.ensure_log_group(group)
             if group not in self._backend.groups:
                 raise _no_stream(

@@ -30,6 +30,7 @@ from farcall.local.batch.limits import Limits
 from farcall.local.batch.queues import Queues
 from farcall.local.control import Control
 from farcall.local.controls import Controls
+from farcall.local.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS
 from farcall.local.iam.permissions import Guard
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners.breaking import BreakingRunner
@@ -237,7 +238,27 @@ class LocalServer(Controls):
             )
 
     def _batch(self, request: Request) -> Response:
-        return self._on_loop(lambda: self._api.answer(request))
+        response = self._on_loop(lambda: self._api.answer(request))
+        if request.path.endswith("/createcomputeenvironment") and not response.error:
+            self._make_batch_role(json.loads(request.body))
+        return response
+
+    def _make_batch_role(self, document: dict[str, Any]) -> None:
+        """Make Batch's own role, as it does with the first environment that names no other."""
+        with self._front.locks["iam"]:
+            iam = _backend("iam", "aws")
+            there = any(role.arn == BATCH_ROLE for role in iam.roles.values())
+            if document["type"] == "MANAGED" and not document.get("serviceRole") and not there:
+                iam.create_role(
+                    BATCH_ROLE.rpartition("/")[2],
+                    json.dumps(TRUST).replace(ECS_TASKS, BATCH),
+                    f"/aws-service-role/{BATCH}/",
+                    permissions_boundary=None,
+                    description="",
+                    tags=[],
+                    max_session_duration="3600",
+                    linked_service=BATCH,
+                )
 
     def _answer_stacks(self, body: bytes, key: AccessKey) -> tuple[int, bytes]:
         """Answer CloudFormation, which is loaded when it is first asked."""
