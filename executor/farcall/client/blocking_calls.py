@@ -20,7 +20,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import InvalidStateError
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -29,8 +29,10 @@ from farcall.client.future import BatchFuture
 from farcall.client.job import Job
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.fetcher import Output
+from farcall.engine.task_handle import TaskHandle
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by
+from farcall.model.settings import Settings
 from farcall.model.wording import counted, named
 from farcall.payload.pickling import Call
 from farcall.payload.results import Result
@@ -42,6 +44,10 @@ R = TypeVar("R")
 
 class Executor(Protocol):
     """What a call asks of the `BatchExecutor` that it runs on."""
+
+    @property
+    def settings(self) -> Settings:
+        """The options."""
 
     async def submit_calls(
         self, function: Callable[..., R], calls: Sequence[Call], output: Output, /
@@ -94,30 +100,59 @@ class TaskWork(Work):
 
     Args:
         executor: Runs them.
-        function: The function.
-        calls: The arguments of each.
+        submit: Submits the task.
+        size: How many calls it makes.
         join: Makes the future's result of theirs.
     """
 
-    __slots__ = ("_calls", "_executor", "_function", "_join")
+    __slots__ = ("_executor", "_join", "_size", "_submit")
 
     def __init__(
         self,
         executor: Executor,
-        function: Callable[..., Any],
-        calls: Sequence[Call],
+        submit: Callable[[], Coroutine[Any, Any, Job[Any]]],
+        size: int,
         join: Callable[[list[Result]], Result],
     ) -> None:
         super().__init__()
         self._executor = executor
-        self._function = function
-        self._calls = calls
+        self._submit = submit
+        self._size = size
         self._join = join
+
+    @classmethod
+    def of_calls(
+        cls,
+        executor: Executor,
+        function: Callable[..., Any],
+        calls: Sequence[Call],
+        join: Callable[[list[Result]], Result],
+    ) -> TaskWork:
+        """Return calls that were checked.
+
+        Args:
+            executor: Runs them.
+            function: The function.
+            calls: The arguments of each.
+            join: Makes the future's result of theirs.
+        """
+        submit = partial(executor.submit_calls, function, calls, Output.NONE)
+        return cls(executor, submit, len(calls), join)
+
+    @classmethod
+    def again(cls, executor: Executor, job_id: str, options: Mapping[str, Any]) -> TaskWork:
+        """Return a task of one call that is to run again; see `Job.retry`."""
+
+        async def submit() -> Job[Any]:
+            job: Job[Any] = Job(TaskHandle(job_id, executor.settings), Output.NONE)
+            return await job.retry(**options)
+
+        return cls(executor, submit, 1, only)
 
     @property
     def unfinished(self) -> int:
         """All of the calls until the task has ended."""
-        return 0 if self.is_settled else len(self._calls)
+        return 0 if self.is_settled else self._size
 
     @property
     def job_ids(self) -> list[str]:
@@ -126,8 +161,8 @@ class TaskWork(Work):
 
     async def run(self) -> Result:
         """Submit the task, and wait for its end."""
-        job = await self._executor.submit_calls(self._function, self._calls, Output.NONE)
-        self.future.note_accepted(job.id)
+        job = await self._submit()
+        self.future.note_accepted(job.id, partial(TaskWork.again, self._executor, job.id))
         try:
             return self._join(await job.outcome())
         except asyncio.CancelledError:
@@ -393,7 +428,7 @@ def run(executor: Executor, function: Callable[..., R], call: Call) -> R:
     global _single
     __tracebackhide__ = True
     calls = _single = _single or BlockingCalls()  # other threads may begin in the same moment
-    future: BatchFuture[R] = calls.start(TaskWork(executor, function, [call], only))
+    future: BatchFuture[R] = calls.start(TaskWork.of_calls(executor, function, [call], only))
     try:
         return future.result()
     except BaseException as error:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable, Mapping
 from concurrent.futures._base import CANCELLED, FINISHED, PENDING, RUNNING
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from farcall.client.frames import hide
 from farcall.model.errors import FarcallError, TaskNotPicklableError
+from farcall.model.option_signatures import shows_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from farcall.model.settings import Options
 
 R = TypeVar("R")
 
@@ -33,6 +40,13 @@ class Owner(Protocol):
     def end(self, future: BatchFuture[Any], /) -> None:
         """End the job of a future that was cancelled, and wait for nothing."""
 
+    def start(self, work: Any, /) -> BatchFuture[Any]:
+        """Start calls, and return their future at once.
+
+        Raises:
+            RuntimeError: There are to be no more, or it is asked in a fork's child.
+        """
+
 
 class BatchFuture(concurrent.futures.Future[R]):
     """What comes of a call of `BatchPoolExecutor.submit`: a `concurrent.futures.Future`.
@@ -55,6 +69,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         super().__init__()
         self.job_id: str | None = None
         self._owner = owner
+        self._again: Callable[[Mapping[str, Any]], Any] | None = None
         self._raised_at: TracebackType | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,6 +96,27 @@ class BatchFuture(concurrent.futures.Future[R]):
             RuntimeError: It is asked in a fork's child.
         """
         return self._cancel(FINISHED)
+
+    @shows_options
+    def retry(self, **options: Unpack[Options]) -> BatchFuture[R]:
+        """Run the call again, which gave no value, and return the new future at once.
+
+        Function and arguments are read from the bucket as they were submitted. What `Job.retry`
+        raises comes by the new future.
+
+        Args:
+            **options: Those that are to be others, such as ``memory=8``; see `Job.retry`.
+
+        Raises:
+            FarcallError: Batch has not accepted the call.
+            RuntimeError: The pool was shut down, the interpreter ends, or it is another process's.
+        """
+        if self._again is None or self._owner is None:
+            raise FarcallError(
+                "there is no job of this call to be run again: Batch has not accepted it; submit "
+                "the call again"
+            )
+        return self._owner.start(self._again(options))
 
     def cancel_pending(self) -> bool:
         """End the call where Batch has not accepted it yet; tell whether it is cancelled."""
@@ -150,9 +186,15 @@ class BatchFuture(concurrent.futures.Future[R]):
         self._raised_at = None if exception is None else exception.__traceback__
         super().set_exception(exception)
 
-    def note_accepted(self, job_id: str) -> None:
-        """Take in that Batch has accepted the job; for the one who runs the call."""
+    def note_accepted(self, job_id: str, again: Callable[[Mapping[str, Any]], Any]) -> None:
+        """Take in that Batch has accepted the job; for the one who runs the call.
+
+        Args:
+            job_id: Its ID.
+            again: Makes of options what the owner starts to run it again.
+        """
         self.job_id = job_id
+        self._again = again
         with self._condition:
             if self._state == PENDING:
                 self.set_running_or_notify_cancel()

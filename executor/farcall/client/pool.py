@@ -152,7 +152,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
         with frames_hidden():
             task = self._task(function)
             task._bind(args, kwargs)
-            work = TaskWork(self.executor, task.function, [(args, kwargs)], only)
+            work = TaskWork.of_calls(self.executor, task.function, [(args, kwargs)], only)
             return self._calls.start(work)
 
     def map(
@@ -248,7 +248,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
     ) -> BatchFuture[list[Result]]:
         calls: list[Call] = [(args, {}) for args in chunk]
         task._bind(*calls[0])
-        return self._calls.start(TaskWork(self.executor, task.function, calls, all_of))
+        return self._calls.start(TaskWork.of_calls(self.executor, task.function, calls, all_of))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; those that are unfinished go on.

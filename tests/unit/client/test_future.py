@@ -43,7 +43,7 @@ def future(owner):
 def test_it_is_pending_until_its_job_is_accepted(future):
     assert not future.running()
     assert future.job_id is None
-    future.note_accepted("j1")
+    future.note_accepted("j1", dict)
     assert future.running()
     assert future.job_id == "j1"
 
@@ -55,7 +55,7 @@ def test_a_cancelled_one_is_seen_as_such_by_all_who_wait_and_ends_its_job(
     called = []
     future.add_done_callback(called.append)
     if is_accepted:
-        future.note_accepted("j1")
+        future.note_accepted("j1", dict)
     assert future.cancel()
     assert future.cancel()
     assert future.cancelled()
@@ -68,7 +68,7 @@ def test_a_cancelled_one_is_seen_as_such_by_all_who_wait_and_ends_its_job(
         future.result()
     with pytest.raises(concurrent.futures.InvalidStateError):
         future.set_result(1)
-    future.note_accepted("j1")
+    future.note_accepted("j1", dict)
     assert future.cancelled()
 
 
@@ -80,7 +80,7 @@ def test_one_that_has_ended_is_not_cancelled(future, owner):
 
 
 def test_cancelling_what_is_pending_leaves_what_runs(future, owner):
-    future.note_accepted("j1")
+    future.note_accepted("j1", dict)
     assert not future.cancel_pending()
     assert future.running()
     other = BatchFuture(owner)

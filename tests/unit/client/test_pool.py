@@ -15,6 +15,8 @@ from farcall import (
     BatchExecutor,
     BatchFuture,
     BatchPoolExecutor,
+    FarcallError,
+    NothingToRetryError,
     SettingsError,
     TaskNotPicklableError,
 )
@@ -38,6 +40,35 @@ def wait_for(file):
 def pool(make_pool):
     with make_pool() as opened:
         yield opened
+
+
+def fail_until(file):
+    if not Path(file).exists():
+        raise KeyError("not yet")
+    return "mended"
+
+
+def test_a_call_that_failed_runs_again_with_other_options(pool, cloud, gate):
+    future = pool.submit(fail_until, str(gate))
+    with pytest.raises(KeyError, match="not yet"):
+        future.result(PATIENCE_S)
+    gate.touch()
+    again = future.retry(memory=8)
+    assert again.result(PATIENCE_S) == "mended"
+    assert again.job_id not in (None, future.job_id)
+    assert [job.memory_mib for job in cloud.jobs] == [3840, 8192]
+    with pytest.raises(NothingToRetryError):
+        again.retry().result(PATIENCE_S)
+    with pytest.raises(SettingsError, match="nodes cannot be changed for a retry"):
+        future.retry(nodes=2).result(PATIENCE_S)
+
+
+def test_a_call_without_a_job_is_not_run_again(make_pool):
+    with make_pool(linger_s=30) as pool:
+        future = pool.submit(scale, 3)
+        with pytest.raises(FarcallError, match="Batch has not accepted it"):
+            future.retry()
+        future.cancel()
 
 
 def test_a_call_gives_its_value_and_its_job(pool, cloud):
