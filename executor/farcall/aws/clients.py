@@ -32,7 +32,7 @@ from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 from obstore.store import S3Store
 
-from farcall.aws import buckets, refusals
+from farcall.aws import buckets, endpoints, refusals
 from farcall.aws.buckets import Place
 from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
@@ -267,7 +267,7 @@ class Aws:
                 "profile to one of the file, which comes before them"
             )
         aws.batch = await aws._enter("batch", attempts=1)
-        aws.has_console = ".amazonaws.com" in aws.batch.meta.endpoint_url
+        aws.has_console = endpoints.is_aws(aws.batch.meta.endpoint_url)
         return aws
 
     async def close(self) -> None:

@@ -1,9 +1,11 @@
 """URLs of pages in the AWS console, where AWS itself is asked. No I/O.
 
-AWS documents only the console's hosts; the paths are those it shows in a browser.
+AWS documents only the console's hosts; the paths are those it shows in a browser. Where the host
+is not known, as of isolated regions, there is no URL: all functions return an empty string then.
 
 Sources:
     https://docs.aws.amazon.com/general/latest/gr/aws-general.html
+    https://docs.aws.eu/esc/latest/userguide/endpoints.html
     https://docs.aws.amazon.com/amazonconsole/latest/devguide/urls.html
 """
 
@@ -17,14 +19,14 @@ from farcall.model.jobs import JobDetail
 def job_url(region: str, detail: JobDetail) -> str:
     """Return the page of a job, of a child, or of an array with its children."""
     kind = "array-job" if detail.array_size else "detail"
-    return f"{_batch(region)}#jobs/{kind}/{quote(detail.job_id, safe=':')}"
+    return _batch(region, f"jobs/{kind}/{quote(detail.job_id, safe=':')}")
 
 
 def queue_url(region: str, detail: JobDetail) -> str:
     """Return the page of a job's queue; where its ARN is not known, that of all queues."""
     if not detail.queue_arn:
-        return f"{_batch(region)}#queues"
-    return f"{_batch(region)}#queues/detail/{quote(detail.queue_arn, safe=':/')}"
+        return _batch(region, "queues")
+    return _batch(region, f"queues/detail/{quote(detail.queue_arn, safe=':/')}")
 
 
 def log_url(region: str, detail: JobDetail) -> str:
@@ -35,20 +37,25 @@ def log_url(region: str, detail: JobDetail) -> str:
         quote(quote(name, safe=""), safe="").replace("%", "$")
         for name in (detail.log_group, detail.log_stream)
     )
-    return (
-        f"https://{_host(region)}/cloudwatch/home?region={region}"
-        f"#logsV2:log-groups/log-group/{group}/log-events/{stream}"
-    )
+    page = f"#logsV2:log-groups/log-group/{group}/log-events/{stream}"
+    return _page(region, f"cloudwatch/home?region={region}{page}")
 
 
 def bucket_url(region: str, bucket: str, prefix: str = "") -> str:
-    """Return the page of a bucket, or of what lies below a prefix in it."""
+    """Return the page of a bucket, or of what lies below a prefix in it; none of access points."""
+    if bucket.startswith("arn:"):
+        return ""
     below = f"&prefix={quote(prefix, safe='')}" if prefix else ""
-    return f"https://{_host(region)}/s3/buckets/{bucket}?region={region}{below}"
+    return _page(region, f"s3/buckets/{bucket}?region={region}{below}")
 
 
-def _batch(region: str) -> str:
-    return f"https://{_host(region)}/batch/home?region={region}"
+def _batch(region: str, page: str) -> str:
+    return _page(region, f"batch/home?region={region}#{page}")
+
+
+def _page(region: str, page: str) -> str:
+    host = _host(region)
+    return f"https://{host}/{page}" if host else ""
 
 
 def _host(region: str) -> str:
@@ -56,4 +63,8 @@ def _host(region: str) -> str:
         return "console.amazonaws.cn"
     if region.startswith("us-gov-"):
         return "console.amazonaws-us-gov.com"
+    if region.startswith("eusc-"):
+        return f"{region}.console.amazonaws-eusc.eu"
+    if region.startswith(("us-iso", "eu-iso")):
+        return ""
     return f"{region}.console.aws.amazon.com"

@@ -12,8 +12,13 @@ from farcall.model.errors import SettingsError
 from farcall.model.settings import ENVIRONMENT_PREFIX, files, from_file
 
 _URL = re.compile(r"https?://[^\s/\"')>,;]+")
-_OWN = re.compile(r"\.(amazonaws\.(com(\.cn)?|eu)|api\.(aws|amazonwebservices\.(com\.cn|eu)))$")
-"""AWS's own names, of both protocols: botocore's partitions.json."""
+DOMAINS = (
+    *("amazonaws.com", "amazonaws.com.cn", "amazonaws.eu", "c2s.ic.gov", "sc2s.sgov.gov"),
+    *("cloud.adc-e.uk", "csp.hci.ic.gov"),
+    *("api.aws", "api.amazonwebservices.com.cn", "api.amazonwebservices.eu", "api.aws.ic.gov"),
+    *("api.aws.scloud", "api.cloud-aws.adc-e.uk", "api.aws.hci.ic.gov"),
+)
+"""AWS's own, of all partitions, then their dual-stack ones: botocore's partitions.json."""
 
 _VARIABLES = re.compile(rf"({ENVIRONMENT_PREFIX}|AWS_)ENDPOINT_URL(_[A-Z0-9_]+)?")
 
@@ -37,7 +42,7 @@ def remedy(url: str) -> str:
     """
     if not url:
         return "check the network, and the options region and endpoint_url"
-    if _is_aws(url):
+    if is_aws(url):
         return "check the network and its proxy, and the option region"
     if _is_here(url):
         return (
@@ -49,7 +54,7 @@ def remedy(url: str) -> str:
 
 def _origin(url: str) -> str:
     """Return what names an endpoint's URL."""
-    if _is_aws(url):
+    if is_aws(url):
         return "AWS's own in its region"
     place = _place(url)
     for name, value in os.environ.items():
@@ -68,8 +73,9 @@ def _place(url: str) -> tuple[str, str | None, int | None]:
     return "", None, None
 
 
-def _is_aws(url: str) -> bool:
-    return _OWN.search(_place(url)[1] or "") is not None
+def is_aws(url: str) -> bool:
+    """Tell whether a URL is one of AWS's own."""
+    return (_place(url)[1] or "").endswith(tuple(f".{each}" for each in DOMAINS))
 
 
 def _is_here(url: str) -> bool:

@@ -124,4 +124,4 @@ def _links(session: Session, detail: JobDetail, bundle: str) -> dict[str, str]:
     bucket, _, key = bundle.removeprefix("s3://").partition("/")
     folder = f"{key.partition('/bundles/')[0]}/"
     url = console_urls.bucket_url(session.aws.region, bucket, folder)
-    return {**links, "bucket": url}
+    return {**links, "bucket": url} if url else links

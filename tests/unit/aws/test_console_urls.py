@@ -20,6 +20,7 @@ HOSTS = [
     ("eu-west-1.console.aws.amazon.com", "eu-west-1"),
     ("console.amazonaws.cn", "cn-north-1"),
     ("console.amazonaws-us-gov.com", "us-gov-west-1"),
+    ("eusc-de-east-1.console.amazonaws-eusc.eu", "eusc-de-east-1"),
 ]
 
 
@@ -35,6 +36,19 @@ def test_pages_are_on_the_host_of_the_partition(host, region):
     assert console_urls.bucket_url(region, "bucket", "farcall/v1/mary jane/") == (
         f"https://{host}/s3/buckets/bucket?region={region}&prefix=farcall%2Fv1%2Fmary%20jane%2F"
     )
+
+
+@pytest.mark.parametrize("region", ["us-iso-east-1", "us-isob-east-1", "eu-isoe-west-1"])
+def test_where_no_host_is_known_there_are_no_pages(region):
+    assert console_urls.job_url(region, PLAIN) == ""
+    assert console_urls.queue_url(region, PLAIN) == ""
+    assert console_urls.log_url(region, PLAIN) == ""
+    assert console_urls.bucket_url(region, "bucket") == ""
+
+
+def test_an_access_point_has_no_page_of_a_bucket():
+    arn = "arn:aws:s3:eu-west-1:123456789012:accesspoint:mine"
+    assert console_urls.bucket_url("eu-west-1", arn) == ""
 
 
 def test_an_array_has_a_page_for_its_children_and_a_child_its_own():

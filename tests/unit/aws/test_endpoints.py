@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import botocore.loaders
 import pytest
 
 from farcall.aws import endpoints
+
+SUFFIXES = ("dnsSuffix", "dualStackDnsSuffix")
 
 HERE = "http://127.0.0.1:8080"
 
@@ -44,6 +47,15 @@ def test_the_file_that_names_an_endpoint_is_told(tmp_path, monkeypatch):
 )
 def test_what_to_do_depends_on_where_it_is(url, words):
     assert words in endpoints.remedy(url)
+
+
+def test_all_partitions_domains_are_aws_s_own():
+    partitions = botocore.loaders.create_loader().load_data("partitions")["partitions"]
+    domains = {each["outputs"][name] for each in partitions for name in SUFFIXES}
+    assert set(endpoints.DOMAINS) == domains
+    assert all(endpoints.is_aws(f"https://batch.xx-1.{each}/v1") for each in domains)
+    assert not endpoints.is_aws("https://amazonaws.com.example")
+    assert not endpoints.is_aws("https://minioamazonaws.com")
 
 
 def test_the_url_in_a_sentence_is_found():

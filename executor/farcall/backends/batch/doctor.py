@@ -12,6 +12,7 @@ from typing import Any
 
 from farcall.aws import clients
 from farcall.aws.clients import Aws
+from farcall.aws.endpoints import DOMAINS
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
 from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
@@ -25,7 +26,8 @@ from farcall_runtime.contract import PROTOCOL_VERSION
 _ECS = "ecs-tasks.amazonaws.com"
 _ASSUMES = ("sts:AssumeRole", "sts:*", "*")
 _ECR = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/"
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\."
+    rf"({'|'.join(map(re.escape, DOMAINS))})/"
     r"(?P<name>[^:@]+)(:(?P<tag>[^@]+))?(@(?P<digest>.+))?"
 )
 _DOCKER_S = 10
