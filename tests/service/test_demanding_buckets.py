@@ -13,6 +13,8 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, Settings
 from farcall.engine.session import session_for
+from farcall.operations import doctor
+from farcall.operations.doctor import NOT_CHECKED, OK, WARNING
 from tests.support.faults import Fault, Request
 from tests.support.proxy import Proxy
 
@@ -30,6 +32,11 @@ ENCRYPTION = "x-amz-server-side-encryption"
 KMS_KEY = f"{ENCRYPTION}-aws-kms-key-id"
 CHECKSUM = "x-amz-checksum-sha256"
 DENIED = "with an explicit deny in a resource-based policy"
+
+
+@pytest.fixture(scope="module")
+def embedded(own_embedded: farcall.local.LocalAWS) -> farcall.local.LocalAWS:
+    return own_embedded
 
 
 @pytest.fixture
@@ -156,12 +163,13 @@ async def test_without_the_option_the_bucket_decides(
 @pytest.fixture
 def locked(s3: Any) -> str:
     """A bucket that keeps each version of an object for a day: moto demands a checksum, too."""
-    s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
-    rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
-    s3.put_object_lock_configuration(
-        Bucket="locked",
-        ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule},
-    )
+    if "locked" not in [each["Name"] for each in s3.list_buckets()["Buckets"]]:
+        s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
+        rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+        s3.put_object_lock_configuration(
+            Bucket="locked",
+            ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule},
+        )
     return "locked"
 
 
@@ -181,9 +189,30 @@ async def test_a_locked_bucket_keeps_what_is_deleted(
     assert delivered <= deleted
 
 
-async def test_a_store_that_is_sent_another_checksum_says_so(s3: Any) -> None:
+async def test_doctor_tells_for_how_long_deleted_objects_are_kept(
+    locked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", locked)
+    found = {each.check: each for each in await doctor.examine(60)}
+    assert found["bucket access"].verdict == OK
+    assert found["versions"].verdict == WARNING
+    assert "by Object Lock for 1 days" in found["versions"].found
+
+
+async def test_doctor_asks_an_access_point_for_objects_alone(
+    s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.create_bucket(Bucket="mine-abc-s3alias")  # a bucket like any other here
+    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", "mine-abc-s3alias")
+    found = {each.check: each.verdict for each in await doctor.examine(60)}
+    assert found["bucket access"] == OK
+    unasked = ("public access", "lifecycle", "versions")
+    assert {found[each] for each in unasked} == {NOT_CHECKED}
+
+
+async def test_a_store_that_is_sent_another_checksum_says_so(s3: Any, locked: str) -> None:
     """So what the embedded AWS takes has the checksum that it was sent with."""
     with pytest.raises(s3.exceptions.ClientError, match="BadDigest"):
         s3.put_object(
-            Bucket="locked", Key="key", Body=b"data", ChecksumSHA256=b64encode(bytes(32)).decode()
+            Bucket=locked, Key="key", Body=b"data", ChecksumSHA256=b64encode(bytes(32)).decode()
         )

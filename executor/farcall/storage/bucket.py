@@ -47,6 +47,8 @@ _REDIRECT = "Received redirect without LOCATION"
 
 _SAY_AFTER_S, _SAY_S = 10.0, 30.0
 
+_STORING = ("PutObject", "CreateMultipartUpload", "CopyObject")
+
 T = TypeVar("T")
 
 
@@ -204,6 +206,31 @@ def reason(error: BaseException) -> str:
     return f"{html.unescape(said[2] or said[1])} ({said[1]})"
 
 
+def demanded(told: ServiceError) -> str:
+    """Say what to do where the bucket's policy or its key denies what the caller's own allow.
+
+    Returns:
+        The remedy; empty where it was something else.
+
+    Source:
+        https://docs.aws.amazon.com/AmazonS3/latest/userguide/troubleshoot-403-errors.html
+    """
+    text = str(told)
+    if told.code != _DENIED:
+        return ""
+    if "kms:" in text:
+        return (
+            "client and job role need kms:GenerateDataKey and kms:Decrypt on the key that the "
+            "bucket's objects are encrypted with"
+        )
+    if told.operation in _STORING and "explicit deny in a resource-based policy" in text:
+        return (
+            "the bucket's policy denies it: where it demands an encryption header set "
+            "s3_encryption, and s3_kms_key_id where it demands a key"
+        )
+    return ""
+
+
 def _plain(error: BaseException) -> BaseException:
     """Return an error without the rest of S3's answer, which may repeat the session token."""
     if _SAID.search(str(error)) is None:
@@ -220,7 +247,7 @@ def _may_pass(told: ServiceError) -> bool:
 def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: float) -> Exception:
     if not isinstance(told, ServiceError):
         return told
-    what_to_do = refusals.remedy(told)
+    what_to_do = demanded(told) or refusals.remedy(told)
     if told.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
     if isinstance(error, UnauthenticatedError):  # raised where they could not be fetched

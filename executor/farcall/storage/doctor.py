@@ -12,10 +12,10 @@ from obstore.exceptions import AlreadyExistsError
 
 from farcall.aws import clients, refusals
 from farcall.aws.clients import Aws
-from farcall.aws.findings import FAILED, OK, WARNING, Finding, guarded
+from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
-from farcall.storage.bucket import RANGE_IGNORED, Bucket
+from farcall.storage.bucket import RANGE_IGNORED, Bucket, demanded
 from farcall.storage.shared import FRESH
 from farcall_runtime.contract import Location, run_root
 
@@ -25,6 +25,11 @@ _NOT_IMPLEMENTED = 501
 _OTHER_STORE = (
     "set s3_bucket_name and endpoint_url to a store that does as S3 does, or renew this one: "
     "outcomes are stored once, and read in parts"
+)
+_OF_BUCKETS = ("public access", "lifecycle", "versions")
+_ACCESS_POINT = (
+    "an access point does not tell it of its bucket",
+    "look at the bucket itself: FARCALL_S3_BUCKET_NAME=BUCKET farcall doctor",
 )
 _USE_DAYS = 7
 """How long Batch tells of a job that has ended, and how long its objects are of use."""
@@ -44,6 +49,13 @@ async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[
     first = await guarded("bucket", _locate(client, access, name), time_limit_s)
     if first[0].verdict == FAILED:
         return first
+    if name.startswith("arn:") or name.endswith("-s3alias"):
+        unasked = [Finding(each, NOT_CHECKED, *_ACCESS_POINT) for each in _OF_BUCKETS]
+        return [
+            *first,
+            *await guarded("bucket access", _round_trip(access, settings), time_limit_s),
+            *unasked,
+        ]
     checks = {
         "bucket access": _round_trip(access, settings),
         "public access": _public(client, name),
@@ -103,7 +115,10 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         if not refusals.is_denied(error):
             raise
         # Whoever cannot do this cannot submit, other than with what is looked at elsewhere.
-        remedy = f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
+        remedy = (
+            demanded(error)
+            or f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
+        )
         return [Finding("bucket access", FAILED, str(error).partition("; ")[0], remedy)]
     found = f"an object under {settings.prefix}/ was written, read and deleted"
     return [Finding("bucket access", OK, found)]
@@ -196,6 +211,10 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
     reply = await clients.call(client, "get_bucket_versioning", Bucket=settings.s3_bucket_name)
     if reply.get("Status") != "Enabled":
         return [Finding("versions", OK, "not kept: what is deleted is gone")]
+    if retention := await _retention(client, settings.s3_bucket_name):
+        found = f"kept, by Object Lock for {retention} whatever is deleted"
+        remedy = "take a bucket without a default retention, or let them cost storage for so long"
+        return [Finding("versions", WARNING, found, remedy)]
     try:
         rules = await _rules(client, settings)
     except ServiceError as error:
@@ -212,6 +231,24 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
             "add NoncurrentVersionExpiration to the bucket's lifecycle rule",
         )
     ]
+
+
+async def _retention(client: Any, name: str) -> str:
+    """Return for how long Object Lock keeps every version; empty where it does not."""
+    try:
+        reply = await _configured(
+            client,
+            "get_object_lock_configuration",
+            name,
+            "ObjectLockConfigurationNotFoundError",
+        )
+    except ServiceError as error:
+        if not refusals.is_denied(error):
+            raise
+        return ""
+    rule = reply.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})
+    unit = next((each for each in ("Days", "Years") if each in rule), "")
+    return f"{rule[unit]} {unit.lower()}" if unit else ""
 
 
 async def _rules(client: Any, settings: Settings) -> list[dict[str, Any]]:

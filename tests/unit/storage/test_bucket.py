@@ -35,7 +35,7 @@ class World:
         self._opened += 1
         return self._opened
 
-    async def get(self, **options):
+    async def get(self, operation="GetObject", **options):
         async def request(store):
             self.asked.append(store)
             answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -43,7 +43,7 @@ class World:
                 raise answer
             return answer
 
-        return await self.bucket.ask("GetObject", "k", request, **options)
+        return await self.bucket.ask(operation, "k", request, **options)
 
 
 async def test_what_obstore_does_not_repeat_is_repeated(clock):
@@ -120,6 +120,27 @@ async def test_a_403_is_told_by_its_code(code, words, clock):
         await world.get()
     assert (caught.value.code, len(world.asked)) == (code, 1)
     assert "permission" not in str(caught.value)
+
+
+BY_POLICY = (
+    "not authorized to perform: s3:PutObject with an explicit deny in a resource-based policy"
+)
+
+
+@pytest.mark.parametrize(
+    ("operation", "said", "words"),
+    [
+        ("PutObject", BY_POLICY, "an encryption header set s3_encryption"),
+        ("CreateMultipartUpload", BY_POLICY, "an encryption header set s3_encryption"),
+        ("GetObject", BY_POLICY, "need permission for GetObject"),
+        ("PutObject", "no identity-based policy allows it", "need permission for PutObject"),
+        ("GetObject", "not authorized to perform: kms:Decrypt on resource: k", "kms:Decrypt on"),
+    ],
+)
+async def test_what_the_bucket_demands_is_told(operation, said, words, clock):
+    denied = refusal(403, "AccessDenied").replace("No &amp; no", said)
+    with pytest.raises(ServiceError, match=words):
+        await World(PermissionDeniedError(denied)).get(operation)
 
 
 async def test_what_is_asked_for_long_is_said_meanwhile(clock, caplog):
