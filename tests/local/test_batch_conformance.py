@@ -1165,6 +1165,111 @@ def test_queues(batch, knobs):
     assert f"{name}-ce" in [one["computeEnvironmentName"] for one in shown]
 
 
+@pytest.fixture
+def made(batch, knobs):
+    """Names of a new queue and its compute environment."""
+    name = f"made-{uuid.uuid4().hex[:8]}"
+    batch.batch.create_compute_environment(
+        computeEnvironmentName=f"{name}-ce", type="UNMANAGED", serviceRole="role"
+    )
+    order = [{"order": 1, "computeEnvironment": f"{name}-ce"}]
+    batch.batch.create_job_queue(jobQueueName=name, priority=1, computeEnvironmentOrder=order)
+    return name, f"{name}-ce"
+
+
+def queue_shown(batch, name):
+    return (batch.batch.describe_job_queues(jobQueues=[name])["jobQueues"] or [None])[0]
+
+
+def environment_shown(batch, name):
+    reply = batch.batch.describe_compute_environments(computeEnvironments=[name])
+    return (reply["computeEnvironments"] or [None])[0]
+
+
+def test_a_queue_is_changed_in_what_is_given(batch, made):
+    """UpdateJobQueue keeps what is not given; a queue that is DISABLED takes no jobs.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_UpdateJobQueue.html
+    """
+    name, environment = made
+    batch.batch.update_job_queue(jobQueue=name, state="DISABLED", priority=7)
+    batch.wait_for(lambda: queue_shown(batch, name)["status"] == "VALID")
+    shown = queue_shown(batch, name)
+    assert (shown["state"], shown["priority"]) == ("DISABLED", 7)
+    assert shown["computeEnvironmentOrder"] == [{"order": 1, "computeEnvironment": environment}]
+    assert "ENABLED" in refusal(batch.submit, batch.definition("true"), jobQueue=name)
+    order = [{"order": 1, "computeEnvironment": "absent"}]
+    message = refusal(batch.batch.update_job_queue, jobQueue=name, computeEnvironmentOrder=order)
+    assert message == "ComputeEnvironment absent not found."
+    assert refusal(batch.batch.update_job_queue, jobQueue="x") == "JobQueue x not found."
+
+
+def test_a_queue_is_deleted_once_it_is_disabled_and_its_jobs_with_it(batch, knobs, made):
+    """A queue must be DISABLED; its jobs are terminated.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_DeleteJobQueue.html
+    """
+    name, _ = made
+    knobs.configure(stop_grace_s=0.1)
+    job = batch.start("sleep 600", jobQueue=name)
+    assert "DISABLED" in refusal(batch.batch.delete_job_queue, jobQueue=name)
+    batch.batch.update_job_queue(jobQueue=name, state="DISABLED")
+    batch.wait_for(lambda: queue_shown(batch, name)["status"] == "VALID")
+    batch.batch.delete_job_queue(jobQueue=name)
+    batch.wait_for(lambda: queue_shown(batch, name) is None)
+    assert batch.describe(job)["status"] == "FAILED"
+    assert batch.describe(job)["isTerminated"]
+    batch.batch.delete_job_queue(jobQueue=name)
+
+
+def test_an_environment_is_deleted_once_it_is_disabled_and_no_queue_has_it(batch, made):
+    """An environment must be DISABLED and disassociated from queues, which takes Batch a moment.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_DeleteComputeEnvironment.html
+    https://github.com/hashicorp/terraform-provider-aws/issues/2044
+    """
+    name, environment = made
+    delete = batch.batch.delete_compute_environment
+    assert "DISABLED" in refusal(delete, computeEnvironment=environment)
+    batch.batch.update_compute_environment(computeEnvironment=environment, state="DISABLED")
+    batch.wait_for(lambda: environment_shown(batch, environment)["status"] == "VALID")
+    message = refusal(delete, computeEnvironment=environment)
+    assert message == "Cannot delete, found existing JobQueue relationship"
+    batch.batch.update_job_queue(jobQueue=name, state="DISABLED")
+    batch.wait_for(lambda: queue_shown(batch, name)["status"] == "VALID")
+    batch.batch.delete_job_queue(jobQueue=name)
+    batch.wait_for(lambda: queue_shown(batch, name) is None)
+    delete(computeEnvironment=environment)
+    batch.wait_for(lambda: environment_shown(batch, environment) is None)
+
+
+def test_a_managed_environment_has_what_its_type_needs(batch, knobs):
+    """EC2 needs instance types and an instance profile, Fargate takes neither.
+
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_ComputeResource.html
+    """
+    name = f"managed-{uuid.uuid4().hex[:8]}"
+
+    def create(**resources):
+        batch.batch.create_compute_environment(
+            computeEnvironmentName=name,
+            type="MANAGED",
+            computeResources={"maxvCpus": 4, "subnets": ["subnet-1"], **resources},
+        )
+
+    assert "instanceRole, instanceTypes must be" in refusal(create, type="EC2")
+    assert "securityGroupIds must be" in refusal(create, type="FARGATE")
+    fargate = {"type": "FARGATE", "securityGroupIds": ["sg-1"]}
+    assert "minvCpus must not be" in refusal(create, minvCpus=0, **fargate)
+    create(**fargate)
+    batch.batch.update_compute_environment(
+        computeEnvironment=name, computeResources={"maxvCpus": 8}
+    )
+    batch.wait_for(lambda: environment_shown(batch, name)["status"] == "VALID")
+    resources = environment_shown(batch, name)["computeResources"]
+    assert (resources["maxvCpus"], resources["subnets"]) == (8, ["subnet-1"])
+
+
 def test_queue_snapshot(batch, knobs):
     """GetJobQueueSnapshot shows the first 100 RUNNABLE jobs, front first.
 

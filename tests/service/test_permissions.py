@@ -280,7 +280,13 @@ async def test_without_a_look_what_is_not_there_shows_later(enforced, action, op
 
 
 async def test_without_a_look_at_compute_environments_nothing_is_known_of_them(enforced):
-    resources = {"type": "EC2", "maxvCpus": 16, "instanceTypes": ["m5"], "subnets": []}
+    resources = {
+        "type": "EC2",
+        "maxvCpus": 16,
+        "instanceTypes": ["m5"],
+        "instanceRole": "ecsInstanceRole",
+        "subnets": [],
+    }
     root = enforced.root("batch")
     root.create_compute_environment(
         computeEnvironmentName="small", type="MANAGED", computeResources=resources

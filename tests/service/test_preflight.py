@@ -108,7 +108,13 @@ async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batch = boto3.client("batch")
-    resources = {"type": "EC2", "maxvCpus": 16, "instanceTypes": ["m5", "c5"], "subnets": []}
+    resources = {
+        "type": "EC2",
+        "maxvCpus": 16,
+        "instanceTypes": ["m5", "c5"],
+        "instanceRole": "ecsInstanceRole",
+        "subnets": [],
+    }
     batch.create_compute_environment(
         computeEnvironmentName="small", type="MANAGED", computeResources=resources
     )

@@ -38,7 +38,7 @@ LOOK_S = 0.05
 
 _FARGATE = ("FARGATE", "FARGATE_SPOT")
 _NEEDED = {"maxvCpus", "subnets", "type"}
-_NEEDED_ON_INSTANCES = {"instanceRole", "instanceTypes", "minvCpus"}
+_NEEDED_ON_INSTANCES = {"instanceRole", "instanceTypes"}
 
 
 @dataclass
@@ -279,7 +279,7 @@ def _check_resources(given: dict[str, Any]) -> None:
     needed = set(_NEEDED)
     if given.get("type") in _FARGATE:
         needed.add("securityGroupIds")
-        misplaced = sorted(_NEEDED_ON_INSTANCES & set(given))
+        misplaced = sorted({*_NEEDED_ON_INSTANCES, "minvCpus"} & set(given))
         if misplaced:
             raise ClientError(f"{', '.join(misplaced)} must not be specified for Fargate.")
     else:
