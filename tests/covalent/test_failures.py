@@ -245,13 +245,6 @@ ROWS = {
         "",
         {"batch_job_log_group_name": "nowhere"},
     ),
-    "no such definition": Row(
-        nothing,
-        ("^SettingsError: batch_job_definition_name is 'nowhere'",),
-        "",
-        "",
-        {"container_image_uri": "", "batch_job_definition_name": "nowhere"},
-    ),
     "no such profile": Row(
         nothing, ("^SettingsError: profile is 'nobodys'",), "", "", {"profile": "nobodys"}
     ),

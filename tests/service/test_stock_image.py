@@ -15,7 +15,6 @@ from farcall import (
     IntegrityError,
     JobCancelledError,
     OutcomeMissingError,
-    SettingsError,
     VersionMismatchError,
 )
 from farcall.engine import runtimes
@@ -268,11 +267,10 @@ async def test_an_image_that_is_not_to_be_had_is_named_with_its_option(executor)
     assert "nowhere/python:3.99" in str(caught.value)
 
 
-async def test_a_definition_that_is_named_has_to_be_there(executor):
-    async with executor(batch_job_definition_name="the-teams-own") as opened:
-        with pytest.raises(SettingsError, match="no such job definition") as caught:
-            await opened.task(abs)(-1)
-    assert caught.value.option == "batch_job_definition_name"
+async def test_a_definition_that_is_named_need_not_be_there_and_that_is_said(executor, caplog):
+    async with executor(batch_job_definition_name="covalent-batch-qa-job-definition") as opened:
+        assert await opened.task(abs)(-1) == 1
+    assert "'covalent-batch-qa-job-definition', and there is no such" in caplog.text
 
 
 async def test_the_old_plugin_s_image_is_passed_over(executor, enforced):

@@ -213,7 +213,6 @@ class Backend(Protocol):
             offline: Whether nobody is asked.
 
         Raises:
-            SettingsError: What is to tell the image does not exist.
             ServiceError: The platform refused.
         """
 

@@ -60,7 +60,7 @@ class Runtimes:
             root: Key prefix of any run.
 
         Raises:
-            SettingsError: What is to tell the image does not exist, or there is no such bucket.
+            SettingsError: There is no such bucket.
             FarcallError: The archive cannot be made here.
             ServiceError: AWS refused a call.
         """
@@ -86,7 +86,6 @@ async def planned(
     """Return what a job's container would fetch; nothing is stored.
 
     Raises:
-        SettingsError: What is to tell the image does not exist.
         FarcallError: The archive cannot be made here.
         ServiceError: AWS refused a call.
     """

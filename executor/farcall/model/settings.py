@@ -268,7 +268,7 @@ class Settings(BaseModel):
         s3_bucket_name: Bucket for payloads, results and output of functions, or the ARN or alias
             of an access point of it; empty for none, where there are command jobs alone.
         batch_job_definition_name: Definition whose image is used where ``container_image_uri``
-            is empty; where there is no definition of the default's name, the stock image is.
+            is empty; where there is no such definition, the stock image is.
             farcall submits with definitions of its own, named by their content.
         batch_execution_role_name: Name or ARN of the role that pulls the image and writes the
             log; empty for none (EC2 only).

@@ -13,7 +13,7 @@ from farcall.engine.runtimes import Runtimes
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.engine.worker_threads import WorkerThreads
-from farcall.model.errors import ServiceError, SettingsError, SubmissionError, TaskTooLargeError
+from farcall.model.errors import ServiceError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract
 from tests.unit.fakes import TIMING, ScriptedBatch
@@ -237,13 +237,6 @@ async def test_without_an_image_that_of_the_named_definition_is_used(submitter, 
     two = send(submitter, container_image_uri="repo/mine:1", batch_job_definition_name="mine")
     await asyncio.gather(one, two)
     assert len({name for kind, name in account.log if kind == "definition"}) == 1
-
-
-async def test_a_definition_that_is_not_there_is_named(submitter, account, clock):
-    options = {"container_image_uri": "", "batch_job_definition_name": "mine"}
-    with pytest.raises(SettingsError, match="'mine', and there is no such") as caught:
-        await send(submitter, **options)
-    assert caught.value.option == "batch_job_definition_name"
 
 
 # --- cancelled waits --------------------------------------------------------------------------

@@ -178,7 +178,6 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
     """Return the image of the jobs: the option's, that of the definition it names, or the stock's.
 
     Raises:
-        SettingsError: There is no such definition, or it has no image.
         ServiceError: Batch refused.
     """
     if settings.container_image_uri:
@@ -188,14 +187,15 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
     image = str((found or {}).get("containerProperties", {}).get("image", ""))
     if image and not image.startswith(FOREIGN_IMAGES):  # with which Covalent's own plugin left it
         return Image(image)
-    if name and not found and name != _DEFAULT_DEFINITION:
-        raise SettingsError(
-            f"batch_job_definition_name is {name!r}, and there is no such job definition to take "
-            "the image from; set it to one that is there, empty for the stock image, or set "
-            "container_image_uri",
-            option="batch_job_definition_name",
+    stock = stock_image(settings)
+    # Covalent's own plugin registers a definition of this name, so that it need not be there.
+    if name not in ("", _DEFAULT_DEFINITION):
+        _log.warning(
+            "batch_job_definition_name is %r, and there is no such job definition with an image "
+            "for farcall's jobs: they run in %s",
+            *(name, stock.uri),
         )
-    return stock_image(settings)
+    return stock
 
 
 def unasked_image(settings: Settings) -> Image:

@@ -1,0 +1,116 @@
+"""Jobs in containers of an image that holds Python and nothing of farcall's."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import farcall.local
+from farcall import BatchExecutor, IntegrityError, JobCancelledError
+from tests.image.conftest import Docker
+from tests.support.iam import VALUES, Enforced
+from tests.support.patience import PATIENCE_S, until_async
+
+RUNTIMES = "farcall/v1/runtime/"
+
+
+@pytest.fixture(scope="module")
+def enforced(base_image: str) -> Iterator[Enforced]:
+    with farcall.local.start(cpus=4, docker=True, enforce_iam=True) as aws:
+        aws.configure(stream_s=0.1)
+        yield Enforced(aws)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def stock(
+    enforced: Enforced, base_image: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, object]]:
+    """Options of jobs in the base image, and the keys of the client's user."""
+    for name, value in {**enforced.aws.environment, **enforced.keys}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    yield {
+        "vcpu": 1,
+        "memory": 0.5,
+        "retry_attempts": 1,
+        "linger_s": 0.02,
+        "container_image_uri": "",
+        "stock_image_uri": base_image,
+    }
+    enforced.restore()
+
+
+def test_the_base_image_holds_nothing_of_farcall_s(docker: Docker, base_image: str) -> None:
+    code = "import importlib.util as u; "
+    code += "print([u.find_spec(n) for n in ('farcall_runtime', 'cloudpickle', 'obstore')])"
+    found = docker("run", "--rm", "--entrypoint", "python3", base_image, "-c", code)
+    assert found == "[None, None, None]\n"
+
+
+async def test_value_map_error_and_output(stock: dict[str, object]) -> None:
+    def work(number: int) -> tuple[int, int, str]:
+        import os
+
+        if number < 0:
+            raise LookupError(f"no {number}")
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        return number * number, os.getuid(), os.environ["HOME"]
+
+    async with BatchExecutor(**stock) as executor:
+        job = await executor.submit(work, 7)
+        assert await job.result() == (49, 10001, "/tmp")
+        assert (await job.stdout(), await job.stderr()) == ("to stdout\n", "to stderr\n")
+        assert [value for value, *_ in await executor.task(work).map(range(3))] == [0, 1, 4]
+        with pytest.raises(LookupError, match="no -1"):
+            await executor.task(work)(-1)
+
+
+async def test_cancel(stock: dict[str, object]) -> None:
+    def work() -> None:
+        print("begun", flush=True)
+        time.sleep(PATIENCE_S)
+
+    async with BatchExecutor(**stock) as executor:
+        job = await executor.submit(work)
+
+        async def has_begun() -> bool:
+            return await job.stdout() == "begun\n"
+
+        await until_async(has_begun)
+        await job.cancel()
+        with pytest.raises(JobCancelledError):
+            await job.result()
+
+
+async def test_a_read_only_root_with_a_tmpfs(stock: dict[str, object]) -> None:
+    extra = {
+        "containerProperties": {
+            "readonlyRootFilesystem": True,
+            "linuxParameters": {"tmpfs": [{"containerPath": "/tmp", "size": 256}]},
+        }
+    }
+    async with BatchExecutor(**stock, job_definition_extra=extra) as executor:
+        assert await executor.task(abs)(-1) == 1
+
+
+async def test_tampering_is_refused(stock: dict[str, object], enforced: Enforced) -> None:
+    s3, bucket = enforced.root("s3"), VALUES["BUCKET"]
+    async with BatchExecutor(**stock) as executor:
+        assert await executor.task(abs)(-1) == 1
+        found = s3.list_objects_v2(Bucket=bucket, Prefix=RUNTIMES)["Contents"]
+        for each in found:
+            s3.put_object(Bucket=bucket, Key=each["Key"], Body=bytes(each["Size"]))
+        with pytest.raises(IntegrityError, match="nothing of it was run"):
+            await executor.task(abs)(-1)
+    for each in found:
+        s3.delete_object(Bucket=bucket, Key=each["Key"])
