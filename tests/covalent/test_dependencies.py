@@ -81,6 +81,74 @@ def only(function):
     return flow
 
 
+# --- an image with nothing of farcall's ----------------------------------------------------------
+
+
+def test_an_electron_runs_in_the_stock_image_as_covalent_s_documentation_has_it(
+    run, node, batch, tmp_path
+):
+    """With the name of a definition that is not there: Covalent's own plugin registers it."""
+    wheel = make_wheel(tmp_path, "stockly")
+    executor = batch(
+        container_image_uri="", batch_job_definition_name="covalent-batch-qa-job-definition"
+    )
+
+    @ct.electron(executor=executor, deps_pip=ct.DepsPip([str(wheel)]))
+    def work(x):
+        import stockly
+
+        print("in the stock image")
+        lacking = [importlib.util.find_spec(name) is None for name in ("covalent", "pydantic")]
+        return x + 1, stockly.VERSION, lacking
+
+    @ct.electron(executor=executor)
+    def fail():
+        raise LookupError("on purpose")
+
+    done = node(run(only(work), 1), 0)
+    assert (2, "1.0", [True, True]) == done.output, done.error
+    assert "in the stock image\n" == done.stdout
+    failed = node(run(only(fail)), 0)
+    assert "FAILED" == failed.status
+    assert "LookupError: on purpose" in failed.error
+
+
+@pytest.mark.slow  # has scikit-learn installed in the job
+def test_covalent_s_experiment_runs_in_the_stock_image(run, batch):
+    executor = batch(container_image_uri="", vcpu=2, memory=3.75, time_limit=300)
+
+    @ct.electron(executor=executor, deps_pip=ct.DepsPip(packages=["scikit-learn"]))
+    def train_svm(data, C, gamma):  # noqa: N803  # its own names
+        from sklearn import svm
+
+        X, y = data  # noqa: N806
+        clf = svm.SVC(C=C, gamma=gamma)
+        clf.fit(X[90:], y[90:])
+        return clf
+
+    @ct.electron
+    def load_data():
+        from numpy.random import permutation
+        from sklearn import datasets
+
+        iris = datasets.load_iris()
+        perm = permutation(iris.target.size)
+        return iris.data[perm], iris.target[perm]
+
+    @ct.electron
+    def score_svm(data, clf):
+        X_test, y_test = data  # noqa: N806
+        return clf.score(X_test[:90], y_test[:90])
+
+    @ct.lattice
+    def run_experiment(C=1.0, gamma=0.7):  # noqa: N803
+        data = load_data()
+        clf = train_svm(data=data, C=C, gamma=gamma)
+        return score_svm(data=data, clf=clf)
+
+    assert 0.5 < run(run_experiment).result <= 1
+
+
 # --- no Covalent ---------------------------------------------------------------------------------
 
 

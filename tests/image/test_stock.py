@@ -93,12 +93,10 @@ async def test_cancel(stock: dict[str, object]) -> None:
 
 
 async def test_a_read_only_root_with_a_tmpfs(stock: dict[str, object]) -> None:
-    extra = {
-        "containerProperties": {
-            "readonlyRootFilesystem": True,
-            "linuxParameters": {"tmpfs": [{"containerPath": "/tmp", "size": 256}]},
-        }
-    }
+    # Libraries are loaded from there, which docker forbids by default.
+    tmpfs = {"containerPath": "/tmp", "size": 256, "mountOptions": ["exec"]}
+    container = {"readonlyRootFilesystem": True, "linuxParameters": {"tmpfs": [tmpfs]}}
+    extra = {"containerProperties": container}
     async with BatchExecutor(**stock, job_definition_extra=extra) as executor:
         assert await executor.task(abs)(-1) == 1
 

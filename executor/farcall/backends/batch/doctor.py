@@ -17,7 +17,13 @@ from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
 from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import resource_requirements
-from farcall.backends.batch.preflight import find_image, find_log_group, find_queue, find_role
+from farcall.backends.batch.preflight import (
+    DEFAULT_DEFINITION,
+    find_image,
+    find_log_group,
+    find_queue,
+    find_role,
+)
 from farcall.model.clock import within
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import Settings
@@ -215,8 +221,15 @@ async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
             remedy = f"set stock_image_uri to an image with Python {here}, or empty"
         return [Finding("image", FAILED, f"{uri} has Python {python}, and here is {here}", remedy)]
     told_python = f"with Python {python}" if python else f"whose Python has to be {here}"
-    fetched = "; jobs fetch what they need of farcall from the bucket" if is_stock else ""
-    return [Finding("image", OK, f"{uri}, {told_python}{fetched}")]
+    if not is_stock:
+        return [Finding("image", OK, f"{uri}, {told_python}")]
+    text = f"{uri}, {told_python}; jobs fetch what they need of farcall from the bucket"
+    name = settings.batch_job_definition_name
+    if name in ("", DEFAULT_DEFINITION):
+        return [Finding("image", OK, text)]
+    text += f"; there is no job definition {name!r} with an image for them"
+    remedy = "empty batch_job_definition_name, or set container_image_uri"
+    return [Finding("image", WARNING, text, remedy)]
 
 
 async def _see_in_ecr(access: Aws, uri: str, place: re.Match[str]) -> None:

@@ -450,7 +450,8 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
             Verdict(
                 errors.OutcomeMissingError,
                 "farcall's runtime could not be unpacked, or failed, and left no outcome",
-                "its log says why; with readonlyRootFilesystem /tmp has to be a volume or a tmpfs",
+                "its log says why; with readonlyRootFilesystem /tmp has to be a volume, or a "
+                "tmpfs with the mount option exec",
             ),
         ),
         (

@@ -27,7 +27,7 @@ https://docs.aws.amazon.com/AmazonECR/latest/public/public-registry-concepts.htm
 """
 
 
-_DEFAULT_DEFINITION: str = Settings.model_fields["batch_job_definition_name"].default
+DEFAULT_DEFINITION: str = Settings.model_fields["batch_job_definition_name"].default
 
 
 class Image(NamedTuple):
@@ -189,7 +189,7 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
         return Image(image)
     stock = stock_image(settings)
     # Covalent's own plugin registers a definition of this name, so that it need not be there.
-    if name not in ("", _DEFAULT_DEFINITION):
+    if name not in ("", DEFAULT_DEFINITION):
         _log.warning(
             "batch_job_definition_name is %r, and there is no such job definition with an image "
             "for farcall's jobs: they run in %s",
@@ -206,7 +206,7 @@ def unasked_image(settings: Settings) -> Image:
     if settings.container_image_uri:
         return Image(settings.container_image_uri)
     name = settings.batch_job_definition_name
-    if name not in ("", _DEFAULT_DEFINITION):
+    if name not in ("", DEFAULT_DEFINITION):
         return Image(f"(image of {name})")
     return stock_image(settings)
 
