@@ -309,7 +309,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
         session.cleaner.note_submission(submission)
         handle = TaskHandle(submission.job_id, settings, (submission, 0))
         handle.watch(session, submission, 0)
-        return Job(handle, self._fetched, task.calls)
+        return Job(handle, self._fetched, task.calls, shows=self._shows)
 
     async def delete_outcome(self) -> None:
         """Wait for the job's end and have its outcome deleted from the bucket.
@@ -337,8 +337,7 @@ class Job(SubmittedJob[TaskHandle], Generic[R]):
             folder_for=where_needed(self._handle.settings.cache_dir),
             output=self._fetched,
         )
-        if self._shows:
-            await session.relay.finish(submission, index, delivered)
+        await session.relay.finish(submission, index, delivered)
         return delivered
 
     async def _discard(self, delivered: Delivered, settings: Settings) -> None:

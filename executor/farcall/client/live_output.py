@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from farcall.engine.logs.transcript import Line
@@ -80,6 +80,17 @@ class LiveOutput:
 
 writer = LiveOutput()
 """The one of this process."""
+
+
+def label_of(name: str, calls: Sequence[int]) -> str:
+    """Return what stands before the lines of a task of a map.
+
+    Args:
+        name: The function's name.
+        calls: Numbers of the task's calls in the map.
+    """
+    last = f"-{calls[-1]}" if len(calls) > 1 else ""
+    return f"{name}[{calls[0]}{last}]"
 
 
 def _print(stream: TextIO, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -14,8 +15,11 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from farcall.client import live_output
 from farcall.client.awaitable import Awaitable
 from farcall.client.job import Job
+from farcall.client.progress import Counts, Progress
+from farcall.client.sweep_state import how_far
 from farcall.engine import retry
 from farcall.engine.fetcher import Output
 from farcall.engine.session import Session, session_for
@@ -25,6 +29,7 @@ from farcall.model.interrupts import left_by
 from farcall.model.option_signatures import shows_options
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
+from farcall.payload.error_texts import Groups
 from farcall.payload.results import Result
 from farcall.storage.store import Arrived
 
@@ -70,6 +75,8 @@ class RetriedSweep(Awaitable[list[R]]):
         total: How many calls the map has.
         options: Options that are to be others.
         return_exceptions: Give exceptions as values instead of raising the first.
+        progress: Show how far they are.
+        output: Show what the tasks print.
     """
 
     def __init__(
@@ -82,6 +89,8 @@ class RetriedSweep(Awaitable[list[R]]):
         options: Mapping[str, Any],
         *,
         return_exceptions: bool,
+        progress: bool,
+        output: bool,
     ) -> None:
         super().__init__(
             name,
@@ -96,6 +105,10 @@ class RetriedSweep(Awaitable[list[R]]):
         self._total = total
         self._options = dict(options)
         self._return_exceptions = return_exceptions
+        self._progress = progress
+        self._output = output
+        self._failures = Groups()
+        self._failed = 0
         self._submitted: list[Source] | None = None
         self._values: dict[int, R] = {}
         self._returned: set[int] = set()
@@ -133,6 +146,8 @@ class RetriedSweep(Awaitable[list[R]]):
             self._total,
             {**self._options, **options},
             return_exceptions=self._return_exceptions,
+            progress=self._progress,
+            output=self._output,
         )
 
     def _coroutine(self) -> Coroutine[Any, Any, list[R]]:
@@ -182,11 +197,12 @@ class RetriedSweep(Awaitable[list[R]]):
         waits = self._begin(session, self._submitted)
         left = set(waits)
         try:
-            while left:
-                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    for pair in self._take(waits.pop(each), each.result()):
-                        yield pair
+            with self._shown(session, self._submitted):
+                while left:
+                    done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                    for each in done:
+                        for pair in self._take(waits.pop(each), each.result()):
+                            yield pair
         except BaseException as error:
             if left:
                 reason = _NOBODY if isinstance(error, GeneratorExit) else left_by(error)
@@ -209,8 +225,48 @@ class RetriedSweep(Awaitable[list[R]]):
                 waits[asyncio.ensure_future(_outcome(job, places))] = calls
         return waits
 
+    @contextlib.contextmanager
+    def _shown(self, session: Session, submitted: Sequence[Source]) -> Iterator[None]:
+        """Show how far they are and what they print, where that is wanted, while a block lasts."""
+        for source in submitted if self._output else ():
+            labels = {n: live_output.label_of(self._name, c) for n, c in enumerate(source.calls)}
+            session.relay.follow(source.submission, labels, live_output.writer)
+        try:
+            with self._bar(session, submitted) if self._progress else contextlib.nullcontext():
+                yield
+        finally:
+            for source in submitted if self._output else ():
+                session.relay.leave(source.submission, range(source.submission.size))
+
+    def _bar(self, session: Session, submitted: Sequence[Source]) -> Progress:
+        def count() -> Counts:
+            ended = running = 0
+            for source in submitted:
+                calls = [number for task in source.calls for number in task]
+                known = sum(number in self._values for number in calls)
+                largest = max(map(len, source.calls))
+                detail = session.tracker.latest(source.submission.job_id)
+                ended_here, running_here = how_far(detail, len(calls), largest, known)
+                ended, running = ended + ended_here, running + running_here
+            done = ended - self._failed
+            return Counts(running, done, self._failed, errors=str(self._failures))
+
+        trouble = session.tracker.trouble
+        return Progress(
+            self._name,
+            len(self.indices),
+            count,
+            session.timing,
+            lambda: trouble.text,
+            self._failures.lines,
+        )
+
     def _take(self, calls: Sequence[int], results: Sequence[Result]) -> Iterator[tuple[int, R]]:
         for index, result in zip(calls, results, strict=False):
+            why = result.why()
+            self._failed += result.error is not None
+            if why is not None:
+                self._failures.add(index, why)
             value: Any = result.error
             if result.error is None or not self._return_exceptions:
                 value = result.unwrap()

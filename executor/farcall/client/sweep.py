@@ -176,6 +176,8 @@ class Sweep(Awaitable[list[R]]):
             state.submitted if self._inputs.size is None else self._inputs.size,
             options,
             return_exceptions=self._return_exceptions,
+            progress=self._progress,
+            output=self._output,
         )
 
     def results(self) -> AsyncIterator[CallResult[R]]:
@@ -454,18 +456,16 @@ class Sweep(Awaitable[list[R]]):
             state.arrivals.put_nowait(Ready(submission, index, numbers, arrival))
 
         if self._output:
-            labels = {i: self._label(state.calls_of(array, i)) for i in range(submission.size)}
+            labels = {
+                index: live_output.label_of(self._name, state.calls_of(array, index))
+                for index in range(submission.size)
+            }
             session.relay.follow(submission, labels, live_output.writer)
         array.tell = tell
         session.cleaner.note_submission(submission)
         session.tracker.watch(
             submission, range(submission.size), self._settings, tell, state.is_full
         )
-
-    def _label(self, calls: range) -> str:
-        """Return what stands before the lines of a task."""
-        last = f"-{calls[-1]}" if len(calls) > 1 else ""
-        return f"{self._name}[{calls.start}{last}]"
 
     async def _fetch(self, session: Session, state: SweepState) -> None:
         """Fetch outcomes, as fast as the caller takes their values.

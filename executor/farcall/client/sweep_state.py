@@ -87,6 +87,22 @@ class Array:
     texts: list[str] | None = None
 
 
+def how_far(detail: JobDetail | None, calls: int, chunksize: int, ended: int) -> tuple[int, int]:
+    """Return how many calls of a job have ended, and how many run.
+
+    Args:
+        detail: What Batch said last of it.
+        calls: How many it makes.
+        chunksize: How many are in one task.
+        ended: How many are known to have ended.
+    """
+    said = (detail.status_summary or {detail.status.value: 1}) if detail else {}
+    ended_there = chunksize * sum(said.get(status, 0) for status in _ENDED)
+    ended_in_all = min(max(ended, ended_there), calls)
+    running_there = chunksize * sum(said.get(status, 0) for status in _RUNNING)
+    return ended_in_all, min(running_there, calls - ended_in_all)
+
+
 class SweepState:
     """One wait for a sweep. What an earlier one left unfinished may still report to that.
 
@@ -284,14 +300,10 @@ class SweepState:
         """
         ended = running = 0
         for job_id, array in self.arrays.items():
-            calls = len(array.calls)
-            detail = latest(job_id)
-            said = (detail.status_summary or {detail.status.value: 1}) if detail else {}
-            ended_there = self._chunksize * sum(said.get(status, 0) for status in _ENDED)
-            ended_here = min(max(array.ended, ended_there), calls)
+            of = len(array.calls), self._chunksize
+            ended_here, running_here = how_far(latest(job_id), *of, array.ended)
             ended += ended_here
-            running_there = self._chunksize * sum(said.get(status, 0) for status in _RUNNING)
-            running += min(running_there, calls - ended_here)
+            running += running_here
         failed = self.errors.total()
         done, told = ended - failed, str(self.failures)
         return Counts(running, done, failed, self.total, self.packed, self.sent_bytes, told)

@@ -479,18 +479,33 @@ async def _ends(
             found.unfinished.update(set(range(submission.size)) - ended)
     told = await _told(session, submission, failed, calls)
     for child in failed:
-        returned = told.get(child.index, 0)
-        if returned == _ALL:
-            continue
-        kind = child.verdict().kind
-        found.lacking[child.index] = Lacking(
-            child.index,
-            _in_all(returned, calls[child.index].skip),
-            calls[child.index].size,
-            was_ended=kind is JobCancelledError,
-            lacked_memory=kind is OutOfMemoryError or child.exit_code == ExitCode.OUT_OF_MEMORY,
-        )
+        lacking = _lacking(child, told.get(child.index, 0), calls[child.index])
+        if lacking is not None:
+            found.lacking[child.index] = lacking
     return found
+
+
+def _lacking(child: JobDetail, returned: int, task: _Calls) -> Lacking | None:
+    """Return what a task that failed lacks; None where each of its calls has a value.
+
+    Args:
+        child: What Batch says of it.
+        returned: Which of the calls that it made have returned, as bits.
+        task: Its calls.
+    """
+    if returned == _ALL:
+        return None
+    skip = _left_out(_in_all(returned, task.skip), task.skip, task.size)
+    if skip is None:
+        return None
+    kind = child.verdict().kind
+    return Lacking(
+        child.index,
+        skip,
+        task.size,
+        was_ended=kind is JobCancelledError,
+        lacked_memory=kind is OutOfMemoryError or child.exit_code == ExitCode.OUT_OF_MEMORY,
+    )
 
 
 async def _children(session: Session, detail: JobDetail, status: JobStatus) -> list[JobDetail]:
@@ -610,8 +625,12 @@ async def _take_in(
             if after is None:  # what it left out had a value before
                 del ends.lacking[index]
                 continue
+            skip = _left_out(before.skip | after.skip, before.skip, before.size)
+            if skip is None:
+                del ends.lacking[index]
+                continue
             ends.lacking[index] = before._replace(
-                skip=before.skip | after.skip,
+                skip=skip,
                 was_ended=after.was_ended,
                 lacked_memory=after.lacked_memory,
             )
@@ -649,6 +668,22 @@ def _in_all(returned: int, skip: int) -> int:
             returned >>= 1
         number += 1
     return bits
+
+
+def _left_out(returned: int, skip: int, size: int | None) -> int | None:
+    """Return which calls of a task that failed need not run again; None where each has a value.
+
+    The value of a single call counts for nothing where its job was ended after it: whoever waits
+    for that has the job's error. So it runs again.
+
+    Args:
+        returned: Which calls have returned, with those that were left out.
+        skip: Which were left out.
+        size: How many there are; None where nothing tells.
+    """
+    if size is None or returned.bit_count() < size:
+        return returned
+    return skip if size - skip.bit_count() == 1 else None
 
 
 async def find(session: Session, of: Submission, note: Note) -> JobDetail | None:

@@ -18,7 +18,7 @@ from farcall import (
     SettingsError,
 )
 from farcall.engine import retry, task_handle
-from farcall.engine.retry import _in_all, look, retries_of, submit
+from farcall.engine.retry import _in_all, _left_out, look, retries_of, submit
 from farcall.engine.session import session_for
 from farcall.model.job_names import unique
 from farcall.model.jobs import JobStatus
@@ -337,3 +337,19 @@ async def test_many_may_be_copied_at_once(executor, session, swept):
 )
 def test_calls_are_counted_among_all_of_a_task(returned, skip, found):
     assert _in_all(returned, skip) == found
+
+
+@pytest.mark.parametrize(
+    ("returned", "skip", "size", "left_out"),
+    [
+        (0b01, 0b00, 2, 0b01),
+        (0b11, 0b00, 2, None),  # who waits for a chunk has the values of its calls
+        (0b1, 0b0, 1, 0b0),  # who waits for a single call has the job's error
+        (0b111, 0b011, 3, 0b011),  # likewise, of the last call of a chunk
+        (0b1, 0b0, None, 0b1),
+    ],
+)
+def test_a_single_call_that_returned_in_a_job_that_was_ended_runs_again(
+    returned, skip, size, left_out
+):
+    assert _left_out(returned, skip, size) == left_out
