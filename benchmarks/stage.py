@@ -18,7 +18,6 @@ from benchmarks.cloud import CONTROL
 
 ROOT = Path(__file__).resolve().parents[1]
 BUCKET = "benchmark"
-_SOURCES = (ROOT, ROOT / "executor", ROOT / "runtime_image")
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,23 @@ class Stage:
     Attributes:
         client_url: The port for the client.
         environment: Its whole environment.
+        root: The checkout whose code it runs.
     """
 
     client_url: str
     environment: dict[str, str]
+    root: Path = ROOT
 
     def run(self, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
         """Run a fresh process and return the last line it prints, JSON."""
         command = [python, *arguments]
         done = subprocess.run(
-            command, env=self.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+            command,
+            env=self.environment,
+            cwd=self.root,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return told
@@ -50,45 +56,51 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(more: Mapping[str, str] | None = None) -> Iterator[Stage]:
-    """Start cloud and fleet, and end them; ``more`` goes into every process's environment."""
+def stage(more: Mapping[str, str] | None = None, root: Path = ROOT) -> Iterator[Stage]:
+    """Start cloud and fleet, and end them.
+
+    Args:
+        more: Goes into every process's environment.
+        root: The checkout whose code they run.
+    """
     more = more or {}
     with contextlib.ExitStack() as stack:
-        cloud = stack.enter_context(_process(environment("") | more, "benchmarks.cloud"))
+        ours = environment("", root) | more
+        cloud = stack.enter_context(_process(ours, root, "benchmarks.cloud"))
         urls = json.loads(cloud.stdout.readline())
         stack.callback(cloud.stdin.close)
-        fleet = environment(urls["jobs"]) | more
-        stack.enter_context(_process(fleet, "benchmarks.fleet", urls["jobs"]))
-        yield Stage(urls["client"], environment(urls["client"]) | more)
+        fleet = environment(urls["jobs"], root) | more
+        stack.enter_context(_process(fleet, root, "benchmarks.fleet", urls["jobs"]))
+        yield Stage(urls["client"], environment(urls["client"], root) | more, root)
 
 
 @contextlib.contextmanager
-def _process(env: dict[str, str], module: str, *arguments: str) -> Iterator[Any]:
-    process = subprocess.Popen(
+def _process(env: dict[str, str], root: Path, module: str, *arguments: str) -> Iterator[Any]:
+    with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         env=env,
-        cwd=ROOT,
+        cwd=root,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def environment(url: str) -> dict[str, str]:
+def environment(url: str, root: Path = ROOT) -> dict[str, str]:
     """Return the environment of a process: nothing of the user's AWS, nothing of farcall's."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("AWS_", "FARCALL_")) and "proxy" not in name.lower()
     }
+    sources = (root, root / "executor", root / "runtime_image")
     given = os.environ.get("PYTHONPATH")
     return {
         **kept,
-        "PYTHONPATH": os.pathsep.join([*map(str, _SOURCES), *([given] if given else [])]),
+        "PYTHONPATH": os.pathsep.join([*map(str, sources), *([given] if given else [])]),
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "benchmark",
         "AWS_SECRET_ACCESS_KEY": "benchmark",

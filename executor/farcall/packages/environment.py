@@ -38,6 +38,7 @@ _TOOLS = {"pip", "setuptools", "uv", "wheel"}
 
 _ANYWHERE = Source()
 _READ_AT_ONCE = 8
+_NAME_IN = re.compile(r"[\s\[(<>=!~;@]")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _FORMAT = ("1", *sys.version_info[:2], zlib.ZLIB_RUNTIME_VERSION, archives.LEVEL)
 _BUILDER = ":".join(map(str, _FORMAT))
@@ -242,15 +243,18 @@ def _of_target(item: Item, target: Target) -> Item:
 
 
 def _needed(items: Mapping[str, Item], target: Target) -> dict[str, bool]:
-    """Tell of each distribution that another one here requires whether that is so over there.
+    """Tell of distributions that another one here requires whether that is so over there.
 
-    Who is required by none is not in it.
+    Who is required by none is not in it, nor is who travels in any case.
     """
     needed: dict[str, bool] = {}
+    asked = _TOOLS if target.is_here else items.keys()  # the others travel in any case
     for item in items.values():
         if item.about is None or item.name in _OURS or item.name in _TOOLS:
             continue
         for text in item.about.requires:
+            if canonicalize_name(_NAME_IN.split(text, maxsplit=1)[0]) not in asked:
+                continue
             try:
                 requirement = Requirement(text)
             except InvalidRequirement:

@@ -1,0 +1,55 @@
+"""The played cloud of the benchmarks, in its smallest size: clients and containers get along.
+
+A change of what lies in a bundle or an outcome is one for its containers, too, which are played
+by threads of one process with the runtime's own code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import measure
+from benchmarks.stage import Stage, stage
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what it costs")
+
+TASKS = 12
+LARGE = 2 << 20
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Stage]:
+    with stage() as started:
+        yield started
+
+
+@pytest.mark.parametrize("work", ["sweep", "singles", "chunked", "generated"])
+def test_the_played_containers_run_a_clients_tasks(place: Stage, work: str) -> None:
+    """The client checks the values."""
+    run = measure.client(place, work, TASKS)
+    tasks = TASKS if work in ("sweep", "singles") else 1
+    assert run.requests["s3 GetObject"] == tasks
+    assert run.requests["batch SubmitJob"] == 1
+    assert run.requests["s3 PutObject"] == 1
+    assert run.cpu_s > 0
+
+
+@pytest.mark.parametrize("shape", ["bare", "put"])
+def test_calls_of_two_maps_share_an_array(place: Stage, shape: str) -> None:
+    place.ask("reset")
+    told = place.run("-m", "benchmarks.shared_client", shape, str(LARGE), str(TASKS), "2")
+    assert len(told["submits_s"]) == 2
+    assert LARGE < place.ask("taken") < 1.5 * LARGE
+
+
+def test_the_real_container_side_is_started(place: Stage) -> None:
+    assert len(measure.starts(place, 1).sums) == 1
+
+
+def test_the_floor_sends_as_many_requests(place: Stage) -> None:
+    run = measure.client(place, "sweep", TASKS)
+    floor = measure.floor(place, run, TASKS)
+    assert floor.count("s3") == run.count("s3")
