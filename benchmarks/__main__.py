@@ -11,12 +11,14 @@ import click
 from rich.console import Console
 
 from benchmarks import (
+    before,
     calls,
     containers,
     containers_report,
     covalent_door,
     covalent_report,
     embedded,
+    environment,
     growth,
     growth_plot,
     growth_report,
@@ -36,6 +38,7 @@ from benchmarks.stage import stage
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _TITLES = {
     "tasks": growth_report.TITLE,
+    "before": before.TITLE,
     "million": million.TITLE,
     "pool": pool.TITLE,
     "waiting": waiting.TITLE,
@@ -45,6 +48,7 @@ _TITLES = {
     "calls": calls.TITLE,
     "embedded": embedded.TITLE,
     "sharing": sharing.TITLE,
+    "environment": environment.TITLE,
     "containers": containers_report.TITLE,
     "covalent": covalent_report.TITLE,
 }
@@ -53,7 +57,7 @@ _TITLES = {
 _CALLS = 1000
 """The most calls of the part that is named so: 10 to 100 a second."""
 
-_LONG = {"embedded"}
+_LONG = {"embedded", "environment", "before"}
 """Those that are measured only where they are named."""
 
 
@@ -71,6 +75,7 @@ _LONG = {"embedded"}
 )
 @click.option("--containers", "count", default=10, show_default=True, help="Starts of real ones.")
 @click.option("--embedded", "real", type=int, help="Tasks for the embedded AWS (10 a second).")
+@click.option("--before", "commit", metavar="COMMIT", help="The older one of the part before.")
 @click.option("--peer", is_flag=True, help="Install and measure the peer, too (140 MB, minutes).")
 @click.option("--long", is_flag=True, help="Have the peer run the longest lattice (minutes).")
 @click.option("--large", "values", is_flag=True, help="Large values through Covalent, too (8 GB).")
@@ -88,6 +93,7 @@ def main(
     sharers: int,
     count: int,
     real: int | None,
+    commit: str | None,
     peer: bool,
     long: bool,
     values: bool,
@@ -104,6 +110,7 @@ def main(
     plot = page.with_name("growth.svg")
     parts: dict[str, Callable[[], report.Part]] = {
         "tasks": lambda: _tasks(say, plot, tasks, repeats, sweeps, starts, given, peer=peer),
+        "before": lambda: before.part(say, commit or "", tasks, repeats, options=given),
         "million": lambda: _million(say, sweeps, given),
         "pool": lambda: _pool(say, 3 * repeats, given),
         "waiting": lambda: _waiting(say, tasks, given),
@@ -113,6 +120,7 @@ def main(
         "calls": lambda: calls.part(say, min(tasks, _CALLS), options=given),
         "embedded": lambda: embedded.part(say, real or tasks, options=given),
         "sharing": lambda: sharing.part(say, options=given),
+        "environment": lambda: environment.part(say, repeats, options=given),
         "containers": lambda: containers_report.part(
             containers.measure(say, count, peers=peer), options=given
         ),
@@ -123,6 +131,10 @@ def main(
     wanted = set(only) or set(parts) - _LONG
     if real:
         wanted.add("embedded")
+    if commit:
+        wanted.add("before")
+    elif "before" in wanted:
+        raise click.UsageError("--only before takes the commit: --before COMMIT")
     for name, measured in parts.items():
         if name not in wanted:
             continue

@@ -250,7 +250,7 @@ def _is_count(value: object) -> bool:
 def _make_home(distributions: Sequence[Distribution]) -> Path:
     """Make a folder of this container's own, where there is room."""
     try:
-        home = Path(tempfile.mkdtemp(prefix="farcall-packages-")).resolve()
+        home = Path(tempfile.mkdtemp(prefix="farcall-environment-")).resolve()
     except OSError as error:
         raise _NoRoomError(
             f"there is no temporary folder to write to: {error}; a job with a read-only root "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from farcall.engine.session import session_for
 from farcall.model.settings import Settings
 from farcall.operations import replay
 from tests.service.attacker import Attacker
+from tests.support.wheels import Index
 
 LARGE = 2 * 1024 * 1024
 """Bytes of what is stored by itself, as values are that tasks share."""
@@ -155,6 +157,35 @@ async def test_the_image_gets_the_same_call(executor, farcall, docker, aws):
     names = ["readonly", "source", "target", "type"]
     assert said == [["run", "--rm", "--interactive"], "python3", image, names]
     assert "JSONDecodeError" in err
+
+
+def use_travelled():
+    import travelled
+
+    raise LookupError(travelled.VERSION)
+
+
+async def test_packages_of_the_job_are_the_images_and_here_it_is_told_what_differs(
+    make_executor, farcall, docker, tmp_path, monkeypatch
+):
+    with contextlib.closing(Index(tmp_path / "index")) as index:
+        for name, value in index.environment.items():
+            monkeypatch.setenv(name, value)
+        index.add("travelled")
+        async with make_executor(packages=["travelled"]) as executor:
+            job = await executor.submit(use_travelled)
+            assert "1.0" in str(await job.exception())
+
+    here, _, missing = await farcall("replay", job.id, "--yes")
+    there, _, raised = await farcall(
+        "replay", job.id, "--image", "--yes", PATH=f"{docker.parent}:{os.environ['PATH']}"
+    )
+
+    assert (here, there) == (1, 1)
+    assert "packages of the job that this Python has not: travelled 1.0, here none" in missing
+    assert "ModuleNotFoundError: No module named 'travelled'" in missing
+    assert "LookupError: 1.0" in raised
+    assert "has not" not in raised
 
 
 async def test_what_another_python_pickled_is_refused_with_a_way_out(executor):
