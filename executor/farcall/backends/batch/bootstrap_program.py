@@ -5,7 +5,8 @@ it was told, unpacks it, and becomes ``python3 -m farcall_runtime``. It needs no
 standard library of Python 3.10.
 
 The job definition holds it as ``bootstrap_program.min.txt``, which ``make bootstrap`` makes of
-this file: without comments and long names, for a command has no room.
+this file: without comments and long names, for a command has no room. No f-string here has quotes
+in it: what is made of those is another text from Python 3.12 on.
 
 Arguments: URL of the bucket, ``bucket/key``, region, and the processor and Python's minor version
 that it was made for. URL and key are percent-encoded, as signatures are. The key ends with the
@@ -109,7 +110,7 @@ def find_credentials():
         found = json.loads(ask(uri, {"Authorization": token} if token else {}))
     elif file:
         # STS of the same partition: its host ends as the bucket's does.
-        endings = urlsplit(bucket_url).netloc.split(f".{region}.")[1:]
+        ending = [*urlsplit(bucket_url).netloc.split(f".{region}.")[1:], "amazonaws.com"][0]
         form = {
             "Action": "AssumeRoleWithWebIdentity",
             "Version": "2011-06-15",
@@ -120,7 +121,7 @@ def find_credentials():
         body = ask(
             variable("ENDPOINT_URL_STS")
             or variable("ENDPOINT_URL")
-            or f"https://sts.{region}.{[*endings, 'amazonaws.com'][0]}",
+            or f"https://sts.{region}.{ending}",
             {},
             urlencode(form).encode(),
         )
@@ -147,7 +148,9 @@ def fetch():
         leave(64, f"no credentials: {error!r}")
     # What was set for the container goes before what the client knows, as in the runtime.
     endpoint = variable("ENDPOINT_URL_S3") or variable("ENDPOINT_URL")
-    url = f"{endpoint.rstrip('/')}/{name}" if endpoint else bucket_url + name[name.find("/") :]
+    url = bucket_url + name[name.find("/") :]
+    if endpoint:
+        url = endpoint.rstrip("/") + "/" + name
     parts = urlsplit(url)
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     scope = f"{at[:8]}/{region}/s3/aws4_request"
