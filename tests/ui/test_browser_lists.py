@@ -15,7 +15,7 @@ from playwright.async_api import expect
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
 from tests.ui import shells, tasks
-from tests.ui.looking import row, wait_for_states
+from tests.ui.looking import cancel, row, wait_for_states
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -254,3 +254,37 @@ async def test_what_failed_is_run_again_with_other_options(executor, open_page, 
     await expect(page.get_by_role("complementary", name="Task")).to_contain_text("2 GiB")
     await older.click()
     await expect(page.get_by_role("link", name=newer[:8])).to_be_visible()
+
+
+async def test_of_an_array_what_somebody_ended_is_left_out_of_a_retry(
+    executor, open_page, tmp_path, shoot
+):
+    file, gate = tmp_path / "wanted", tmp_path / "gate"
+    need = executor(workflow="partly").task(tasks.need_or_hold)
+    sweep = need.map([str(file)] * 3, [str(gate)] * 3, range(3), return_exceptions=True)
+    values = asyncio.ensure_future(sweep)
+    page = await open_page()
+    await open_run(page, "partly")
+    await page.get_by_role("button", name="Show children").click()
+    parent = sweep.job_ids[0]
+    await wait_for_states(page, {f"{parent}:0": "FAILED", f"{parent}:2": "RUNNING"})
+    for number in (1, 2):
+        await row(page, f"{parent}:{number}").get_by_role("link").click()
+        await page.get_by_role("button", name="Cancel task…").click()
+        assert {f"{parent}:{number}": "ending"} == await cancel(page, "End 1 task")
+    await values
+    await wait_for_states(page, {parent: "FAILED"})
+    file.write_text("here by now")
+
+    await row(page, parent).get_by_role("link").click()
+    await page.get_by_role("button", name="Retry…").click()
+    dialog = page.get_by_role("dialog", name="Retry")
+    send = dialog.get_by_test_id("retry-send")
+    await expect(send).to_have_text("Run 3 calls again")
+    await dialog.get_by_role("checkbox", name="Leave out the 2 that somebody ended").check()
+    await expect(send).to_have_text("Run 1 call again")
+    await shoot(page, "retry-failed")
+    await send.click()
+    await expect(dialog).to_be_hidden()
+    await expect(page.get_by_test_id("retry-of")).to_have_attribute("href", f"#/job/{parent}:0")
+    await expect(page.get_by_test_id("task-state")).to_contain_text("Succeeded")

@@ -108,6 +108,55 @@ async def test_what_a_task_uses_is_told_while_somebody_looks(page, executor, pro
     assert (await get(page, f"/api/jobs/{job.id}"))["usage_now"] is None
 
 
+async def test_what_a_lost_attempt_has_told_is_not_the_next_one_s(page, executor, aws, tmp_path):
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    async with executor(workflow="lost", retry_attempts=2) as batch:
+        job = await batch.submit(tasks.fill_again, str(gate), str(begun), 64)
+        overview = f"/api/jobs/{job.id}"
+
+        async def usage_now():
+            return (await get(page, overview))["usage_now"]
+
+        await until_async(lambda: is_running(page, job.id))
+        async with listening(page, f"{overview}/logs"):
+            await until_async(usage_now)
+        found = await get(page, overview)
+        bucket, key = place_of(found["bundle"], "usage")
+        _, mark = place_of(found["bundle"], "followed")
+        s3 = boto3.client("s3")
+        await until_async(lambda: is_gone(s3, bucket, mark))
+        aws.reclaim(job.id)
+        await until_async(begun.exists)
+        # It lies there as long as nobody looks at the second attempt.
+        found = await get(page, overview)
+        assert (1, "RUNNING") == (len(found["attempts"]), found["job"]["state"])
+        assert not await is_gone(s3, bucket, key)
+        assert found["usage_now"] is None
+        gate.touch()
+        assert 64 << 20 == await job.result()
+    await until_async(lambda: is_gone(s3, bucket, key))
+
+
+async def test_a_container_that_was_killed_uses_nothing(page, executor, tmp_path):
+    end = tmp_path / "end"
+    async with executor(workflow="killed") as batch:
+        job = await batch.submit(tasks.fill_and_die, str(end), 64)
+        overview = f"/api/jobs/{job.id}"
+
+        async def usage_now():
+            return (await get(page, overview))["usage_now"]
+
+        async def has_failed():
+            return (await get(page, overview))["job"]["state"] == "FAILED"
+
+        await until_async(lambda: is_running(page, job.id))
+        async with listening(page, f"{overview}/logs"):
+            await until_async(usage_now)
+            end.touch()
+            await until_async(has_failed)
+            assert await usage_now() is None
+
+
 async def test_only_what_changed_is_told_again(page, submit):
     first = submit("sleep 600")
     async with listening(page) as events:

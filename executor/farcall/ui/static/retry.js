@@ -2,7 +2,7 @@
 
 import { get, path, post } from "./api.js";
 import { fill, h, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, many } from "./format.js";
 import { name } from "./parts.js";
 import { taskName } from "./rows.js";
 
@@ -39,8 +39,9 @@ function retryForm(id, said, done) {
   });
   const ended = h("input", { type: "checkbox", id: "retry-failed" });
   const trouble = h("p.trouble", { role: "alert", hidden: true });
-  const words = `Run ${count(said.calls)} ${said.calls === 1 ? "call" : "calls"} again`;
-  const send = h("button.strong", { type: "submit", data: { testid: "retry-send" } }, words);
+  const words = () => `Run ${many(said.calls - (ended.checked ? said.ended : 0), "call")} again`;
+  const send = h("button.strong", { type: "submit", data: { testid: "retry-send" } }, words());
+  ended.addEventListener("change", () => setText(send, words()));
   return (cancel) => {
     const form = h("form", { method: "dialog" },
       h("p.big", { data: { testid: "retry-sentence" } }, name(said.sentence)),
@@ -64,7 +65,7 @@ function retryForm(id, said, done) {
         setText(trouble, error.message);
         trouble.hidden = false;
         send.disabled = false;
-        setText(send, words);
+        setText(send, words());
       }
     });
     return form;
