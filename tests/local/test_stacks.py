@@ -332,6 +332,24 @@ def test_a_property_that_is_not_known_fails_the_resource_by_name(account):
     account.delete(stack)
 
 
+def test_calls_that_come_too_fast_or_hit_a_fault_are_made_again(account):
+    for operation in ("CreateComputeEnvironment", "CreateJobQueue", "UpdateJobQueue"):
+        account.aws.fault(operation, "throttle", 2)
+        account.aws.fault(operation, "error")
+    stack = account.create()
+    assert account.settled(stack)["StackStatus"] == "CREATE_COMPLETE"
+    assert account.delete(stack)["StackStatus"] == "DELETE_COMPLETE"
+    assert account.aws.resources() == {}
+
+
+def test_the_account_has_the_quotas_of_a_new_one(account):
+    quotas = account.client("service-quotas")
+    quota = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-1216C47A")["Quota"]
+    assert quota["Value"] == 5
+    with pytest.raises(ClientError, match="NoSuchResourceException"):
+        quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-0")
+
+
 def test_a_protected_stack_is_deleted_by_nobody(account):
     template = "Resources: {Group: {Type: 'AWS::Logs::LogGroup'}}"
     stack = account.cloudformation.create_stack(
@@ -447,15 +465,11 @@ def deployer(enforced):
     [
         ("batch:CreateComputeEnvironment", "Environment"),
         ("batch:CreateJobQueue", "Queue"),
-        ("ec2:CreateLaunchTemplate", "LaunchTemplate"),
         ("ec2:CreateSecurityGroup", "SecurityGroup"),
         ("iam:AttachRolePolicy", "JobRole"),
-        ("iam:CreateRole", "JobRole"),
         ("iam:PassRole", "InstanceProfile"),
         ("iam:PutRolePolicy", "JobRole"),
         ("logs:CreateLogGroup", "LogGroup"),
-        ("s3:CreateBucket", "Bucket"),
-        ("s3:PutBucketOwnershipControls", "Bucket"),
         ("s3:PutBucketPublicAccessBlock", "Bucket"),
         ("s3:PutEncryptionConfiguration", "Bucket"),
         ("s3:PutLifecycleConfiguration", "Bucket"),

@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -29,6 +30,8 @@ from farcall.local.iam.signatures import AccessKey
 
 #: Seconds until a call counts as lost.
 TIMEOUT_S = 60
+#: How often a call of Batch is made again that came too fast or hit a fault, and the first wait.
+TRIES, WAIT_S = 7, 0.1
 
 
 class RefusedPropertyError(Exception):
@@ -94,6 +97,17 @@ class Calls:
         Raises:
             ClientError: It is refused.
         """
+        for number in range(TRIES):
+            try:
+                return self._batch(operation, document)
+            except ClientError as error:
+                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                if status not in (429, 500):
+                    raise
+            time.sleep(WAIT_S * 2**number)
+        return self._batch(operation, document)
+
+    def _batch(self, operation: str, document: Mapping[str, Any]) -> Any:
         url = f"{self._endpoint_url}/v1/{operation.lower()}"
         body = json.dumps(document).encode()
         headers = {"Content-Type": "application/json"}

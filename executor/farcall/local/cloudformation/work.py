@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from farcall.local.cloudformation.calls import Calls, RefusedPropertyError
 from farcall.local.cloudformation.errors import StackError
@@ -323,7 +323,7 @@ class Work:
         """Carry out a step; note why it failed, if it does."""
         try:
             step()
-        except (ClientError, RefusedPropertyError, StackError) as error:
+        except (BotoCoreError, ClientError, OSError, RefusedPropertyError, StackError) as error:
             self._note(resource, status, _reason(error))
             return False
         except KeyError as error:

@@ -35,7 +35,7 @@ from farcall.local.iam.refusals import Reason, RefusedError
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners import credentials as role_credentials
 from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.services import bodies, logs, objects
+from farcall.local.services import bodies, logs, objects, quotas
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
@@ -215,6 +215,7 @@ class Front:
 _server: Any = werkzeug_app
 _server.DISABLE_GLOBAL_CORS = True
 logs.install()
+quotas.install()
 # Policies of buckets are not looked at. moto would look at them without their conditions.
 _bucket: Any = FakeBucket
 _bucket.get_permission = lambda *_: PermissionResult.NEUTRAL
