@@ -15,8 +15,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check docs bench \
-    pictures bootstrap image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check docs bench pictures bootstrap image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
