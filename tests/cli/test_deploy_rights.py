@@ -1,0 +1,176 @@
+"""``farcall deploy`` with the rights of docs/iam and no others; and what it says without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3
+import pytest
+
+import farcall.local
+from tests.support.iam import FOLDER, VALUES, policy, without
+
+SCRIPT = """\
+from farcall import BatchPoolExecutor
+
+
+def simulate(x):
+    print("simulating", x)
+    return x * x
+
+
+def fail(x):
+    raise ValueError(x)
+
+
+with BatchPoolExecutor(vcpu=1, memory=1, retry_attempts=1) as pool:
+    print(pool.submit(simulate, 3).result(), sum(pool.map(simulate, range(10))))
+    print(repr(pool.submit(fail, 4).exception()))
+"""
+NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
+"""Those that are installed for the tests are many."""
+
+
+class Account:
+    """An embedded AWS with nothing in it but users, which checks what they may."""
+
+    def __init__(self, aws):
+        self.aws = aws
+        self.iam = self.client("iam")
+        self.deployer = self.user("deployer", policy("deployer"))
+
+    def client(self, service):
+        return boto3.client(
+            service,
+            endpoint_url=self.aws.endpoint_url,
+            region_name=VALUES["REGION"],
+            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def user(self, name, document):
+        """Make a user with a policy; return the keys."""
+        self.iam.create_user(UserName=name)
+        self.allow(name, document)
+        key = self.iam.create_access_key(UserName=name)["AccessKey"]
+        return {
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+
+    def allow(self, name, document):
+        text = json.dumps(document)
+        self.iam.put_user_policy(UserName=name, PolicyName="farcall", PolicyDocument=text)
+
+    def outputs(self):
+        described = self.client("cloudformation").describe_stacks(StackName="farcall")
+        return {
+            each["OutputKey"]: each["OutputValue"] for each in described["Stacks"][0]["Outputs"]
+        }
+
+    def left(self):
+        return {kind: found for kind, found in self.aws.resources().items() if kind != "users"}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    with farcall.local.start(empty=True, enforce_iam=True) as aws:
+        yield Account(aws)
+
+
+@pytest.fixture
+def account(whole, monkeypatch, commands):
+    """It is as empty afterwards as it was before, and the deployer has its rights."""
+    for name, value in whole.aws.environment.items():
+        monkeypatch.setenv(name, value)
+    yield whole
+    whole.allow("deployer", policy("deployer"))
+    done = commands.run("destroy", "--yes", "--empty-bucket")
+    assert (0, {}) == (done.returncode, whole.left()), done.stderr
+
+
+def client_policy(outputs):
+    """Return docs/iam's policy of whoever submits, for a stack."""
+    values = {
+        **VALUES,
+        "BUCKET": outputs["Bucket"],
+        "QUEUE": outputs["SpotQueue"],
+        "LOG-GROUP": outputs["LogGroup"],
+        "JOB-ROLE": outputs["JobRole"],
+        "EXECUTION-ROLE": outputs["ExecutionRole"],
+    }
+    text = (FOLDER / "client.json").read_text()
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
+    return json.loads(text)
+
+
+async def test_the_documented_rights_suffice_from_the_first_call_to_the_last(
+    account, farcall_command, tmp_path: Path
+):
+    deployer = account.deployer
+    done = await farcall_command("deploy", "--yes", "--compute", "spot", **deployer)
+    assert 0 == done.returncode, done.stderr
+    more = ("--compute", "ec2", "--compute", "spot", "--max-vcpus", 8, "--tags", "team=a")
+    done = await farcall_command("deploy", "--yes", *more, **deployer)
+    assert 0 == done.returncode, done.stderr
+
+    (tmp_path / "script.py").write_text(SCRIPT)
+    researcher = account.user("researcher", client_policy(account.outputs()))
+    ran = subprocess.run(  # noqa: ASYNC221
+        [sys.executable, "script.py"],
+        env={**os.environ, **researcher, **NO_PACKAGES, "FARCALL_BATCH_QUEUE": "farcall-spot"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "9 285\nValueError(4)\n" == ran.stdout, ran.stderr
+
+    done = await farcall_command("doctor", **deployer, **NO_PACKAGES)
+    assert "farcall, UPDATE_COMPLETE" in done.stdout
+    done = await farcall_command("destroy", "--yes", "--empty-bucket", **deployer)
+    assert (0, {}) == (done.returncode, account.left()), done.stderr
+
+
+@pytest.mark.parametrize(
+    "action", ["ec2:DescribeVpcs", "cloudformation:DescribeStacks", "cloudformation:CreateStack"]
+)
+async def test_a_call_that_is_refused_names_the_action_and_the_policy(
+    account, farcall_command, action
+):
+    account.allow("deployer", without(policy("deployer"), action))
+    done = await farcall_command("deploy", "--yes", **account.deployer)
+    assert 4 == done.returncode
+    assert f"the action {action}; docs/iam/deployer.json is the policy" in done.stderr
+    assert {} == account.left()
+
+
+@pytest.mark.parametrize("action", ["iam:CreateRole", "logs:CreateLogGroup", "s3:PutBucketPolicy"])
+async def test_an_event_that_tells_of_a_missing_right_names_both_too(
+    account, farcall_command, action
+):
+    account.allow("deployer", without(policy("deployer"), action))
+    done = await farcall_command("deploy", "--yes", **account.deployer)
+    assert 1 == done.returncode
+    told = done.stderr.splitlines()[-1]
+    assert "stack farcall was not made: " in told
+    assert action in told
+    assert "docs/iam/deployer.json is the policy" in told
+
+
+async def test_quotas_that_may_not_be_asked_for_stop_nothing(account, farcall_command):
+    account.allow("deployer", without(policy("deployer"), "servicequotas:GetServiceQuota"))
+    done = await farcall_command("deploy", "--yes", **account.deployer)
+    assert 0 == done.returncode, done.stderr
+
+
+async def test_keys_that_aws_does_not_take_are_told_plainly(account, farcall_command):
+    wrong = {"AWS_SECRET_ACCESS_KEY": "wrong"}
+    for command in ("deploy", "destroy"):
+        done = await farcall_command(command, "--yes", **wrong)
+        assert 4 == done.returncode
+        assert "check the access key and its secret" in done.stderr
