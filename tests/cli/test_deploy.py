@@ -31,7 +31,8 @@ def simulate(x):
 with BatchPoolExecutor(vcpu=1, memory=1) as pool:
     print(pool.submit(simulate, 3).result(), sum(pool.map(simulate, range(10))))
 """
-IMAGE = {"FARCALL_CONTAINER_IMAGE_URI": "processes-need-none"}
+NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
+"""Those that are installed for the tests are many."""
 
 
 class Account:
@@ -86,7 +87,7 @@ def test_three_commands_from_an_empty_home_to_a_value_and_nothing_is_left(tmp_pa
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **IMAGE, "PATH": f"{FARCALL.parent}:{os.environ['PATH']}"},
+        env={**os.environ, **NO_PACKAGES, "PATH": f"{FARCALL.parent}:{os.environ['PATH']}"},
     )
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "9 285" in done.stdout
@@ -106,6 +107,7 @@ async def test_it_is_as_it_was_where_nothing_is_changed(account, farcall_command
         "batch_job_role_name": outputs["JobRole"],
         "batch_execution_role_name": outputs["ExecutionRole"],
         "batch_job_log_group_name": "/farcall/farcall",
+        "packages": "local",
     }
     again = await farcall_command("deploy", "--yes")
     assert 0 == again.returncode, again.stderr
@@ -202,7 +204,7 @@ async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_pa
     assert "farcall-spot" == options(tmp_path)["batch_queue"]
     batch = account.client("batch")
     waiting = ("run", "--detach", "-o", "batch_queue=farcall-spot", "time:sleep", 600)
-    started = await farcall_command(*waiting, **IMAGE)
+    started = await farcall_command(*waiting, **NO_PACKAGES)
     assert 0 == started.returncode, started.stderr
     job_id = started.stdout.strip()
     refused = await farcall_command("deploy", "--compute", "ec2")
@@ -285,7 +287,7 @@ async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     ran = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "script.py"],
-        env={**os.environ, **IMAGE},
+        env={**os.environ, **NO_PACKAGES},
         capture_output=True,
         text=True,
         check=False,
@@ -312,12 +314,29 @@ async def test_definitions_of_the_stack_are_taken_out_of_use_and_no_others(
     batch.deregister_job_definition(jobDefinition=others)
 
 
+async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_command):
+    assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    started = await farcall_command("run", "--detach", "time:sleep", 600, **NO_PACKAGES)
+    assert 0 == started.returncode, started.stderr
+    refused = await farcall_command("destroy")
+    assert 2 == refused.returncode
+    assert "with it end 1 job (sleep" in refused.stdout
+    assert "nothing was deleted: nobody can be asked here" in refused.stderr
+    done = await farcall_command("destroy", "--yes", "--empty-bucket")
+    assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
+    job_id = started.stdout.strip()
+    [job] = account.client("batch").describe_jobs(jobs=[job_id])["jobs"]
+    assert "FAILED" == job["status"]
+
+
 async def test_doctor_knows_the_stack(account, farcall_command):
     assert 0 == (await farcall_command("deploy", "--yes")).returncode
-    done = await farcall_command("doctor", **IMAGE)
+    done = await farcall_command("doctor", **NO_PACKAGES)
     assert 0 == done.returncode, done.stdout
     assert "farcall, CREATE_COMPLETE" in done.stdout
-    other = await farcall_command("doctor", **IMAGE, FARCALL_BATCH_JOB_LOG_GROUP_NAME="/other")
+    other = await farcall_command(
+        "doctor", **NO_PACKAGES, FARCALL_BATCH_JOB_LOG_GROUP_NAME="/other"
+    )
     assert "batch_job_log_group_name is /other, and the stack's /farcall/farcall" in other.stdout
 
 

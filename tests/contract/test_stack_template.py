@@ -32,10 +32,6 @@ FILLED = {
     "KeyPrefix": f"{VALUES['PREFIX']}/",
     "LogGroup": VALUES["LOG-GROUP"],
 }
-_IN_BUCKET = f"arn:aws:s3:::{VALUES['BUCKET']}/"
-_KEYS = [f"{VALUES['PREFIX']}/v1/{folder}/*" for folder in ("packages", "runtime")]
-OWN = {*_KEYS, *(f"{_IN_BUCKET}{key}" for key in _KEYS)}
-"""What job-role.json says of packages and the runtime, whether it is there or not."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -143,14 +139,14 @@ def test_nothing_is_made_that_costs_while_no_job_runs(template):
 
 
 def _rights(document):
-    """Return each action with each resource, or what may be listed, less what is `OWN`."""
+    """Return each action with each resource, or with what may be listed."""
     found = set()
     for statement in document["Statement"]:
         assert "Allow" == statement["Effect"]
         condition = statement.get("Condition", {})
         about = condition.get("StringLike", {}).get("s3:prefix", statement["Resource"])
         for action in _many(statement["Action"]):
-            found |= {(action, resource) for resource in _many(about) if resource not in OWN}
+            found |= {(action, resource) for resource in _many(about)}
     return found
 
 

@@ -28,6 +28,7 @@ class _Found:
     Attributes:
         state: The stack; None where there is none, but a bucket that one left.
         region: Where.
+        account: Whose, twelve digits.
         resources: Identifiers of what it has, by their names in the template.
         jobs: Those that have not ended.
         definitions: ARNs of the job definitions that use its roles.
@@ -36,6 +37,7 @@ class _Found:
 
     state: State | None
     region: str
+    account: str
     resources: dict[str, str]
     jobs: list[str]
     definitions: list[str]
@@ -95,7 +97,8 @@ async def _find(settings: Settings, name: str) -> _Found:
             contents.definitions(access, roles),
             contents.buckets(access, name),
         )
-        return _Found(state, access.region, resources, jobs, definitions, buckets)
+        account = await access.account()
+        return _Found(state, access.region, account, resources, jobs, definitions, buckets)
 
 
 def _sorted(buckets: Sequence[Bucket], *, empty_bucket: bool) -> tuple[list[Bucket], list[Bucket]]:
@@ -114,7 +117,7 @@ def _tell_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
 
 def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
     """Say what will be deleted."""
-    say(f"In {found.region} will be deleted")
+    say(f"In {found.region} of account {found.account} will be deleted")
     if found.state is not None:
         say(f"  stack       {name}, {found.state.status}")
     names = {bucket.name for bucket in found.buckets}

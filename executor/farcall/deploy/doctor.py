@@ -33,7 +33,7 @@ async def examine(access: Aws, settings: Settings) -> list[Finding]:
         return [Finding(_CHECK, WARNING, f"{text}: somebody is at work on it", "wait for its end")]
     if not state.is_well:
         verdict = FAILED if state.is_dead else WARNING
-        again = f"`farcall deploy --name {name}` says why, and makes it well again"
+        again = f"`farcall deploy --name {name}` makes it what it should be, or says why not"
         return [Finding(_CHECK, verdict, f"{text}: {state.reason or 'no reason is given'}", again)]
     others = [
         f"{option} is {getattr(settings, option)}, and the stack's {value}"

@@ -10,6 +10,9 @@ from farcall.deploy.stack import State
 from farcall.model.settings import Settings
 
 _EXTRA = "job_definition_extra"
+_PACKAGES = "local"
+"""Without an image of one's own jobs have the packages that the workflow has."""
+
 _BY_OUTPUT = {
     "s3_bucket_name": "Bucket",
     "batch_job_role_name": "JobRole",
@@ -50,6 +53,8 @@ def options(
     for option, value in (("architecture", architecture), ("prefix", prefix)):
         if option in there or value != defaults[option].default:
             found[option] = value
+    if "packages" not in there and not there.get("container_image_uri"):
+        found["packages"] = _PACKAGES
     extra = without_fargate(there.get(_EXTRA, {}))
     if kind in (FARGATE, FARGATE_SPOT):
         extra = _on_fargate(extra, architecture, is_public=is_public)
@@ -78,6 +83,7 @@ def of_stack(name: str, region: str, there: Mapping[str, Any]) -> list[str]:
         found.append("batch_job_log_group_name")
     if there.get("batch_queue") in [f"{name}-{kind}" for kind in KINDS]:
         found += [o for o in ("batch_queue", "region", "architecture") if o in there]
+        found += ["packages"] if there.get("packages") == _PACKAGES else []
         if _EXTRA in there and not without_fargate(there[_EXTRA]):
             found.append(_EXTRA)
     return found

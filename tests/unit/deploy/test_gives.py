@@ -35,6 +35,7 @@ def test_options_name_what_the_stack_has_and_are_taken_back_by_its_name():
         "batch_job_role_name": "farcall-JobRole-1",
         "batch_execution_role_name": "farcall-ExecutionRole-1",
         "batch_job_log_group_name": "/farcall/farcall",
+        "packages": "local",
     }
     assert set(gives.of_stack("farcall", "eu-west-1", {**found, "vcpu": 4})) == set(found)
     assert gives.of_stack("farcall", "eu-west-2", found) == []
@@ -71,6 +72,13 @@ def test_without_public_addresses_jobs_ask_for_none():
     assert "job_definition_extra" in gives.of_stack("farcall", "eu-west-1", there)
     there["job_definition_extra"] = {**extra, "schedulingPriority": 1}
     assert "job_definition_extra" not in gives.of_stack("farcall", "eu-west-1", there)
+
+
+def test_who_has_packages_of_their_own_or_an_image_keeps_them():
+    assert "packages" not in given(stack(), "spot", {"packages": ["numpy"]})
+    assert "packages" not in given(stack(), "spot", {"container_image_uri": "mine"})
+    there = {"batch_queue": "farcall-spot", "packages": ["numpy"]}
+    assert ["batch_queue"] == gives.of_stack("farcall", "eu-west-1", there)
 
 
 def test_the_prefix_is_written_where_it_is_another():
