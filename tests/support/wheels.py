@@ -84,6 +84,7 @@ class Index:
                 links = "".join(f'<a href="{n}#sha256={hashes[n]}">{n}</a>' for n in names)
                 self.send_response(200)
                 self.send_header("Content-Type", "text/html")
+                self.send_header("Cache-Control", "no-cache")
                 self.end_headers()
                 self.wfile.write(f"<!DOCTYPE html><html><body>{links}</body></html>".encode())
 

@@ -121,7 +121,7 @@ def compile_pins(
         return _run(
             *("pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
             *("--no-strip-extras", "--python", sys.executable, *_platform(target)),
-            *("--constraints", limits, *files, wanted),
+            *("-c", limits, *files, wanted),
             folder=source.folder or folder,
         )
 
@@ -134,7 +134,7 @@ def export_lock(folder: Path) -> str:
         SettingsError: There is no uv.
     """
     return _run(
-        *("export", "--quiet", "--locked", "--no-dev", "--no-header", "--no-annotate"),
+        *("export", "--quiet", "--locked", "--no-dev", "--no-header"),
         *("--no-emit-project", "--no-emit-workspace", "--format", "requirements-txt"),
         *("--python", sys.executable),
         folder=folder,
@@ -182,7 +182,7 @@ def _install(pins: Sequence[Pin], target: Target, source: Source, *options: str)
         _run(
             *("pip", "install", "--quiet", "--python", sys.executable, *_platform(target)),
             *("--no-deps", *options),
-            *("--requirements", wanted),
+            *("-r", wanted),
             folder=source.folder or folder,
         )
 

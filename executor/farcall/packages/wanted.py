@@ -128,13 +128,31 @@ def _resolve(
     key = cache.key_of("pins", str(source.folder), *parts, *map(str, sorted(files.items())))
     noted = cache.read(key)
     if noted is None or noted["files"] != _digests(map(Path, noted["files"])):
-        text = _told(target, lambda: uv.compile_pins(inputs, constraints, target, source))
+        text = _told(target, lambda: _compile(inputs, constraints, target, source))
         _, sources = _read(text, target)
         projects = [Path(source.folder or "", each, PROJECT) for each in sources]
         noted = {"text": text, "files": _digests(projects)}
         cache.write(key, noted)
     pins, sources = _read(noted["text"], target)
     return Pins(pins, sources, source)
+
+
+def _compile(
+    inputs: Sequence[str], constraints: Sequence[str], target: Target, source: Source
+) -> str:
+    """Have uv resolve; what lacks a wheel is told of each requirement, where uv tells of one."""
+    try:
+        return uv.compile_pins(inputs, constraints, target, source)
+    except UvError as error:
+        if error.is_unreached or not error.is_wheel_missing:
+            raise
+        said = []
+        for each in inputs:
+            try:
+                uv.compile_pins([each], constraints, target, source)
+            except UvError as one:
+                said.append(str(one))
+        raise (UvError("\n".join(said)) if said else error) from error
 
 
 def _told(target: Target, ask: Callable[[], str]) -> str:

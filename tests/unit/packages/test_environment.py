@@ -270,9 +270,11 @@ def test_what_cannot_be_resolved_is_refused_in_uvs_words(index):
     index.add("wanted")
     text = refused(["wanted==9"])
     assert "there is no version of wanted==9" in text
-    index.add("sdist-only", tag="py3-none-win_amd64")
-    text = refused(["wanted", "sdist-only"])
-    assert "sdist-only" in text
+    index.add("windows-only", tag="py3-none-win_amd64")
+    index.add("mac-only", tag="py3-none-macosx_11_0_arm64")
+    text = refused(["wanted", "windows-only", "mac-only"])
+    assert "windows-only" in text
+    assert "mac-only" in text
     assert "exclude_packages" in text
 
 
