@@ -132,9 +132,15 @@ def test_slashes_at_the_ends_of_a_prefix_don_t_count(expected, prefix):
 
 
 _NAMES = st.text("abc-_.0123456789", min_size=1).filter(contract.is_key)
+_ACCESS_POINT = "arn:aws:s3:eu-west-1:123456789012:accesspoint:mine"
 
 
-@given(_NAMES, st.lists(_NAMES | st.just("bundles"), max_size=4), _NAMES, _NAMES)
+@given(
+    _NAMES | st.just(_ACCESS_POINT),
+    st.lists(_NAMES | st.just("bundles"), max_size=4),
+    _NAMES,
+    _NAMES,
+)
 def test_a_place_is_read_back_from_its_url(bucket, prefix, run, bundle):
     where = Location(bucket, contract.run_root("/".join(prefix), run), bundle)
     assert Location.parse(where.url) == where

@@ -79,7 +79,7 @@ def test_covalent_finds_the_executor():
 def test_defaults_are_written_to_covalents_configuration():
     section = tomllib.loads(Path(ct.get_config("sdk.config_file")).read_text())
     section = section["executors"]["awsbatch"]
-    optional = {"stuck_timeout_s", "priority"}  # TOML has no word for None
+    optional = {"stuck_timeout_s", "priority", "packages"}  # TOML has no word for None
     assert {*Settings.model_fields} - optional | {"log_stdout", "log_stderr"} == {*section}
     documented = {
         "batch_queue": "covalent-batch-queue",

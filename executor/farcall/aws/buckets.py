@@ -12,9 +12,12 @@ Sources:
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import ipaddress
 import re
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import botocore.loaders
 from botocore.configprovider import ConfiguredEndpointProvider
@@ -126,6 +129,9 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> Place:  #
         )
     except EndpointProviderError as error:
         raise _no_place(bucket, region, str(error)) from error
+    if is_arn and _is_address(how.endpoint):
+        reason = f"{how.endpoint} is an IP address, and an access point has a host of its own"
+        raise _no_place(bucket, region, reason)
     scheme = found.properties["authSchemes"][0]
     if (scheme["name"], scheme["signingName"]) != (_AUTHENTICATION, _SERVICE):
         signed = f"its requests are signed by {scheme['name']} for {scheme['signingName']}"
@@ -148,6 +154,13 @@ def _rules() -> EndpointProvider:
     loader = botocore.loaders.create_loader()
     rules = loader.load_service_model("s3", "endpoint-rule-set-1")
     return EndpointProvider(rules, loader.load_data("partitions"))
+
+
+def _is_address(url: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(urlsplit(url).hostname or "")
+        return True
+    return False
 
 
 def _no_place(bucket: str, region: str, reason: str) -> SettingsError:

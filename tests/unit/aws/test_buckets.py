@@ -8,7 +8,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import EndpointProviderError
 
-from farcall.aws.buckets import Place, addressing, copy_source, place
+from farcall.aws.buckets import Addressing, Place, addressing, copy_source, place
 from farcall.model.errors import SettingsError
 from farcall_runtime.contract import bucket_url
 
@@ -173,6 +173,15 @@ def test_what_is_no_such_bucket_is_refused(bucket, reason):
         place(bucket, "us-east-1")
     assert caught.value.option == "s3_bucket_name"
     assert repr(bucket) in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:5000", "http://[::1]:5000", "https://10.1.2.3"])
+def test_an_access_point_has_no_host_at_an_ip_address(url):
+    arn = access_point("aws", "us-east-1")
+    with pytest.raises(SettingsError, match=re.escape(f"{url} is an IP address")):
+        place(arn, "us-east-1", Addressing(url))
+    there = Addressing("https://s3.lab:9000")
+    assert place(arn, "us-east-1", there).url == "https://mine-123456789012.s3.lab:9000"
 
 
 def test_copies_say_what_they_are_copies_of():
