@@ -163,6 +163,25 @@ async def test_a_failure_is_told_by_its_cause_and_the_next_try_begins_anew(
     assert "farcall is ROLLBACK_COMPLETE: it is deleted, and made anew" in done.stderr
 
 
+async def test_a_change_that_fails_leaves_it_as_it_was(account, farcall_command, tmp_path):
+    assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    before, batch = options(tmp_path), account.client("batch")
+    [environment] = batch.describe_compute_environments()["computeEnvironments"]
+    order = [{"order": 1, "computeEnvironment": environment["computeEnvironmentArn"]}]
+    batch.create_job_queue(
+        jobQueueName="farcall-spot", state="ENABLED", priority=1, computeEnvironmentOrder=order
+    )
+    done = await farcall_command("deploy", "--yes", "--compute", "spot")
+    batch.update_job_queue(jobQueue="farcall-spot", state="DISABLED")
+    batch.delete_job_queue(jobQueue="farcall-spot")
+    assert 1 == done.returncode
+    assert "stack farcall was not changed: SpotQueue (AWS::Batch::JobQueue)" in done.stderr
+    assert before == options(tmp_path)
+    assert ["farcall-ec2"] == account.aws.resources()["job queues"]
+    assert 0 == (await farcall_command("deploy", "--yes", "--compute", "spot")).returncode
+    assert "farcall-spot" == options(tmp_path)["batch_queue"]
+
+
 async def test_of_two_at_once_one_makes_it_and_both_are_right(account, farcall_command, tmp_path):
     both = await asyncio.gather(
         farcall_command("deploy", "--yes", "--file", "one.toml"),

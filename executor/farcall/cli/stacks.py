@@ -115,7 +115,7 @@ def tell(happened: Event | str) -> None:
         return
     if not happened.is_of_stack and happened.reason.endswith(_INITIATED):
         return  # it was told that it begins
-    text = f"{happened.at.astimezone():%H:%M:%S}  {happened.status:<28}{happened.resource}"
+    text = f"{happened.at.astimezone():%H:%M:%S}  {happened.status:<36}{happened.resource}"
     if not happened.is_of_stack:
         text += f" ({happened.kind})"
     if happened.reason and not happened.status.endswith(_UNDER_WAY):
