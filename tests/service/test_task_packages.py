@@ -15,7 +15,6 @@ from typing import Any
 
 import boto3
 import pytest
-from packaging.utils import canonicalize_name
 
 import farcall.local
 from farcall import BatchExecutor, BatchPoolExecutor, PackagesMissingError, SettingsError
@@ -306,38 +305,3 @@ def test_a_client_that_is_killed_while_it_uploads_leaves_nothing_half(
 
 def is_upload(request: Any) -> bool:
     return request.method == "PUT" and "/packages/" in request.path
-
-
-def mirrored() -> tuple[dict[str, str], str]:
-    """Return the versions of the distributions that travelled, once some were used."""
-    from importlib import metadata
-    from pathlib import Path
-
-    import numpy as np
-    import pandas as pd
-    from sklearn.svm import SVC
-
-    frame = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "y": [0, 0, 1, 1]})
-    SVC().fit(frame[["x"]], frame["y"])
-    site = str(Path(np.__file__).parents[1])
-    found = {each.metadata["Name"]: each.version for each in metadata.distributions(path=[site])}
-    return found, site
-
-
-@pytest.mark.slow
-async def test_the_environment_of_these_tests_travels_with_no_version_differing(
-    make_executor, aws
-) -> None:
-    left = {"farcall", "covalent", "pip", "setuptools", "uv", "wheel"}
-    used = {"numpy", "pandas", "scikit-learn", "scipy"}
-    # Other large ones would be packed for a minute more.
-    large = [f.key for f in installed.scan() if f.record_bytes > 30_000 and f.key not in used]
-    options = {"packages": "local", "exclude_packages": large}
-    async with make_executor(**options, memory=2) as executor:
-        versions, site = await executor.task(mirrored)()
-    assert not site.startswith(sys.prefix)
-    assert len(versions) >= 60
-    here = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
-    assert {name: here[name] for name in versions} == versions
-    stayed = {canonicalize_name(name) for name in set(here) - set(versions)}
-    assert stayed <= left | {*large}
