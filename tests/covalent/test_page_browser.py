@@ -1,0 +1,76 @@
+"""What farcall's page shows of electrons, in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import covalent as ct
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from tests.support.patience import PATIENCE_S
+from tests.ui import serving
+
+_FOUND = subprocess.run(
+    [Path(__file__).parents[2] / ".ci" / "browser"], capture_output=True, text=True, check=False
+)
+expect.set_options(timeout=1000 * PATIENCE_S)
+pytestmark = pytest.mark.skipif(_FOUND.returncode != 0, reason=_FOUND.stderr.strip())
+
+
+@pytest.fixture(autouse=True)
+def _environment(embedded, monkeypatch):
+    for name, value in embedded.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def page(embedded, tmp_path):
+    """The page, open in a browser."""
+    # Chromium has no sandbox for root, who has to say so.
+    more = ["--no-sandbox"] if os.geteuid() == 0 else []
+    home = {"HOME": str(tmp_path)}
+    with (
+        serving.page({**embedded.environment, **home}, "--all-users") as served,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=_FOUND.stdout.strip(), args=more)
+        opened = browser.new_page()
+        opened.set_default_timeout(1000 * PATIENCE_S)
+        opened.goto(served.link)
+        yield opened
+        browser.close()
+
+
+def test_an_electron_is_shown_with_its_error_its_node_and_its_traceback(run, embedded, page):
+    executor = ct.executor.AWSBatchExecutor(
+        vcpu=1, memory=1, linger_s=0.5, poll_freq=1, endpoint_url=embedded.endpoint_url
+    )
+
+    @ct.electron(executor=executor)
+    def invert(number):
+        return 1 / number
+
+    @ct.lattice
+    def halves():
+        return [invert(2), invert(0)]
+
+    run(halves)
+
+    workflows = page.get_by_role("navigation", name="Workflows")
+    workflows.get_by_role("link", name=re.compile("^halves")).click()
+    more = page.get_by_role("button", name="Show children")
+    rows = page.locator('[data-testid="task"]:visible')
+    expect(rows.first).to_be_visible()
+    if more.count():
+        more.click()
+    row = rows.filter(has_text="ZeroDivisionError: division by zero").last
+    expect(row).to_have_attribute("data-state", "FAILED")
+    row.get_by_role("link").click()
+    panel = page.get_by_role("complementary", name="Task")
+    expect(panel.get_by_test_id("traceback")).to_contain_text("return 1 / number")
+    expect(panel).to_contain_text(re.compile(r"Electron\s*node \d+"))
+    expect(page.get_by_test_id("task-title")).to_contain_text("invert")
