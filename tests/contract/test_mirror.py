@@ -18,9 +18,13 @@ ELSEWHERE = {
     "covalent/plugin/*": "covalent/test_server.py",  # needs Covalent, and its server
     "cli/demos/*": "cli/test_demos.py",
     "cli/covalent": "covalent/test_restart.py",
+    "cli/destroy": "cli/test_deploy.py",
     "cli/node_output": "cli/test_logs.py",
+    "cli/options_file": "cli/test_configure.py",
     "cli/sheets": "cli/test_list.py",
+    "cli/stacks": "cli/test_deploy.py",
     "cli/ui": "ui/test_demo.py",
+    "deploy/*": "cli/test_deploy.py",  # with the stack that it makes, on an account without any
     "ui/*": "ui/server/test_requests.py",  # one server, asked as a browser asks
     "aws/findings": "cli/test_doctor.py",
     "aws/access": "unit/engine/test_session.py",  # a protocol: who uses it tests it
@@ -62,6 +66,7 @@ ELSEWHERE = {
     "runtime/child": "service/test_attempt.py",
     "runtime/environment": "service/test_environment.py",
     "runtime/failures": "service/test_failures.py",
+    "runtime/followed": "unit/runtime/test_usage.py",
     "runtime/logs": "service/test_logging.py",
     "runtime/pickles": "unit/payload/test_pickling.py",
     "runtime/processes": "service/test_processes.py",
