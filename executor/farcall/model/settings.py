@@ -231,6 +231,7 @@ class Options(TypedDict, total=False):
     packages: str | list[str] | None
     extra_packages: list[str]
     exclude_packages: list[str]
+    packages_host_folder: str
     prefix: str
     linger_s: float | str
     retry_on: Literal["failure", "infrastructure"]
@@ -304,6 +305,9 @@ class Settings(BaseModel):
             ``pyproject.toml`` or a ``uv.lock``. None, or an empty text, where the image holds all.
         extra_packages: Requirements on top of these.
         exclude_packages: Names of distributions that no task needs.
+        packages_host_folder: Folder of the instances, such as ``/var/cache/farcall``, where jobs
+            leave the archives of packages for others on the same instance; empty for none (EC2
+            only). The user of the jobs' image has to be able to write to it.
         prefix: Key prefix in the bucket.
         linger_s: How long a submission waits for others, in seconds, to become one array job.
         retry_on: ``infrastructure`` retries only lost hosts and failed starts, so that the
@@ -378,6 +382,9 @@ class Settings(BaseModel):
     packages: Annotated[str | list[str] | None, _Packages, _WHERE] = None
     extra_packages: Annotated[list[str], _Requirements, _WHERE] = []
     exclude_packages: Annotated[list[str], _Names, _HOW] = []
+    packages_host_folder: _Where = Field(
+        "", pattern=r"^((/[A-Za-z0-9_.@+-]*[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]*)+|)$"
+    )
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, _Seconds, _HOW] = Field(0.1, ge=0, le=60)
     retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "infrastructure"
@@ -726,6 +733,7 @@ PATTERNS = {
     "batch_job_role_name": "a role's name (up to 64 characters) or its ARN is allowed",
     "batch_job_log_group_name": "up to 512 letters, digits and _ / . # - are allowed",
     "s3_kms_key_id": "a key's ID, its ARN, or an alias such as alias/mine or its ARN is allowed",
+    "packages_host_folder": "a path on the instances, such as /var/cache/farcall, is allowed",
     "prefix": "letters, digits and ! _ . * ' ( ) / - are allowed",
     "instance_type": "an instance type such as p4d.24xlarge is allowed",
     "share_identifier": "up to 255 letters and digits are allowed",

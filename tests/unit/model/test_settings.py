@@ -38,6 +38,7 @@ OWN = {
     "packages": None,
     "extra_packages": [],
     "exclude_packages": [],
+    "packages_host_folder": "",
     "s3_encryption": "",
     "s3_kms_key_id": "",
     "prefix": "farcall",
@@ -76,6 +77,12 @@ def refused(**options):
     with pytest.raises(SettingsError) as caught:
         Settings(**options)
     return caught.value
+
+
+@pytest.mark.parametrize("path", ["var", "/", "/a/../b", "/a/.", "/a//b", "/a/", "/a b", "/a:b"])
+def test_a_host_folder_is_a_plain_path(path):
+    assert "such as /var/cache/farcall" in str(refused(packages_host_folder=path))
+    Settings(packages_host_folder="/mnt/.cache/far-call_1")
 
 
 # --- defaults ---------------------------------------------------------------------------------

@@ -18,7 +18,12 @@ from farcall.backends.base import JobSpec, Runtime
 from farcall.backends.batch import bootstrap, nodes, placement
 from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall.model.settings import Settings
-from farcall_runtime.contract import FINAL_EXIT_CODES, RETRY_ON_FAILURE
+from farcall_runtime.contract import (
+    ENV_PACKAGES_FOLDER,
+    FINAL_EXIT_CODES,
+    PACKAGES_MOUNT,
+    RETRY_ON_FAILURE,
+)
 
 LARGEST_ARRAY = 10_000
 """Children of one array job, https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html"""
@@ -37,6 +42,8 @@ DEFINITION_BYTES = 24 * 1024
 
 OWN_PREFIX = "farcall-command-"
 """Names of definitions that have a command in them, which hardly any other job shares."""
+
+_HOST_FOLDER = "farcall-packages"
 
 OWN_REMEDY = "shorten commands and env: what is long belongs into the image or into S3"
 
@@ -128,9 +135,9 @@ def definition(
             },
         }
     is_own = _is_own(job)
-    containers = [
-        {"image": image, **common, **(_bootstrapped(job.runtime) if job.runtime else {})}
-    ]
+    started = _bootstrapped(job.runtime) if job.runtime else {}
+    mounted = _mounted(job)
+    containers = [{"image": image, **common, **merge(started, mounted)}]
     if job.groups:
         containers = [
             {
@@ -148,6 +155,43 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
     return {
         **_told(bootstrap.command(runtime), bootstrap.ENVIRONMENT),
         "user": bootstrap.USER,
+    }
+
+
+def host_folder(settings: Settings) -> str:
+    """Return the folder of its instance that a task with packages finds some in; empty for none.
+
+    Raises:
+        SettingsError: It is to run where there is no instance.
+    """
+    has_packages = settings.packages is not None or settings.extra_packages
+    if not has_packages or not settings.packages_host_folder:
+        return ""
+    if _is_fargate(settings):
+        raise SettingsError(
+            f"packages_host_folder is {settings.packages_host_folder!r}: on Fargate jobs have no "
+            "host whose folders they share; leave it empty, or run on EC2 "
+            "(platformCapabilities in job_definition_extra)",
+            option="packages_host_folder",
+        )
+    return settings.packages_host_folder
+
+
+def _mounted(job: JobSpec) -> dict[str, Any]:
+    """Return what a container has that finds archives of packages on its host.
+
+    Raises:
+        SettingsError: It has no host.
+    """
+    folder = "" if job.groups else host_folder(job.settings)
+    if not folder:
+        return {}
+    return {
+        "volumes": [{"name": _HOST_FOLDER, "host": {"sourcePath": folder}}],
+        "mountPoints": [
+            {"sourceVolume": _HOST_FOLDER, "containerPath": PACKAGES_MOUNT, "readOnly": False}
+        ],
+        **_told((), {ENV_PACKAGES_FOLDER: PACKAGES_MOUNT}),
     }
 
 
@@ -319,7 +363,7 @@ def merge(base: Any, extra: Any) -> Any:
             else base.get(key, extra.get(key))
             for key in keys
         }
-    for label in ("name", "type"):
+    for label in ("name", "type", "containerPath"):
         if _is_list_of(label, base) and _is_list_of(label, extra):
             merged = {item[label]: item for item in base}
             for item in extra:

@@ -106,16 +106,17 @@ class ProcessRunner:
                 job = spec.job_id if minor is None else spec.job_id.replace(":", ".")
                 directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{attempt}-")
                 undoing.callback(shutil.rmtree, directory, ignore_errors=True)
+                told = _told(spec)
                 ended: Callable[[], None] = _nothing
                 if minor is None:
                     keys = self._credentials.keys(spec.role_arn, spec.task_id)
-                    environment = {**self._environment, **keys, **spec.environment}
+                    environment = {**self._environment, **keys, **told}
                 else:
                     stock = self._stock.environment(spec, minor, directory)
                     ended = functools.partial(self._stock.revoke, stock)
                     undoing.callback(ended)
                     bare = {k: v for k, v in self._environment.items() if k != "PYTHONPATH"}
-                    environment = {**bare, **stock, **spec.environment}
+                    environment = {**bare, **stock, **told}
                 reader, writer = os.pipe()
                 undoing.callback(os.close, reader)
                 try:
@@ -137,6 +138,18 @@ class ProcessRunner:
         if self._forks is not None:
             self._forks.close()
         self._stock.close()
+
+
+def _told(spec: AttemptSpec) -> dict[str, str]:
+    """Return a job's variables. One that names a mount point names the host's folder instead.
+
+    A process sees this machine's file system, where nothing is mounted for it.
+    """
+    volumes = spec.container.get("volumes") or ()
+    sources = {each["name"]: (each.get("host") or {}).get("sourcePath") for each in volumes}
+    points = spec.container.get("mountPoints") or ()
+    mounted = {each["containerPath"]: sources.get(each["sourceVolume"]) for each in points}
+    return {name: mounted.get(value) or value for name, value in spec.environment.items()}
 
 
 class _Process(Protocol):
