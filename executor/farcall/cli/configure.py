@@ -13,7 +13,7 @@ from farcall.cli import options_file
 from farcall.cli.options import check, parse
 from farcall.cli.printing import hand_out, say
 from farcall.model.errors import SettingsError
-from farcall.model.settings import ENVIRONMENT_PREFIX, Settings, from_environment, from_text
+from farcall.model.settings import Settings, from_text
 from farcall.model.settings_help import describe
 
 _ASKED = (
@@ -56,20 +56,10 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     if not values and not is_printed and sys.stdin.isatty():
         values = dict(_ask())
     before = options_file.text_of(path)
-    after = options_file.updated(before, values, path)
     if is_printed:
-        hand_out(after)
+        hand_out(options_file.updated(before, values, path))
         return
-    is_known = options_file.is_known(path)
-    kept = options_file.write(path, before, after)
-    say(f"{path} {'is as it was' if after == before else 'was written'}")
-    if kept is not None:
-        say(f"as it was before: {kept}")
-    if is_known:
-        options_file.agree_anew(path)
-    for name in sorted(values.keys() & from_environment().keys()):
-        variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
-        say(f"{variable} is set, and comes before the file", err=True)
+    options_file.put(path, before, values)
     say("next: farcall doctor", err=True)
 
 

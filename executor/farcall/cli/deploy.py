@@ -18,7 +18,7 @@ from farcall.deploy import contents, gives, network, parameters, quotas, stack
 from farcall.deploy.network import Network
 from farcall.deploy.parameters import KINDS, Wanted
 from farcall.deploy.stack import Stack, State
-from farcall.model.settings import ENVIRONMENT_PREFIX, Settings, from_environment
+from farcall.model.settings import Settings
 from farcall.model.wording import counted, named
 
 _MOST_TAGS = 50
@@ -135,7 +135,6 @@ def deploy(
     given = _tags(tags)
     settings = stacks.settings_for(region)
     path = path or options_file.in_force()
-    is_known = options_file.is_known(path)
     before = options_file.text_of(path)
     there = stacks.options_of(path, before)
     again = f"farcall deploy{f' --name {name}' * (name != 'farcall')}"
@@ -152,7 +151,7 @@ def deploy(
     kind = gives.main_kind(state, wanted.compute, there)
     is_public = plan.network.is_public
     values = gives.options(state, used, kind=kind, is_public=is_public, there=there)
-    _write(path, before, values, is_known=is_known)
+    options_file.put(path, before, values)
     if plan.covalent is not None:
         _write_covalent(plan.covalent, state, used, kind, is_public=is_public)
     _tell_more(state, kind, values)
@@ -261,19 +260,6 @@ async def _put(settings: Settings, name: str, plan: _Plan) -> tuple[State, bool,
     async with stacks.opened(settings) as access:
         state, is_changed = await Stack(access, name, stacks.tell).put(plan.parameters, plan.tags)
         return state, is_changed, access.region
-
-
-def _write(path: Path, before: str, values: Mapping[str, Any], *, is_known: bool) -> None:
-    after = options_file.updated(before, values, path)
-    kept = options_file.write(path, before, after)
-    say(f"{path} {'is as it was' if after == before else 'was written'}")
-    if kept is not None:
-        say(f"as it was before: {kept}")
-    if is_known:
-        options_file.agree_anew(path)
-    for option in sorted(values.keys() & from_environment().keys()):
-        variable = f"{ENVIRONMENT_PREFIX}{option.upper()}"
-        say(f"{variable} is set, and comes before the file", err=True)
 
 
 def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_public: bool) -> None:

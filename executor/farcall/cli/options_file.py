@@ -16,10 +16,20 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from farcall.cli.printing import say
 from farcall.model.config_trust import CONFIG_VARIABLE, agree, is_agreed
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
-from farcall.model.settings import SECTION, WORKING_FILE, Settings, decided, files, read
+from farcall.model.settings import (
+    ENVIRONMENT_PREFIX,
+    SECTION,
+    WORKING_FILE,
+    Settings,
+    decided,
+    files,
+    from_environment,
+    read,
+)
 from farcall.model.settings_help import Description, describe
 
 _HOME = Path("~/.config/farcall/farcall.toml")
@@ -216,6 +226,31 @@ def write(path: Path, before: str, after: str) -> Path | None:
     except OSError as error:
         raise FarcallError(f"{path} was not written: {error}") from error
     return kept
+
+
+def put(path: Path, before: str, values: Mapping[str, Any]) -> None:
+    """Set options in a file, and say so.
+
+    Args:
+        path: The file.
+        before: Its text.
+        values: The options.
+
+    Raises:
+        FarcallError: It is not valid TOML, or cannot be written.
+        SettingsError: An option is wrong.
+    """
+    after = updated(before, values, path)
+    was_known = is_known(path)
+    kept = write(path, before, after)
+    say(f"{path} {'is as it was' if after == before else 'was written'}")
+    if kept is not None:
+        say(f"as it was before: {kept}")
+    if was_known:
+        agree_anew(path)
+    for name in sorted(values.keys() & from_environment().keys()):
+        variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        say(f"{variable} is set, and comes before the file", err=True)
 
 
 def _keep(path: Path) -> Path:
