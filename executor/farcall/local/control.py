@@ -13,6 +13,7 @@ from farcall.local.batch.limits import Limits
 from farcall.local.runners.breaking import BreakingRunner
 from farcall.local.runners.credentials import RoleCredentials
 from farcall.local.runners.execution import Durations
+from farcall.local.services import registry
 
 
 class Control:
@@ -62,6 +63,8 @@ class Control:
             "credential_lifetime_s", self._credentials.lifetime_s
         )
         self._durations.stream_s = document.get("stream_s", self._durations.stream_s)
+        if "registry" in document:
+            registry.serve(document["registry"])
         self._limits.set_rates(document)
 
     def _fault(self, document: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ Sources:
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoncloudwatchlogs.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonelasticcontainerregistry.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_awscloudformation.html
     https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsidentityandaccessmanagementiam.html
 """
@@ -226,6 +227,13 @@ def _ec2_arn(kind: str, identity: str) -> str:
     return f"arn:aws:ec2:{names.REGION}:{names.ACCOUNT_ID}:{kind}/{identity}"
 
 
+def _ecr(call: Call) -> list[Need]:
+    document, action = call.document(), f"ecr:{_operation(call)}"
+    named = document.get("repositoryNames") or [document.get("repositoryName")]
+    place = f"arn:aws:ecr:{names.REGION}:{names.ACCOUNT_ID}:repository"
+    return [Need(action, f"{place}/{name}") if name else Need(action) for name in named]
+
+
 # --- Logs, IAM, STS -----------------------------------------------------------------------------
 
 
@@ -386,6 +394,7 @@ _MAPPINGS: dict[str, Callable[[Call], list[Need]]] = {
     "batch": _batch,
     "cloudformation": _cloudformation,
     "ec2": _ec2,
+    "ecr": _ecr,
     "iam": _iam,
     "logs": _logs,
     "s3": _s3,

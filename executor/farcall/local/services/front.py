@@ -35,7 +35,7 @@ from farcall.local.iam.refusals import Reason, RefusedError
 from farcall.local.iam.signatures import AccessKey
 from farcall.local.runners import credentials as role_credentials
 from farcall.local.runners.credentials import RoleCredentials
-from farcall.local.services import bodies, logs, objects, quotas
+from farcall.local.services import bodies, logs, objects, quotas, registry
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
@@ -44,7 +44,7 @@ CONTROL_PATH = "/_farcall/"
 SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
 
 #: What is only asked for by whoever sets up an account; loading it takes moto a second.
-RARE_SERVICES = ("ec2", "servicequotas")
+RARE_SERVICES = ("ec2", "ecr", "servicequotas")
 
 #: Under which a request's environment has who has sent it.
 _CALLER = "farcall.caller"
@@ -223,6 +223,8 @@ _bucket.get_permission = lambda *_: PermissionResult.NEUTRAL
 
 def _app(service: Any) -> Any:
     """Make moto's application of a service."""
+    if service == "ecr":
+        registry.install()
     app = create_backend_app(service)
     app.debug = False  # moto's choice, which looks for mistakes of Flask's users, at a price
     app.config["PROPAGATE_EXCEPTIONS"] = True

@@ -43,6 +43,9 @@ def of_moto(locks: Mapping[str, AbstractContextManager[Any]]) -> dict[str, list[
     if "moto.ec2.models" in sys.modules:
         with locks[""]:
             found.update(_of_ec2(_backend("ec2", names.REGION)))
+    if "moto.ecr.models" in sys.modules:
+        with locks[""]:
+            found["repositories"] = list(_backend("ecr", names.REGION).repositories)
     return found
 
 

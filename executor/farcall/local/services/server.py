@@ -39,7 +39,7 @@ from farcall.local.runners.execution import Durations, World
 from farcall.local.runners.logs import CloudWatchLogs
 from farcall.local.runners.process import ProcessRunner
 from farcall.local.runners.runner import Runner
-from farcall.local.services import inventory, objects
+from farcall.local.services import inventory, objects, registry
 from farcall.local.services.front import RARE_SERVICES, SERVICES, Front, Handler
 
 if TYPE_CHECKING:
@@ -327,6 +327,7 @@ def _create_resources(front: Front, *, empty: bool) -> None:
     for service in (*SERVICES, *loaded):
         # moto keeps its state in the module; a second server in one process starts afresh.
         get_backend(service).reset()
+    registry.serve("")
     if empty:
         return
     client = Client(front)
