@@ -2,6 +2,8 @@
 # have the same minor version as the workflow's.
 #
 #   docker build -t my-jobs --build-arg PIP_PACKAGES="numpy scikit-learn" .
+#
+# An installed farcall has this file, too: farcall image build --tag my-jobs --packages "numpy scikit-learn"
 ARG BASE_IMAGE=python:3.11-slim
 FROM ${BASE_IMAGE}
 
@@ -10,9 +12,10 @@ ARG PIP_PACKAGES=""
 # Package index in place of PyPI. Without a password: docker history shows it.
 ARG PIP_INDEX_URL
 
+# farcall_runtime, and the requirements file that `farcall image build` may put beside it.
+COPY runtime_image /opt/farcall
 RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.11" ${PIP_PACKAGES}
-COPY runtime_image/farcall_runtime /opt/farcall/farcall_runtime
-RUN python3 -m compileall -q /opt/farcall
+RUN python3 -m compileall -q /opt/farcall/farcall_runtime
 
 ENV PYTHONPATH=/opt/farcall HOME=/tmp LOGNAME=farcall
 # Version of the contract between image and client (farcall_runtime/contract.py).

@@ -26,6 +26,7 @@ def script(shell):
         ("farcall li", ["list"]),
         ("farcall list --state fa", ["failed"]),
         ("farcall completion ", ["bash", "zsh", "fish"]),
+        ("farcall image ", ["build", "push"]),
         ("farcall lsit --st", []),
     ],
 )

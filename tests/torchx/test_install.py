@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
+from tests.support.own_wheel import ENVIRONMENT, ROOT, RUN, build_own
+
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-BUILD = (
-    "import sys, hatchling.build as build; "
-    "print(build.build_wheel(sys.argv[1]), build.build_sdist(sys.argv[1]))"
-)
-RUN = (sys.executable, "-m", "uv", "run", "--isolated", "--no-project")
 PLUGIN = "torchx_plugins/schedulers/aws_batch.py"
 
 OTHERS = """\
@@ -37,26 +30,11 @@ print(*factories, type(factories["aws_batch"]("me")).__name__)
 assert not registry().load_errors(), registry().load_errors()
 """
 
-# Here, because tests get another home: what was downloaded once shall not be downloaded again.
-ENVIRONMENT = {
-    name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))
-}
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """Wheel and sdist, built by hatchling in an environment of its own."""
-    folder = tmp_path_factory.mktemp("built")
-    done = subprocess.run(
-        [*RUN, "--with", "hatchling>=1.27", "python", "-c", BUILD, str(folder)],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [folder / name for name in done.stdout.split()[-2:]]
+    return build_own(tmp_path_factory.mktemp("built"))
 
 
 def test_wheel_and_sdist_hold_the_module_and_no_package_around_it(built):
@@ -69,6 +47,18 @@ def test_wheel_and_sdist_hold_the_module_and_no_package_around_it(built):
     assert [n for n in names if "/torchx_plugins/" in n and n.endswith(".py")] == [
         f"executor/{PLUGIN}"
     ]
+
+
+def test_wheel_and_sdist_hold_the_dockerfile(built):
+    """In the repository a link to it lies in the package."""
+    wheel, sdist = built
+    own = (ROOT / "Dockerfile").read_bytes()
+    with zipfile.ZipFile(wheel) as opened:
+        assert opened.read("farcall/deploy/Dockerfile") == own
+    with tarfile.open(sdist) as opened:
+        top = opened.getnames()[0].partition("/")[0]
+        for name in ("Dockerfile", "executor/farcall/deploy/Dockerfile"):
+            assert opened.extractfile(f"{top}/{name}").read() == own
 
 
 def test_installed_it_is_found_beside_torchx_s_own_and_other_plugins(built, tmp_path):

@@ -34,6 +34,7 @@ COMMANDS = {
     "plan": Lazy("plan:plan", "Show what run would send to Batch, and send nothing."),
     "deploy": Lazy("deploy:deploy", "Make all that jobs need in your AWS account."),
     "destroy": Lazy("destroy:destroy", "Delete what deploy has made."),
+    "image": Lazy("image:image", "Build an image of your own for jobs, and push it to ECR."),
     "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
     "allow": Lazy("allow:allow", "Agree to what a folder's farcall.toml decides."),
     "configure": Lazy("configure:configure", "Write farcall's options into a file."),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from farcall.cli import references, tables
+from farcall.cli import docker, references, tables
 from farcall.cli.common import opened
 from farcall.cli.printing import say
 from farcall.engine.session import this_user
@@ -60,7 +56,7 @@ def replay_job(
 
     Exits with 0 if the call returned, and with 1 if it failed again.
     """  # noqa: D301  # click's mark for lines to be left as they are
-    docker = _docker() if image else ""
+    program = docker.find("--image") if image else ""
     found = asyncio.run(_find(reference))
     if not image:
         found.check_python()
@@ -74,7 +70,8 @@ def replay_job(
         asyncio.run(_fetch(found, folder, call, debug=debug, here=not image))
         if image:
             _open_to_all(folder)
-        sys.exit(_run(_in_image(docker, found, folder) if image else _here(folder)))
+        command = _in_image(program, found, folder) if image else _here(folder)
+        sys.exit(int(docker.run(command) != 0))
 
 
 async def _find(reference: str | None) -> Found:
@@ -134,29 +131,12 @@ def _open_to_all(folder: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def _docker() -> str:
-    found = shutil.which("docker")
-    if found is None:
-        raise FarcallError("--image needs docker, and there is no such program on the PATH")
-    return found
-
-
-def _in_image(docker: str, found: Found, folder: Path) -> list[str]:
+def _in_image(program: str, found: Found, folder: Path) -> list[str]:
     image = found.entry.detail.image
     if not image or image.startswith("-"):
         raise FarcallError(f"Batch names no image of job {found.entry.detail.job_id}")
     return [
-        *(docker, "run", "--rm", "--interactive", *(["--tty"] if sys.stdin.isatty() else [])),
+        *(program, "run", "--rm", "--interactive", *(["--tty"] if sys.stdin.isatty() else [])),
         *("--mount", f"type=bind,source={folder},target={_INSIDE},readonly"),
         *("--entrypoint", "python3", image, "-m", "farcall_runtime.replay", _INSIDE),
     ]
-
-
-def _run(command: Sequence[str]) -> int:
-    """Run a program on this terminal, and return its exit code; Ctrl-C is its own."""
-    sys.stdout.flush()
-    with subprocess.Popen(command) as process:  # noqa: S603  # this Python, or docker
-        while process.poll() is None:
-            with contextlib.suppress(KeyboardInterrupt):
-                process.wait()
-    return int(process.returncode != 0)

@@ -19,13 +19,16 @@ _ACTIONS = {
 """The action of an operation, where it is not called like it."""
 
 
-async def ask(access: Aws, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+async def ask(
+    access: Aws, service: str, operation: str, *, policy: str = POLICY, **parameters: Any
+) -> dict[str, Any]:
     """Call an operation of a service.
 
     Args:
         access: The open clients.
         service: botocore's name of it, such as ``"cloudformation"``.
         operation: The method's name, such as ``"describe_stacks"``.
+        policy: Says which policy has the action, where it is missing.
         **parameters: The request.
 
     Raises:
@@ -37,7 +40,7 @@ async def ask(access: Aws, service: str, operation: str, **parameters: Any) -> d
         if not refusals.is_denied(error):
             raise
         action = _ACTIONS.get(error.operation, _action(service, error.operation))
-        raise refusals.like(error, f"{error}, the action {action}; {POLICY}") from error
+        raise refusals.like(error, f"{error}, the action {action}; {policy}") from error
 
 
 def _action(service: str, operation: str) -> str:

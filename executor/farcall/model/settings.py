@@ -57,6 +57,12 @@ DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented one; no such
 FOREIGN_IMAGES = "public.ecr.aws/covalent/"
 """How images of Covalent's own plugin begin, in which no task of farcall's can run."""
 
+_STOCK_IMAGE = "public.ecr.aws/docker/library/python"
+"""Docker's official image of Python, as Amazon's registry has it for everybody.
+
+https://docs.aws.amazon.com/AmazonECR/latest/public/public-registry-concepts.html
+"""
+
 _NAME = r"[A-Za-z0-9_-]{1,128}"
 _ROLE = r"[A-Za-z0-9+=,.@_-]{1,64}"
 _KMS_ARN = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/"
@@ -486,6 +492,12 @@ class Settings(BaseModel):
     @classmethod
     def _trim_endpoint(cls, url: str) -> str:
         return url.rstrip("/")
+
+    @property
+    def stock_image(self) -> str:
+        """Image that holds Python alone, of this process's minor version."""
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return self.stock_image_uri or f"{_STOCK_IMAGE}:{version}-slim-trixie"
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import difflib
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,14 +17,6 @@ from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.settings import FOREIGN_IMAGES, Settings
 
 _log = logging.getLogger("farcall")
-
-
-_STOCK = "public.ecr.aws/docker/library/python"
-"""Docker's official image of Python, as Amazon's registry has it for everybody.
-
-https://docs.aws.amazon.com/AmazonECR/latest/public/public-registry-concepts.html
-"""
-
 
 DEFAULT_DEFINITION: str = Settings.model_fields["batch_job_definition_name"].default
 
@@ -213,8 +204,7 @@ def unasked_image(settings: Settings) -> Image:
 
 def stock_image(settings: Settings) -> Image:
     """Return the image that holds Python alone, of the client's minor version."""
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Image(settings.stock_image_uri or f"{_STOCK}:{python}-slim-trixie", is_stock=True)
+    return Image(settings.stock_image, is_stock=True)
 
 
 async def _check_queue(batch: Batch, settings: Settings, region: str) -> list[dict[str, Any]]:

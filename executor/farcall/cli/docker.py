@@ -1,0 +1,140 @@
+"""Docker's command line: found, asked, signed in to a registry, and run on this terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farcall.model.errors import FarcallError
+from farcall.model.terminal import in_a_line
+
+
+def find(what: str) -> str:
+    """Return the path of docker's command.
+
+    Args:
+        what: What needs it, for the error.
+
+    Raises:
+        FarcallError: There is none.
+    """
+    found = shutil.which("docker")
+    if found is None:
+        raise FarcallError(f"{what} needs docker, and there is no such program on the PATH")
+    return found
+
+
+def find_engine(what: str) -> str:
+    """Return the path of docker's command, where an engine answers it.
+
+    Raises:
+        FarcallError: There is no such program, or no engine answers.
+    """
+    docker = find(what)
+    done = _ask(docker, "version", "--format", "{{.Server.Version}}")
+    if done.returncode:
+        raise FarcallError(
+            f"{what} needs a docker engine, and none answers ({_said(done)}); start it, and see "
+            "whether `docker version` names a server"
+        )
+    return docker
+
+
+def inspect_image(docker: str, name: str) -> dict[str, Any] | None:
+    """Return what the engine knows of an image; None if it has none of that name.
+
+    Raises:
+        FarcallError: Docker does not take the name, or fails.
+    """
+    done = _ask(docker, "image", "inspect", "--", name)
+    if done.returncode:
+        if "no such" in done.stderr.lower():
+            return None
+        raise FarcallError(f"docker image inspect {name!r} failed: {_said(done)}")
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found[0]
+
+
+def tag_image(docker: str, image: str, name: str) -> None:
+    """Give an image another name.
+
+    Raises:
+        FarcallError: Docker fails.
+    """
+    done = _ask(docker, "image", "tag", "--", image, name)
+    if done.returncode:
+        raise FarcallError(f"docker image tag {name!r} failed: {_said(done)}")
+
+
+@contextlib.contextmanager
+def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
+    """Sign in to a registry for a while; give docker's variables for that.
+
+    `docker login` would keep the password in the user's own configuration, or hand it to a
+    keychain. What it would write stands in a temporary folder instead, which none but this user
+    can open. Of the user's own configuration it has which engine is meant.
+
+    Args:
+        registry: Its host, with the port where there is one.
+        token: ``user:password`` in base64.
+
+    Source:
+        https://docs.docker.com/reference/cli/docker/login/#credential-stores
+    """
+    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    config: dict[str, Any] = {"auths": {registry: {"auth": token}}}
+    with contextlib.suppress(OSError, ValueError):
+        config |= {
+            name: value
+            for name, value in json.loads((own / "config.json").read_bytes()).items()
+            if name == "currentContext"
+        }
+    with tempfile.TemporaryDirectory(prefix="farcall-docker-") as folder:
+        path = Path(folder, "config.json")
+        path.touch(0o600)
+        path.write_text(json.dumps(config))
+        if (own / "contexts").is_dir():
+            Path(folder, "contexts").symlink_to((own / "contexts").absolute())
+        variables = {"DOCKER_CONFIG": folder}
+        if os.environ.get("DOCKER_TLS_VERIFY") and not os.environ.get("DOCKER_CERT_PATH"):
+            variables["DOCKER_CERT_PATH"] = str(own)  # docker looks for it beside the other
+        yield variables
+
+
+def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
+    """Run a program on this terminal, and return its exit code; Ctrl-C is its own.
+
+    Args:
+        command: The program and its arguments.
+        variables: Of the environment, beside this process's.
+    """
+    sys.stdout.flush()
+    environment = {**os.environ, **(variables or {})}
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603  # the caller's
+        while process.poll() is None:
+            with contextlib.suppress(KeyboardInterrupt):
+                process.wait()
+    return process.returncode
+
+
+def _ask(docker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603  # the user's own docker
+        [docker, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return in_a_line(done.stderr.strip()) or f"exit code {done.returncode}"

@@ -1,0 +1,428 @@
+"""``farcall image``: what it asks of docker and of ECR, with a docker that notes what it is told.
+
+With a docker engine and a registry it is tried in tests/image/test_image_commands.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import boto3
+import pytest
+import tomlkit
+
+import farcall.local
+from farcall.deploy.build_context import build_context
+from farcall.model.errors import FarcallError
+from farcall.model.settings import read
+from farcall_runtime.contract import PROTOCOL_VERSION
+from tests.support.iam import VALUES, policy, without
+
+REGISTRY = "127.0.0.1:5999"
+IMAGE_ID = "sha256:" + 32 * "1a"
+DIGEST = "sha256:" + 32 * "2b"
+OURS = {
+    "Id": IMAGE_ID,
+    "Os": "linux",
+    "Architecture": "amd64",
+    "Config": {"Labels": {"farcall.protocol-version": str(PROTOCOL_VERSION)}},
+    "RepoDigests": [f"{REGISTRY}/farcall@{DIGEST}", f"elsewhere/farcall@{DIGEST}"],
+}
+
+STAND_IN = """\
+#!{python}
+import json, os, pathlib, sys
+
+folder = pathlib.Path({folder!r})
+words = sys.argv[1:]
+with (folder / "told").open("a") as told:
+    told.write(json.dumps(words) + "\\n")
+if words[0] == "version":
+    if (folder / "no-engine").exists():
+        sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.")
+    print("28.0")
+elif words[:2] == ["image", "inspect"]:
+    images = json.loads((folder / "images").read_text())
+    if words[-1] not in images:
+        print("[]")
+        sys.exit(f"Error: No such image: {{words[-1]}}")
+    print(json.dumps([images[words[-1]]]))
+elif words[:2] == ["image", "tag"]:
+    images = json.loads((folder / "images").read_text())
+    images[words[-1]] = images[words[-2]]
+    (folder / "images").write_text(json.dumps(images))
+elif words[0] == "build":
+    context = pathlib.Path(words[-1])
+    found = {{str(p.relative_to(context)): oct(p.stat().st_mode)[-3:] for p in context.rglob("*")}}
+    (folder / "context").write_text(json.dumps(found))
+    print("Step 1/9", flush=True)
+    sys.exit(3 if "--fail" in words else 0)
+elif words[0] == "push":
+    config = pathlib.Path(os.environ["DOCKER_CONFIG"])
+    (folder / "pushed").write_text(json.dumps({{
+        "config": json.loads((config / "config.json").read_text()),
+        "mode": oct((config / "config.json").stat().st_mode)[-3:],
+        "folder": str(config),
+        "contexts": sorted(p.name for p in (config / "contexts").glob("*")),
+    }}))
+    print("The push refers to repository", flush=True)
+    if (folder / "denied").exists():
+        sys.exit("denied: not authorized to perform: ecr:InitiateLayerUpload")
+"""
+
+
+class StandIn:
+    """A docker that does nothing, and notes what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        program = folder / "docker"
+        program.write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        program.chmod(0o755)
+        self.has(farcall=OURS)
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}:{os.environ['PATH']}"
+
+    def has(self, **images: object) -> None:
+        (self.folder / "images").write_text(json.dumps(images))
+
+    def told(self, word: str) -> list[list[str]]:
+        lines = (self.folder / "told").read_text().splitlines()
+        return [words for words in map(json.loads, lines) if words[0] == word]
+
+    def left(self, folder: object) -> bool:
+        """Tell whether a folder that it was given is still there."""
+        return Path(str(folder)).exists()
+
+    def noted(self, name: str) -> dict[str, object]:
+        return dict(json.loads((self.folder / name).read_text()))
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    standing_in = StandIn(tmp_path / "stand-in")
+    monkeypatch.setenv("PATH", standing_in.path)
+    return standing_in
+
+
+class Account:
+    """An embedded AWS that checks what its users may, with one that pushes images."""
+
+    def __init__(self, aws):
+        self.aws = aws
+        self.iam = self.client("iam")
+        self.iam.create_user(UserName="pusher")
+        key = self.iam.create_access_key(UserName="pusher")["AccessKey"]
+        self.keys = {
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+
+    def client(self, service):
+        return boto3.client(
+            service,
+            endpoint_url=self.aws.endpoint_url,
+            region_name=VALUES["REGION"],
+            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def allow(self, document):
+        text = json.dumps(document)
+        self.iam.put_user_policy(UserName="pusher", PolicyName="farcall", PolicyDocument=text)
+
+    def repositories(self):
+        return self.aws.resources().get("repositories", [])
+
+
+@pytest.fixture(scope="module")
+def whole():
+    with farcall.local.start(empty=True, enforce_iam=True) as aws:
+        yield Account(aws)
+
+
+@pytest.fixture
+def account(whole, monkeypatch):
+    """It has no repository; the user in force may push images, and nothing else."""
+    for name, value in {**whole.aws.environment, **whole.keys}.items():
+        monkeypatch.setenv(name, value)
+    whole.aws.configure(registry=REGISTRY)
+    whole.allow(policy("pusher"))
+    yield whole
+    ecr = whole.client("ecr")
+    for name in whole.repositories():
+        ecr.delete_repository(repositoryName=name)
+
+
+def options(home):
+    path = home / ".config/farcall/farcall.toml"
+    return read(path) if path.exists() else {}
+
+
+# --- build --------------------------------------------------------------------------------------
+
+
+async def test_docker_builds_from_a_folder_with_what_the_image_needs(docker, farcall_command):
+    done = await farcall_command("image", "build", "--packages", "numpy 'scipy>=1'")
+
+    assert (0, "Step 1/9\nimage farcall was built\n") == (done.returncode, done.stdout), done
+    assert "next: farcall image push\n" == done.stderr
+    [words] = docker.told("build")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert [
+        "build",
+        "--tag=farcall",
+        "--platform=linux/amd64",
+        f"--build-arg=BASE_IMAGE=public.ecr.aws/docker/library/python:{version}-slim-trixie",
+        "--build-arg=PIP_PACKAGES=numpy 'scipy>=1'",
+    ] == words[:-1]
+    assert not docker.left(words[-1])
+    context = docker.noted("context")
+    assert {"Dockerfile", "runtime_image", "runtime_image/farcall_runtime"} == {
+        name for name in context if not name.endswith(".py")
+    }
+    assert context["Dockerfile"] == context["runtime_image/farcall_runtime/task.py"] == "644"
+    assert "755" == context["runtime_image/farcall_runtime"]
+
+
+async def test_everything_about_an_image_can_be_said(docker, farcall_command, tmp_path):
+    (tmp_path / "wanted.txt").write_text(
+        "numpy>=2  # for the model\n--extra-index-url https://a/b\n"
+    )
+    given = (
+        "--tag",
+        "my-jobs:2",
+        "-r",
+        "wanted.txt",
+        "--base",
+        "mine",
+        "--platform",
+        "linux/s390x",
+    )
+    done = await farcall_command("image", "build", *given, "--", "--no-cache", "--network", "host")
+
+    assert 0 == done.returncode, done.stderr
+    assert "next: farcall image push my-jobs:2\n" == done.stderr
+    [words] = docker.told("build")
+    assert [
+        "--tag=my-jobs:2",
+        "--platform=linux/s390x",
+        "--build-arg=BASE_IMAGE=mine",
+        "--build-arg=PIP_PACKAGES=-r /opt/farcall/requirements.txt",
+        "--no-cache",
+        "--network",
+        "host",
+    ] == words[1:-1]
+    assert "644" == docker.noted("context")["runtime_image/requirements.txt"]
+
+
+async def test_the_options_say_which_platform_and_base_it_is(docker, farcall_command):
+    more = {"FARCALL_ARCHITECTURE": "arm64", "FARCALL_STOCK_IMAGE_URI": "mirror/python:3"}
+    done = await farcall_command("image", "build", **more)
+    assert 0 == done.returncode, done.stderr
+    [words] = docker.told("build")
+    assert ["--platform=linux/arm64", "--build-arg=BASE_IMAGE=mirror/python:3"] == words[2:4]
+
+
+async def test_a_build_that_fails_is_told_with_its_code(docker, farcall_command):
+    done = await farcall_command("image", "build", "--", "--fail")
+    assert (1, "Step 1/9\n") == (done.returncode, done.stdout)
+    assert "docker build failed with exit code 3" in done.stderr
+
+
+async def test_packages_without_their_option_are_no_options_of_docker(docker, farcall_command):
+    done = await farcall_command("image", "build", "numpy")
+    assert 2 == done.returncode
+    assert "packages are named by --packages" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-r others.txt", "names a file of this machine"),
+        ("-e .", "names a file of this machine"),
+        ("./here", "names a file of this machine"),
+        ("mine @ file:///tmp/mine.whl", "names a file of this machine"),
+        ("-i https://me:word@index.example/simple", "holds a user or a password"),
+        ("mine @ git+https://token@git.example/mine", "holds a user or a password"),
+    ],
+)
+def test_a_requirement_that_the_image_cannot_have_is_refused_by_its_line(tmp_path, line, said):
+    path = tmp_path / "requirements.txt"
+    path.write_text(f"numpy\n{line}\n")
+    expected = pytest.raises(FarcallError, match=f"requirements.txt, line 2: .*{said}")
+    with expected as caught, build_context(path):
+        pass
+    assert "word" not in str(caught.value).replace("password", "")
+    assert "token" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["numpy>=2,<3", "a @ git+ssh://git@host/a", "--pre", "# -r x"])
+def test_others_are_taken_as_they_are(tmp_path, line):
+    path = tmp_path / "requirements.txt"
+    path.write_text(f"{line}\n")
+    with build_context(path) as folder:
+        assert f"{line}\n" == (folder / "runtime_image/requirements.txt").read_text()
+
+
+# --- push ---------------------------------------------------------------------------------------
+
+
+async def test_an_image_is_pushed_and_becomes_that_of_the_jobs(
+    account, docker, farcall_command, tmp_path
+):
+    """With the rights of docs/iam/pusher.json and no others."""
+    own = tmp_path / ".docker"
+    (own / "contexts" / "meta").mkdir(parents=True)
+    config = json.dumps({"currentContext": "mine", "credsStore": "keychain", "auths": {"a": {}}})
+    (own / "config.json").write_text(config)
+
+    done = await farcall_command("image", "push", "--yes")
+
+    assert 0 == done.returncode, done.stderr
+    name = f"{REGISTRY}/farcall:{12 * '1a'}"[:-12]
+    assert [["push", name]] == docker.told("push")
+    assert [
+        f"image farcall (linux/amd64) goes to {name}",
+        "repository farcall will be made in us-east-1 of account 123456789012",
+    ] == done.stdout.splitlines()[:2]
+    assert "next: farcall doctor" in done.stderr
+    assert f"{REGISTRY}/farcall@{DIGEST}" == options(tmp_path)["container_image_uri"]
+    assert ["farcall"] == account.repositories()
+
+    pushed = docker.noted("pushed")
+    assert "600" == pushed["mode"]
+    assert ["meta"] == pushed["contexts"]
+    token = "QVdTOjEyMzQ1Njc4OTAxMi1hdXRoLXRva2Vu"
+    expected = {"auths": {REGISTRY: {"auth": token}}, "currentContext": "mine"}
+    assert expected == pushed["config"]
+    assert not docker.left(pushed["folder"])
+    assert config == (own / "config.json").read_text()
+    assert token not in done.stdout + done.stderr
+
+
+async def test_a_repository_is_made_once_and_the_file_keeps_the_rest(
+    account, docker, farcall_command, tmp_path
+):
+    file = tmp_path / "mine.toml"
+    file.write_text("# mine\n[executors.awsbatch]\nvcpu = 2  # few\n")
+    own = {**OURS, "RepoDigests": [f"{REGISTRY}/team/jobs@{DIGEST}"]}
+    docker.has(**{"my-jobs": own})
+    given = ("image", "push", "my-jobs", "--repository", "team/jobs", "--file", file)
+    account.client("ecr").create_repository(repositoryName="team/jobs")
+    account.allow(json.loads(json.dumps(policy("pusher")).replace("y/farcall", "y/team/jobs")))
+
+    done = await farcall_command(*given)  # there is nothing to ask
+
+    assert 0 == done.returncode, done.stderr
+    assert "will be made" not in done.stdout
+    assert "vcpu = 2  # few" in file.read_text()
+    written = tomlkit.parse(file.read_text()).unwrap()["executors"]["awsbatch"]
+    assert {"vcpu": 2, "container_image_uri": f"{REGISTRY}/team/jobs@{DIGEST}"} == written
+
+
+async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_path):
+    done = await farcall_command("image", "push")
+    assert 2 == done.returncode
+    assert "nothing was made or pushed" in done.stderr
+    assert ([], [], {}) == (account.repositories(), docker.told("push"), options(tmp_path))
+
+
+async def test_a_push_that_is_refused_leaves_the_options_as_they_were(
+    account, docker, farcall_command, tmp_path
+):
+    (docker.folder / "denied").touch()
+    done = await farcall_command("image", "push", "--yes")
+    assert 1 == done.returncode
+    assert "denied: not authorized to perform: ecr:InitiateLayerUpload" in done.stderr
+    assert "docs/iam/pusher.json is the policy" in done.stderr
+    assert {} == options(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "action", ["ecr:GetAuthorizationToken", "ecr:DescribeRepositories", "ecr:CreateRepository"]
+)
+async def test_a_call_that_is_refused_names_the_action_and_the_policy(
+    account, docker, farcall_command, action
+):
+    account.allow(without(policy("pusher"), action))
+    done = await farcall_command("image", "push", "--yes")
+    assert 4 == done.returncode
+    assert f"the action {action}; docs/iam/pusher.json is the policy" in done.stderr
+    assert ([], []) == (account.repositories(), docker.told("push"))
+
+
+async def test_without_a_registry_nothing_is_sent_anywhere(account, docker, farcall_command):
+    account.aws.configure(registry="")
+    done = await farcall_command("image", "push", "--yes")
+    assert 4 == done.returncode
+    assert "farcall's embedded AWS has no registry" in done.stderr
+    assert [] == docker.told("push")
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        ({}, "docker has no image 'farcall'; `farcall image build --tag farcall` builds one"),
+        ({"farcall": {**OURS, "Config": {"Labels": None}}}, "is of protocol none by its label"),
+        (
+            {"farcall": {**OURS, "Config": {"Labels": {"farcall.protocol-version": "77"}}}},
+            "is of protocol 77 by its label farcall.protocol-version, and this farcall's is 1",
+        ),
+    ],
+)
+async def test_an_image_in_which_no_job_would_run_is_not_pushed(
+    docker, farcall_command, images, said
+):
+    docker.has(**images)
+    done = await farcall_command("image", "push", "--yes")
+    assert 1 == done.returncode
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("name", ["Farcall", "a", "a//b", "a_", "-x", "a.._b"])
+async def test_a_wrong_repository_is_told_with_what_is_allowed(docker, farcall_command, name):
+    done = await farcall_command("image", "push", f"--repository={name}")
+    assert 2 == done.returncode
+    assert f"{name!r}: 2 to 256 lower-case letters and digits are allowed" in done.stderr
+
+
+async def test_a_name_that_is_too_long_for_the_option_is_told_before_anything_is_made(
+    account, docker, farcall_command
+):
+    name = 200 * "a"
+    account.allow(json.loads(json.dumps(policy("pusher")).replace("repository/farcall", "*")))
+    done = await farcall_command("image", "push", "--yes", "--repository", name)
+    assert 1 == done.returncode
+    assert "longer than the 255 characters of container_image_uri" in done.stderr
+    assert ([], []) == (account.repositories(), docker.told("push"))
+
+
+async def test_a_file_that_is_no_toml_is_told_before_anything_is_made(
+    account, docker, farcall_command, tmp_path
+):
+    (tmp_path / "mine.toml").write_text("[executors")
+    done = await farcall_command("image", "push", "--yes", "--file", "mine.toml")
+    assert 1 == done.returncode
+    assert "is not valid TOML" in done.stderr
+    assert [] == account.repositories()
+
+
+@pytest.mark.parametrize("command", ["build", "push"])
+async def test_docker_and_its_engine_are_needed(docker, farcall_command, command, tmp_path):
+    (docker.folder / "no-engine").touch()
+    done = await farcall_command("image", command)
+    assert 1 == done.returncode
+    assert (
+        f"farcall image {command} needs a docker engine, and none answers (Cannot" in done.stderr
+    )
+
+    done = await farcall_command("image", command, PATH=str(tmp_path))
+    assert 1 == done.returncode
+    assert f"farcall image {command} needs docker, and there is no such program" in done.stderr

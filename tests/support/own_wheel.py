@@ -1,0 +1,36 @@
+"""farcall's own wheel and sdist, as its users install them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RUN = (sys.executable, "-m", "uv", "run", "--isolated", "--no-project")
+"""Runs a program in an environment of its own."""
+
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))
+}
+"""As it is before a test gets another home: what was downloaded once is not downloaded again."""
+
+_BUILD = (
+    "import sys, hatchling.build as build; "
+    "print(build.build_wheel(sys.argv[1]), build.build_sdist(sys.argv[1]))"
+)
+
+
+def build_own(folder: Path) -> list[Path]:
+    """Build wheel and sdist by hatchling, in an environment of its own."""
+    done = subprocess.run(
+        [*RUN, "--with", "hatchling>=1.27", "python", "-c", _BUILD, str(folder)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [folder / name for name in done.stdout.split()[-2:]]
