@@ -27,7 +27,7 @@ words = sys.argv[1:]
 mount = dict(part.partition("=")[::2] for part in words[words.index("--mount") + 1].split(","))
 at = words.index("--entrypoint")
 program, image, *rest = words[at + 1:]
-print(json.dumps([words[:3], program, image, sorted(mount)]), file=sys.stderr)
+print(json.dumps([words[3:5], program, image, sorted(mount)]), file=sys.stderr)
 rest[rest.index(mount["target"])] = mount["source"]
 sys.exit(subprocess.run([sys.executable, *rest]).returncode)
 """
@@ -155,7 +155,7 @@ async def test_the_image_gets_the_same_call(executor, farcall, docker, aws):
     (said,) = [json.loads(line) for line in err.splitlines() if line.startswith("[[")]
     image = (await job.detail()).image
     names = ["readonly", "source", "target", "type"]
-    assert said == [["run", "--rm", "--interactive"], "python3", image, names]
+    assert said == [["--rm", "--interactive"], "python3", image, names]
     assert "JSONDecodeError" in err
 
 

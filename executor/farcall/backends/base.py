@@ -19,6 +19,13 @@ from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
 
+STOCK_USER = "10001:10001"
+"""Of a container whose image does not hold the task runner, as of farcall's own image: not root,
+and no user that has to be made."""
+
+STOCK_ENVIRONMENT = {"HOME": "/tmp", "LOGNAME": "farcall"}  # noqa: S108  # of a container
+"""What farcall's own image sets."""
+
 
 class Runtime(NamedTuple):
     """The archive of the task runner that a container fetches whose image does not hold it.

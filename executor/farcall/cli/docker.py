@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farcall.model.errors import FarcallError
 from farcall.model.terminal import in_a_line
+
+_END_S = 1.0
 
 
 def find(what: str) -> str:
@@ -109,19 +111,40 @@ def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
         yield variables
 
 
-def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
+def remove(docker: str, container: str) -> None:
+    """End a container, and remove it; nothing where there is none."""
+    _ask(docker, "rm", "--force", container)
+
+
+def run(
+    command: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    end: Callable[[], None] = lambda: None,
+) -> int:
     """Run a program on this terminal, and return its exit code; Ctrl-C is its own.
 
     Args:
         command: The program and its arguments.
         variables: Of the environment, beside this process's.
+        end: What has to be done besides to end it, where a signal's handler raises SystemExit.
     """
     sys.stdout.flush()
     environment = {**os.environ, **(variables or {})}
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603  # the caller's
-        while process.poll() is None:
-            with contextlib.suppress(KeyboardInterrupt):
-                process.wait()
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(KeyboardInterrupt):
+                    process.wait()
+        except SystemExit:
+            # docker passes a signal on, which a container's first process may not take; and it
+            # may be about to make the container.
+            while process.poll() is None:
+                process.terminate()
+                end()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+            end()
+            raise
     return process.returncode
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import secrets
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import click
 
+from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER
 from farcall.cli import docker, references, tables
 from farcall.cli.common import opened
 from farcall.cli.printing import say
@@ -64,14 +70,14 @@ def replay_job(
     if not yes:
         _ask()
     # The outer folder is nobody else's; what is in it, a container's user is to read.
-    with tempfile.TemporaryDirectory(prefix="farcall-replay-") as outer:
+    with _told_to_end(), tempfile.TemporaryDirectory(prefix="farcall-replay-") as outer:
         folder = Path(outer, "replay")
         folder.mkdir()
         asyncio.run(_fetch(found, folder, call, debug=debug, here=not image))
         if image:
             _open_to_all(folder)
-        command = _in_image(program, found, folder) if image else _here(folder)
-        sys.exit(int(docker.run(command) != 0))
+        code = _run_in_image(program, found, folder) if image else docker.run(_here(folder))
+        sys.exit(int(code != 0))
 
 
 async def _find(reference: str | None) -> Found:
@@ -83,9 +89,7 @@ async def _find(reference: str | None) -> Found:
 async def _fetch(found: Found, folder: Path, call: int | None, *, debug: bool, here: bool) -> None:
     _, session = await opened()
     variables = _variables(found, here=here)
-    await replay.fetch(
-        session, found, folder, variables, call=call, debug=debug, packages=not here
-    )
+    await replay.fetch(session, found, folder, variables, call=call, debug=debug, image=not here)
 
 
 def _tell(found: Found, *, image: bool) -> None:
@@ -131,12 +135,43 @@ def _open_to_all(folder: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def _in_image(program: str, found: Found, folder: Path) -> list[str]:
-    image = found.entry.detail.image
-    if not image or image.startswith("-"):
-        raise FarcallError(f"Batch names no image of job {found.entry.detail.job_id}")
+def _run_in_image(program: str, found: Found, folder: Path) -> int:
+    """Run it in a container, which is gone afterwards, whatever ends this."""
+    name = f"farcall-replay-{secrets.token_hex(8)}"
+    command = [program, "run", "--name", name, *_container(found, folder)]
+    return docker.run(command, end=lambda: docker.remove(program, name))
+
+
+def _container(found: Found, folder: Path) -> list[str]:
+    """Return the words that say to docker what is to run, and in what."""
+    detail = found.entry.detail
+    if not detail.image or detail.image.startswith("-"):
+        raise FarcallError(f"Batch names no image of job {detail.job_id}")
+    stock: list[str] = []
+    if detail.runtime:
+        path = {"PYTHONPATH": f"{_INSIDE}/{replay.RUNTIME}"}
+        stock = [f"--env={name}={value}" for name, value in {**STOCK_ENVIRONMENT, **path}.items()]
+        stock += ["--user", STOCK_USER, "--workdir", STOCK_ENVIRONMENT["HOME"]]
     return [
-        *(program, "run", "--rm", "--interactive", *(["--tty"] if sys.stdin.isatty() else [])),
+        *("--rm", "--interactive", *(["--tty"] if sys.stdin.isatty() else []), *stock),
         *("--mount", f"type=bind,source={folder},target={_INSIDE},readonly"),
-        *("--entrypoint", "python3", image, "-m", "farcall_runtime.replay", _INSIDE),
+        *("--entrypoint", "python3", detail.image, "-m", "farcall_runtime.replay", _INSIDE),
     ]
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """Have the signals that end programs leave the block as exceptions do, the first one only."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+
+    def leave(number: int, _: FrameType | None) -> None:
+        for each in ends:
+            signal.signal(each, signal.SIG_IGN)  # a second one would stop the cleaning up
+        raise SystemExit(128 + number)
+
+    former = {number: signal.signal(number, leave) for number in ends}
+    try:
+        yield
+    finally:
+        for number, action in former.items():
+            signal.signal(number, action)

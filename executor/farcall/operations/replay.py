@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import sys
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,9 @@ from farcall_runtime.contract import CallStatus, OutcomeStatus
 from farcall_runtime.envelope import Buffer, Index, Part
 from farcall_runtime.environment import read_manifest
 from farcall_runtime.replay import ORDER, Order
+
+RUNTIME = "_runtime"
+"""Folder with the task runner, for an image that does not hold it; no bucket is called so."""
 
 _FIRST_READ_BYTES = 64 * 1024
 
@@ -133,7 +138,7 @@ async def fetch(
     *,
     call: int | None = None,
     debug: bool = False,
-    packages: bool = False,
+    image: bool = False,
 ) -> None:
     """Put into a folder what `farcall_runtime.replay` runs.
 
@@ -144,7 +149,9 @@ async def fetch(
         environment: Variables to be set for it.
         call: Number of the call in the task, from 0; by default the first that gave no value.
         debug: Whether the debugger is to stop where the function fails.
-        packages: Whether the task's packages are to be there; otherwise their manifest is.
+        image: Whether it is to run in the job's image: the task's packages are there then, of
+            which there is otherwise the manifest, and where the image does not hold the task
+            runner, that in `RUNTIME`.
 
     Raises:
         FarcallError: The bundle is no longer there.
@@ -157,12 +164,14 @@ async def fetch(
         pieces = await _parts(store, submission, found.index)
         bucket = folder / submission.where.bucket
         objects = _shared(found, pieces)
-        objects |= await _packages(store, found, every=packages)
+        objects |= await _packages(store, found, every=image)
         for key, size in objects.items():
             data = await store.get_part(key, 0, size, size)
             if data is None:
                 raise _missing(f"s3://{submission.where.bucket}/{key}")
             await asyncio.to_thread(_write, bucket / key, size, [(0, data)])
+        if image and found.entry.detail.runtime:
+            await _fetch_runtime(session, found.entry.detail.runtime, folder / RUNTIME)
     except envelope.IntegrityError as error:
         raise _changed(submission, error) from error
     order = Order(
@@ -172,7 +181,7 @@ async def fetch(
         environment=environment,
         call=found.call if call is None else call,
         debug=debug,
-        packages=packages,
+        packages=image,
     )
 
     def write() -> None:
@@ -229,6 +238,37 @@ async def _packages(store: Store, found: Found, *, every: bool) -> dict[str, int
         for each in read_manifest(bytes(data)).distributions:
             keys[where.package_key(each.sha256)] = each.size
     return keys
+
+
+async def _fetch_runtime(session: Session, where: str, folder: Path) -> None:
+    """Unpack the very task runner that a job's container fetches.
+
+    Args:
+        session: The event loop's session.
+        where: Its bucket and key, which ends with its SHA-256.
+        folder: Where to.
+
+    Raises:
+        FarcallError: It is no longer there.
+        IntegrityError: It is not what its name says.
+    """
+    bucket, _, key = where.partition("/")
+    store = session.stores.of(bucket)
+    found = await store.stored(key)
+    data = None if found is None else await store.get_part(key, 0, found[0], found[0])
+    if data is None:
+        raise FarcallError(
+            f"s3://{where} is no longer there, and farcall's part of the container with it; the "
+            "next job that is submitted stores it again, if that is by the same farcall"
+        )
+    await asyncio.to_thread(_unpack, key, data, folder)
+
+
+def _unpack(key: str, data: Buffer, folder: Path) -> None:
+    if hashlib.sha256(data).hexdigest() != key.rpartition("/")[2]:
+        raise envelope.IntegrityError(f"{key} is not what its name says")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        archive.extractall(folder)
 
 
 async def _parts(store: Store, submission: Submission, number: int) -> list[_Piece]:

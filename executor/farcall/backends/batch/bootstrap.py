@@ -16,12 +16,6 @@ from urllib.parse import quote, unquote
 
 from farcall.backends.base import Runtime
 
-USER = "10001:10001"
-"""Of the container, as of farcall's own image: not root, and no user that has to be made."""
-
-ENVIRONMENT = {"HOME": "/tmp", "LOGNAME": "farcall"}  # noqa: S108  # of a container, as in farcall's image
-"""What the image of farcall's own sets."""
-
 # -I and -S: nothing of the working directory, of variables or of site folders is imported before
 # the runtime was verified.
 _HEAD = ("python3", "-I", "-S", "-c")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farcall.backends.base import JobSpec, Runtime
+from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER, JobSpec, Runtime
 from farcall.backends.batch import bootstrap, nodes, placement
 from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall.model.settings import Settings
@@ -153,8 +153,8 @@ def definition(
 def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
     """Return what a container has whose image holds nothing of farcall's."""
     return {
-        **_told(bootstrap.command(runtime), bootstrap.ENVIRONMENT),
-        "user": bootstrap.USER,
+        **_told(bootstrap.command(runtime), STOCK_ENVIRONMENT),
+        "user": STOCK_USER,
     }
 
 
