@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import importlib
 import importlib.metadata
@@ -18,6 +19,11 @@ import covalent as ct
 import pytest
 
 import farcall_runtime
+from farcall.cli.demos.covalent_server import CovalentServer
+from tests.support.wheels import Index
+
+ENTRY_POINTS = "[console_scripts]\ntravelled-tool = travelled:main\n"
+TRAVELLED = {"travelled.py": "VERSION = '1.0'\ndef main():\n    print('ran', VERSION)\n"}
 
 
 @pytest.fixture
@@ -111,6 +117,92 @@ def test_an_electron_runs_in_the_stock_image_as_covalent_s_documentation_has_it(
     failed = node(run(only(fail)), 0)
     assert "FAILED" == failed.status
     assert "LookupError: on purpose" in failed.error
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    with contextlib.closing(Index(tmp_path_factory.mktemp("index") / "index")) as running:
+        running.add("needed", "1.0")
+        running.add("needed", "2.0")
+        running.add("travelled", requires=["needed"], entry_points=ENTRY_POINTS, files=TRAVELLED)
+        running.add("farcall-windows-only", tag="py3-none-win_amd64")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def configured(embedded, index, tmp_path_factory):
+    """A server that has the index, whose jobs have not, and packages in its configuration."""
+    home = tmp_path_factory.mktemp("configured")
+    cache = {"XDG_CACHE_HOME": str(home / "cache")}
+    server = CovalentServer(
+        home / "server", {**embedded.environment, **index.environment, **cache}
+    )
+    conf = Path(server.environment["COVALENT_CONFIG_DIR"], "covalent.conf")
+    conf.parent.mkdir(parents=True)
+    conf.write_text('[executors.awsbatch]\npackages = ["needed<2"]\ncontainer_image_uri = ""\n')
+    with server:
+        yield server
+
+
+@pytest.fixture
+def stock(batch):
+    """Make an executor for the stock image, with packages that all electrons have."""
+    return lambda **more: batch(**{"container_image_uri": "", "packages": ["needed<2"], **more})
+
+
+def where(*names):
+    """Return of each module its version, and whether it came with the task."""
+    found = [importlib.import_module(name) for name in names]
+    return [(one.VERSION, "farcall-environment-" in one.__file__) for one in found]
+
+
+def test_packages_of_an_electron_travel_with_it_and_are_resolved_once(
+    dispatch, wait, node, stock, configured, index
+):
+    """No container asks an index, and what the options bring along stays in its version."""
+
+    @ct.electron(executor=stock(), deps_pip=ct.DepsPip(["travelled>=1", "needed"]))
+    def work():
+        subprocess.run(["travelled-tool"], check=True)
+        return where("travelled", "needed")
+
+    @ct.lattice
+    def flow():
+        return [work(), work()]
+
+    first = wait(dispatch(flow, server=configured), server=configured)
+    asked = list(index.asked)
+    second = wait(dispatch(flow, server=configured), server=configured)
+
+    results = first, second
+    done = [node(result, number) for result in results for number in (0, 1)]
+    expected = [[("1.0", True), ("1.0", True)]] * 4
+    assert expected == [each.output for each in done], done[0].error
+    assert ["ran 1.0\n"] * 4 == [each.stdout for each in done]
+    assert asked == index.asked
+    assert asked.count("/travelled/") == 2, asked  # to resolve it, and to fetch it
+
+
+def test_packages_of_covalent_s_configuration_travel(dispatch, wait, node, configured):
+    @ct.electron(executor="awsbatch")
+    def work():
+        return where("needed")
+
+    done = node(wait(dispatch(only(work), server=configured), server=configured), 0)
+    assert [("1.0", True)] == done.output, done.error
+
+
+@pytest.mark.parametrize("wanted", ["farcall-windows-only", "cloudpickle>=99"])
+def test_what_cannot_travel_is_left_to_the_job(dispatch, wait, node, stock, configured, wanted):
+    """It fails there as it did before, and is named."""
+
+    @ct.electron(executor=stock(), deps_pip=ct.DepsPip([wanted]))
+    def work():
+        print("working")
+
+    failed = node(wait(dispatch(only(work), server=configured), server=configured), 0)
+    assert ("FAILED", "") == (failed.status, failed.stdout)
+    assert f"{wanted} could not be installed" in failed.error
 
 
 @pytest.mark.slow  # has scikit-learn installed in the job

@@ -23,6 +23,7 @@ from farcall import BatchPoolExecutor, SettingsError
 from tests.support import jobs
 from tests.support.patience import until
 from tests.support.tasks import wait_for
+from tests.support.wheels import Index
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -48,6 +49,19 @@ def calls(found: list[dict[str, Any]]) -> int:
 
 def data() -> tuple[np.ndarray, np.ndarray]:
     return make_classification(n_samples=60, n_features=8, random_state=3)  # type: ignore[no-any-return]
+
+
+def version_of(name: str) -> str:
+    from importlib import metadata
+
+    return metadata.version(name)
+
+
+def test_packages_travel_with_the_calls(on_batch: OnBatch, index: Index) -> None:
+    index.add("travelled")
+    with on_batch(packages=["travelled"]):
+        found = Parallel()(delayed(version_of)("travelled") for _ in range(3))
+    assert found == ["1.0"] * 3
 
 
 # --- scikit-learn -----------------------------------------------------------------------------

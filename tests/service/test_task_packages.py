@@ -287,20 +287,26 @@ def test_a_client_that_is_killed_while_it_uploads_leaves_nothing_half(
     index.add("same", files={"same.py": "", "same.bin": os.urandom(40_000_000)})
     script = tmp_path / "client.py"
     script.write_text(CLIENT)
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    own = {**os.environ, "TMPDIR": str(folders)}
     with Proxy(aws.endpoint_url) as proxy:
         proxy.rule = lambda request: "hang" if is_upload(request) else ""
         client = subprocess.Popen(
-            [sys.executable, script], env={**os.environ, "AWS_ENDPOINT_URL": proxy.url}
+            [sys.executable, script], env={**own, "AWS_ENDPOINT_URL": proxy.url}
         )
         until(lambda: any(is_upload(each) for each in proxy.seen))
         os.kill(client.pid, signal.SIGKILL)
         client.wait()
     assert not stored()
+    assert list(folders.glob("farcall-packages-*"))
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, env=own
     )
     assert done.stdout == "1\n", done.stderr
     assert len(stored()) == 2
+    if sys.platform == "linux":  # elsewhere it cannot be told whose processes are no more
+        assert not list(folders.glob("farcall-packages-*"))
 
 
 def is_upload(request: Any) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import mmap
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+from packaging.requirements import InvalidRequirement, Requirement
 
 from farcall.payload import pickling
 from farcall.payload.pickling import Origin, Packed
@@ -79,6 +82,30 @@ class TaskGroup:
     def name(self) -> str:
         """The name of the last function, which is the one the user wrote."""
         return self.electrons[-1].function.name or "electron"
+
+    @property
+    def requirements(self) -> list[str]:
+        """What its only electron has pip install before anything else; empty for all others.
+
+        These are names and versions. What says where something lies, or how pip is to install it,
+        is the container's business.
+
+        Raises:
+            IntegrityError: An asset is not what Covalent writes.
+        """
+        deps = self.electrons[0].hooks.get("deps") or {}
+        if len(self.electrons) > 1 or set(deps) != {"pip"}:
+            return []
+        with _understood():
+            lines = _read_pip(_encoded(deps["pip"]["attributes"]["apply_args"]))
+        lines = [line for line in lines if line and not line.startswith("#")]
+        return lines if all(map(_is_plain, lines)) else []
+
+    def without_pip(self) -> TaskGroup:
+        """Return the same without what `requirements` are."""
+        (only,) = self.electrons
+        deps = {kind: each for kind, each in only.hooks["deps"].items() if kind != "pip"}
+        return replace(self, electrons=[replace(only, hooks={**only.hooks, "deps": deps})])
 
     def pack(self) -> tuple[Packed, Packed]:
         """Return what goes into a bundle: what may be shared between groups, and what may not.
@@ -238,7 +265,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
     """Return the hooks before and after the function in Covalent's order: bash, pip, calls."""
-    try:
+    with _understood():
         deps = hooks.get("deps") or {}
         before: list[Hook] = [
             (kind, _encoded(deps[kind]["attributes"]["apply_args"]))
@@ -247,10 +274,48 @@ def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
         ]
         before += [_read_call(each) for each in hooks.get("call_before") or ()]
         return before, [_read_call(each) for each in hooks.get("call_after") or ()]
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Have what is not as Covalent stores it say so."""
+    try:
+        yield
     except (KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
             f"the dependencies of an electron are not as Covalent 0.240 stores them ({error!r})"
         ) from error
+
+
+class _Texts(pickle.Unpickler):
+    """Reads lists and texts; nothing is imported or called, so nothing of anybody's runs."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse it."""
+        raise pickle.UnpicklingError(f"{module}.{name} is no text")
+
+
+def _read_pip(arguments: bytes) -> list[str]:
+    """Return the lines that a ``ct.DepsPip`` has; one that is no requirement if it cannot be read.
+
+    Covalent 0.240 stores a list of packages, and the content of a file, which comes before it.
+    """
+    try:
+        match _Texts(io.BytesIO(archive.decode(arguments))).load():
+            case [list(packages), str(content)] if all(isinstance(p, str) for p in packages):
+                lines = content.splitlines() if content else packages
+                return [line.partition(" #")[0].strip() for line in lines]
+    except Exception:  # whatever a pickle that is none has in it
+        return ["?"]
+    return ["?"]
+
+
+def _is_plain(text: str) -> bool:
+    """Tell whether a requirement is a name, with extras, versions and a marker at most."""
+    try:
+        return Requirement(text).url is None
+    except InvalidRequirement:
+        return False
 
 
 def _read_call(hook: Mapping[str, Any]) -> Hook:

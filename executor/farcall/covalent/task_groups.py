@@ -7,7 +7,9 @@ loop. Nothing here needs Covalent.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import weakref
 from collections.abc import Sequence
 
@@ -32,6 +34,9 @@ _MOST_REMEMBERED = 20_000
 """Nodes that were cancelled before they came, and nodes that have ended."""
 
 _REASON = "cancelled through Covalent"
+
+_INSTALLER = re.compile(r'"(PIP|UV)_')
+"""What is in a definition's variables where they tell pip or uv of an index, say."""
 
 _PLANNED = "planned:"
 """How what is noted of a job begins that has no ID yet: its bundle and its number there follow."""
@@ -209,6 +214,8 @@ class TaskGroups:
     async def _submit(
         self, run: GroupRun, group: TaskGroup, planned: Planned | None
     ) -> TaskHandle:
+        settings, group = await _travelling(run.settings, group)
+
         async def pack(session: Session) -> tuple[Packed, Packed]:
             packed = await session.threads.run(group.pack)
             await self.debouncer.passing()
@@ -216,8 +223,23 @@ class TaskGroups:
 
         node = None if run.workflow is None else NodeOf(*run.keys[-1])
         return await submit(
-            run.settings, group.name, pack, planned=planned, workflow=run.workflow, node=node
+            settings, group.name, pack, planned=planned, workflow=run.workflow, node=node
         )
+
+
+async def _travelling(settings: Settings, group: TaskGroup) -> tuple[Settings, TaskGroup]:
+    """Have what a group would install in its job (``ct.DepsPip``) travel with it, where it can.
+
+    The job's own way stays where its variables say something to the installer.
+    """
+    requirements = group.requirements
+    if not requirements or _INSTALLER.search(json.dumps(settings.job_definition_extra)):
+        return settings, group
+    session = await session_for(settings)
+    with session.at_work():
+        submitter = await session.submitter(settings)
+        added = await submitter.adding(settings, requirements)
+    return (settings, group) if added is None else (added, group.without_pip())
 
 
 _under_way: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TaskGroups]

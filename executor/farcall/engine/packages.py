@@ -7,6 +7,7 @@ alone. What the bucket has is listed once, and again after an hour, or once a jo
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import sys
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from farcall.engine.worker_threads import WorkerThreads
+from farcall.local import leftovers
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.wording import counted
 from farcall.packages import environment, installed, manifest, wanted
@@ -30,10 +33,26 @@ from farcall.storage.packages import Stored
 from farcall.storage.store import Store
 from farcall_runtime.contract import packages_prefix
 
+_log = logging.getLogger("farcall")
+
 _LISTED_S = 3600.0
+_JUDGED_S = 600.0
 _FIRST_S, _NEXT_S = 2.0, 10.0
 _UPLOADS = 4
+_FOLDER = "farcall-packages-"
 _OPTIONS = ("packages", "extra_packages", "exclude_packages", "architecture")
+
+
+class _Judged(NamedTuple):
+    """Whether requirements can travel.
+
+    Attributes:
+        at: When that was asked, by the monotonic clock.
+        answer: What is to be added to the options for them; None where they cannot.
+    """
+
+    at: float
+    answer: asyncio.Future[list[str] | None]
 
 
 class Planned(NamedTuple):
@@ -60,6 +79,7 @@ class TaskPackages:
         self._found: dict[str, tuple[object, Environment]] = {}
         self._stored: dict[tuple[Store, str], tuple[float, dict[str, Stored]]] = {}
         self._locks: dict[tuple[Store, str], asyncio.Lock] = {}
+        self._judged: dict[tuple[Store, str, str], _Judged] = {}
 
     async def store(self, store: Store, root: str, settings: Settings) -> list[str | int] | None:
         """See to it that the packages are in the bucket which the options name.
@@ -93,6 +113,51 @@ class TaskPackages:
             if not packages.is_there(stored, sealed.sha256, len(sealed.data)):
                 await _put(store, root, sealed, stored)
             return sealed.fact
+
+    async def adding(
+        self, store: Store, root: str, settings: Settings, requirements: Sequence[str]
+    ) -> Settings | None:
+        """See to it that requirements travel on top of what the options name, if they can.
+
+        Many tasks ask the same at once: one answer serves them all, for ten minutes.
+
+        Args:
+            store: The bucket.
+            root: Key prefix of the run.
+            settings: The options.
+            requirements: Such as ``numpy>=2``.
+
+        Returns:
+            The options with what they lack; None where it cannot be had here, or is excluded.
+
+        Raises:
+            ServiceError: S3 refused or could not be reached.
+        """
+        key = store, root, repr([*(getattr(settings, name) for name in _OPTIONS), *requirements])
+        judged = self._judged.get(key)
+        if judged is None or time.monotonic() - judged.at > _JUDGED_S or _failed(judged.answer):
+            answer = asyncio.ensure_future(self._add(store, root, settings, requirements))
+            judged = self._judged[key] = _Judged(time.monotonic(), answer)
+        added = await asyncio.shield(judged.answer)
+        return None if added is None else settings.with_packages(added)
+
+    async def _add(
+        self, store: Store, root: str, settings: Settings, requirements: Sequence[str]
+    ) -> list[str] | None:
+        try:
+            added = await self._threads.run(self._lacking, settings, requirements)
+            if added:
+                await self.store(store, root, settings.with_packages(added))
+        except ServiceError:
+            raise
+        except (FarcallError, ValueError) as error:
+            _log.info("%s: to be installed in the job: %s", ", ".join(requirements), error)
+            return None
+        return added
+
+    def _lacking(self, settings: Settings, requirements: Sequence[str]) -> list[str]:
+        found = self._find(settings) if environment.is_wanted(settings) else None
+        return environment.lacking(settings, found, requirements)
 
     async def plan(
         self, store: Store | None, root: str, settings: Settings
@@ -167,6 +232,10 @@ class TaskPackages:
         return stored
 
 
+def _failed(answer: asyncio.Future[list[str] | None]) -> bool:
+    return answer.done() and (answer.cancelled() or answer.exception() is not None)
+
+
 def _stamp(settings: Settings) -> object:
     """Return what differs once the options name something else than before."""
     if settings.packages == wanted.LOCAL:
@@ -239,7 +308,8 @@ async def _pack(
 ) -> dict[str, Packed]:
     """Pack distributions, several at a time, and have each used before its archive is deleted."""
     loop = asyncio.get_running_loop()
-    folder = Path(tempfile.mkdtemp(prefix="farcall-packages-"))
+    await asyncio.to_thread(leftovers.remove_folders, _FOLDER)  # of who was killed
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{leftovers.identity(os.getpid())}-"))
     threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "farcall-packages")
     done: dict[str, Packed] = {}
 

@@ -201,6 +201,23 @@ class Submitter:
                     self._terminations.note_end(submission, index)
             raise
 
+    async def adding(self, settings: Settings, requirements: Sequence[str]) -> Settings | None:
+        """See to it that packages travel besides, where the image holds none and they can.
+
+        Args:
+            settings: The options.
+            requirements: Such as ``numpy>=2``.
+
+        Returns:
+            The options for the task; None where its container is to install them.
+
+        Raises:
+            ServiceError: AWS refused a call.
+        """
+        if not await self._backend.needs_runtime(settings):
+            return None  # what the image has in a fitting version would be sent all the same
+        return await self._packages.adding(self._store, self._root, settings, requirements)
+
     def _most_of(self, settings: Settings) -> int:
         """Return how many tasks a job has at most: no array has children on several nodes."""
         return 1 if settings.nodes > 1 or settings.instance_type else self._most

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from urllib.parse import urlsplit
@@ -529,6 +529,16 @@ class Settings(BaseModel):
         """
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**given, **options})
+
+    def with_packages(self, requirements: Iterable[str]) -> Settings:
+        """Return settings with more ``extra_packages``; nothing is read anew.
+
+        Args:
+            requirements: They have been parsed.
+        """
+        other = self.model_copy(update={"extra_packages": [*self.extra_packages, *requirements]})
+        other.__dict__.pop("fingerprint", None)  # which is this one's
+        return other
 
 
 def from_environment() -> dict[str, Any]:

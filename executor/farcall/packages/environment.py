@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.settings import Settings
-from farcall.packages import archives, cache, installed, uv, wanted
+from farcall.packages import archives, cache, installed, runtime_archive, uv, wanted
 from farcall.packages.archives import Archive, BuildError
 from farcall.packages.installed import About, Found
 from farcall.packages.manifest import Packed
@@ -131,6 +131,39 @@ def find(settings: Settings) -> Environment:
     stays += [Stays(i.name, "in exclude_packages") for i in items if i.name in excluded]
     items = [item for item in items if item.name not in excluded]
     return Environment(target, sorted(items, key=lambda item: item.name), stays)
+
+
+def lacking(
+    settings: Settings, found: Environment | None, requirements: Iterable[str]
+) -> list[str]:
+    """Return what is to be added to an environment to meet requirements; what fits is kept.
+
+    Args:
+        settings: The options.
+        found: What is there already, beside the runtime; None where nothing is.
+        requirements: Such as ``numpy>=2``.
+
+    Raises:
+        SettingsError: The options leave one out.
+    """
+    target = Target(settings.architecture)
+    here = runtime_archive.versions()
+    here |= {item.name: item.version for item in found.items} if found else {}
+    excluded = {canonicalize_name(name) for name in settings.exclude_packages}
+    more = []
+    for text in requirements:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        version = here.get(name, "")
+        if not target.needs(requirement):
+            continue
+        if name in excluded:
+            raise SettingsError(f"{name} is in exclude_packages", option="exclude_packages")
+        if not version or not requirement.specifier.contains(version, prereleases=True):
+            more.append(text)
+        elif requirement.extras:  # what these need may not be there
+            more.append(f"{name}[{','.join(sorted(requirement.extras))}]=={version}")
+    return more
 
 
 def _differs(item: Item, other: Item | None) -> bool:

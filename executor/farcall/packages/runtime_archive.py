@@ -8,7 +8,9 @@ fetches in the same version.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import sys
 import tempfile
@@ -68,6 +70,15 @@ def seal(target: Target, folder: Path) -> tuple[Sealed, Callable[[], Archive]]:
             return Sealed(sha256, size), make
     archive = make()
     return Sealed(archive.sha256, archive.size), make
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the distributions in it, by their names."""
+    found = {}
+    for name in (*_PURE, _COMPILED):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _make(target: Target, folder: Path) -> Archive:

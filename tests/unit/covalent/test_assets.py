@@ -274,6 +274,48 @@ def test_dependencies_that_are_stored_otherwise_are_refused(hooks):
         assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).pack()
 
 
+@pytest.mark.parametrize(
+    ("packages", "content", "wanted"),
+    [
+        (["numpy", "scipy[all]>=1; python_version > '3'"], "", 2),
+        ([], "# mine\n\nnumpy==2.1  # why\nscipy\n", 2),
+        (["absent"], "numpy\n", 1),  # as in the job, the file comes before
+        (["./folder"], "", 0),
+        (["numpy", "a @ https://example.com/a-1-py3-none-any.whl"], "", 0),
+        (["--pre", "numpy"], "", 0),
+        ([], "-r other.txt\nnumpy\n", 0),
+        ([], "numpy==2.1 \\\n  --hash=sha256:00\n", 0),
+    ],
+)
+def test_names_and_versions_for_pip_are_read(ct, tmp_path, packages, content, wanted):
+    path = tmp_path / "requirements.txt"
+    path.write_text(content)
+    pip = ct.DepsPip(packages, reqs_path=str(path) if content else "")
+    call = ct.DepsCall(abs, [-1]).to_dict()
+    hooks = {"deps": {"pip": pip.to_dict()}, "call_before": [call]}
+    group = assets.group_of(Node(1, (), {}), pack(abs), hooks, {})
+
+    assert len(group.requirements) == wanted
+    before, _ = assets._read_hooks(group.without_pip().electrons[0].hooks)
+    assert ["call"] == [kind for kind, _ in before]
+
+
+def test_what_comes_after_shell_commands_is_left_to_the_job(ct):
+    hooks = {
+        "deps": {
+            "bash": ct.DepsBash(["pip config set global.index-url https://example.com"]).to_dict(),
+            "pip": ct.DepsPip(["numpy"]).to_dict(),
+        }
+    }
+    assert [] == assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).requirements
+
+
+def test_a_list_of_packages_that_is_a_trap_does_not_run():
+    trap = {"attributes": {"_object": bytes(archive.parse(pack(Trap())).data).decode()}}
+    hooks = {"deps": {"pip": {"attributes": {"apply_args": trap}}}}
+    assert [] == assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).requirements
+
+
 def test_dependencies_of_both_ways_are_the_same(ct):
     bash, pip = ct.DepsBash(["true"]), ct.DepsPip(["numpy"])
     first = ct.DepsCall(abs, [-1], retval_keyword="found")

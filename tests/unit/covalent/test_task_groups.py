@@ -24,6 +24,7 @@ class Group:
     """What is packed of a task group."""
 
     name = "work"
+    requirements = ()
 
     def pack(self):
         (arguments,) = pack_calls([[((1,), {})]])
