@@ -159,6 +159,30 @@ async def test_the_image_gets_the_same_call(executor, farcall, docker, aws):
     assert "JSONDecodeError" in err
 
 
+async def test_the_runtime_of_a_stock_image_is_the_job_s_or_nothing_runs(
+    make_executor, farcall, docker, aws
+):
+    path = f"{docker.parent}:{os.environ['PATH']}"
+    async with make_executor(container_image_uri="", prefix="stock-replay") as executor:
+        job = await executor.submit(parse, "{", 7)
+        await job.exception()
+    key = (await job.detail()).runtime.partition("/")[2]
+    attacker = Attacker(aws, docker)
+
+    code, out, err = await farcall("replay", job.id, "--image", "--yes", PATH=path)
+    attacker.put(key, b"another")
+    refused, _, changed = await farcall("replay", job.id, "--image", "--yes", PATH=path)
+    attacker.delete(key)
+    again, _, gone = await farcall("replay", job.id, "--image", "--yes", PATH=path)
+
+    assert (code, out) == (1, "number 7 None\n")
+    assert "JSONDecodeError" in err
+    assert (refused, again) == (1, 1)
+    assert "is not what its name says" in changed
+    assert "is no longer there, and farcall's part of the container with it" in gone
+    assert "[[" not in changed + gone  # docker was not called
+
+
 def use_travelled():
     import travelled
 
