@@ -286,7 +286,7 @@ async def test_an_image_is_pushed_and_becomes_that_of_the_jobs(
     done = await farcall_command("image", "push", "--yes")
 
     assert 0 == done.returncode, done.stderr
-    name = f"{REGISTRY}/farcall:{12 * '1a'}"[:-12]
+    name = f"{REGISTRY}/farcall:1a1a1a1a1a1a"
     assert [["push", name]] == docker.told("push")
     assert [
         f"image farcall (linux/amd64) goes to {name}",
@@ -332,6 +332,25 @@ async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_pat
     assert 2 == done.returncode
     assert "nothing was made or pushed" in done.stderr
     assert ([], [], {}) == (account.repositories(), docker.told("push"), options(tmp_path))
+
+
+def test_at_a_terminal_it_asks(account, docker, commands):
+    refused = commands.run_on_terminal("image", "push", answer="n\n", columns=200)
+    assert "nothing was made or pushed" in str(refused)
+    assert ([], []) == (account.repositories(), docker.told("push"))
+    agreed = commands.run_on_terminal("image", "push", answer="y\n", columns=200)
+    assert "next: farcall doctor" in str(agreed)
+    assert (["farcall"], 1) == (account.repositories(), len(docker.told("push")))
+
+
+async def test_of_several_digests_none_is_guessed(account, docker, farcall_command, tmp_path):
+    """Docker knows two where the image was pushed there before in another form."""
+    docker.has(
+        farcall={**OURS, "RepoDigests": [*OURS["RepoDigests"], f"{REGISTRY}/farcall@{IMAGE_ID}"]}
+    )
+    done = await farcall_command("image", "push", "--yes")
+    assert 0 == done.returncode, done.stderr
+    assert f"{REGISTRY}/farcall:1a1a1a1a1a1a" == options(tmp_path)["container_image_uri"]
 
 
 async def test_a_push_that_is_refused_leaves_the_options_as_they_were(

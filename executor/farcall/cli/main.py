@@ -32,8 +32,13 @@ COMMANDS = {
     "run": Lazy("run:run", "Run a function as a job and print its value."),
     "launch": Lazy("launch:launch", "Run a command in an image as a job, on one node or several."),
     "plan": Lazy("plan:plan", "Show what run would send to Batch, and send nothing."),
-    "deploy": Lazy("deploy:deploy", "Make all that jobs need in your AWS account."),
-    "destroy": Lazy("destroy:destroy", "Delete what deploy has made."),
+    "deploy": Lazy(
+        "deploy:deploy", "Make all that jobs need in your account, and write the options."
+    ),
+    "destroy": Lazy(
+        "destroy:destroy",
+        "Delete what farcall deploy has made, and take its options out of the file.",
+    ),
     "image": Lazy("image:image", "Build an image of your own for jobs, and push it to ECR."),
     "doctor": Lazy("doctor:doctor", "Look whether everything is there that a job needs."),
     "allow": Lazy("allow:allow", "Agree to what a folder's farcall.toml decides."),
