@@ -270,16 +270,21 @@ def test_of_requirements_on_top_what_is_there_in_a_fitting_version_is_kept(site)
     add(site, "fitting", "1.5")
     add(site, "older", "1.0")
     wanted = [
-        *("Fitting>=1", "older>=2", "absent", "fitting[more]", "cloudpickle>=1"),
+        *("Fitting>=1", "older>=2", "absent", "fitting[more]"),
         *("elsewhere; sys_platform == 'win32'", "fitting<1"),
     ]
     lacking = [["older>=2", "absent", "fitting[more]==1.5", "fitting<1"]]
     settings = Settings(packages="local", architecture=HERE)
     assert [environment.lacking(settings, environment.find(settings), wanted)] == lacking
-    assert environment.lacking(settings, None, ["fitting>=1", "cloudpickle"]) == ["fitting>=1"]
     left_out = Settings(exclude_packages=["Absent"], architecture=HERE)
     with pytest.raises(SettingsError, match="absent is in exclude_packages"):
         environment.lacking(left_out, None, wanted)
+
+
+def test_what_the_runtime_has_is_there_without_being_asked_for():
+    wanted = ["cloudpickle>=1", "obstore>=99", "absent"]
+    settings = Settings(architecture=HERE)
+    assert environment.lacking(settings, None, wanted) == ["obstore>=99", "absent"]
 
 
 def test_what_cannot_be_resolved_is_refused_in_uvs_words(index):
