@@ -227,10 +227,14 @@ async def test_a_changed_runtime_is_refused_by_name(executor, enforced, change):
         (key,) = stored(enforced)
         data = s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
         s3.put_object(Bucket=BUCKET, Key=key, Body=change(data))
-        with pytest.raises(IntegrityError, match="delete the object that the job's log") as caught:
+        with pytest.raises(IntegrityError, match="which stores what was changed anew") as caught:
             await opened.task(abs)(-1)
         assert "nothing of it was run" in str(caught.value)
-        s3.delete_object(Bucket=BUCKET, Key=key)
+        assert await opened.task(abs)(-1) == 1  # it was stored anew
+        assert s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() == data
+        s3.put_object(Bucket=BUCKET, Key=key, Body=change(data))
+    async with executor() as opened:
+        assert await opened.task(abs)(-1) == 1
 
 
 async def test_another_architecture_is_refused_by_name(executor, enforced, monkeypatch):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,13 @@ import boto3
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, BatchPoolExecutor, PackagesMissingError, SettingsError
+from farcall import (
+    BatchExecutor,
+    BatchPoolExecutor,
+    IntegrityError,
+    PackagesMissingError,
+    SettingsError,
+)
 from farcall.packages import installed
 from farcall.storage import packages
 from tests.support.patience import PATIENCE_S, until
@@ -75,6 +81,12 @@ def stored() -> dict[str, Any]:
     folder = f"{prefix}/v1/packages/"
     found = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix=folder).get("Contents", [])
     return {item["Key"]: (item["LastModified"], item["Size"]) for item in found}
+
+
+def wait_for_another_second(found: dict[str, Any]) -> None:
+    """Wait until what is stored has another time than what was found: S3 tells whole seconds."""
+    newest = max(at for at, _ in found.values())
+    until(lambda: datetime.now(timezone.utc) > newest + timedelta(seconds=1))
 
 
 def delete(key: str) -> None:
@@ -202,6 +214,7 @@ async def test_what_is_old_is_stored_anew(
     async with make_executor(packages="local") as executor:
         await executor.task(version_of)("same")
     first = stored()
+    wait_for_another_second(first)
     monkeypatch.setattr(packages, "FRESH", timedelta(0))
     async with make_executor(packages="local") as executor:
         assert await executor.task(version_of)("same") == "1.0"
@@ -234,6 +247,7 @@ async def test_a_retry_keeps_old_packages_from_expiring(
         with pytest.raises(LookupError):
             await job.result()
         first = stored()
+        wait_for_another_second(first)
         monkeypatch.setattr(packages, "FRESH", timedelta(0))
         with pytest.raises(LookupError, match=r"1\.0"):
             await (await job.retry()).result()
@@ -311,3 +325,36 @@ def test_a_client_that_is_killed_while_it_uploads_leaves_nothing_half(
 
 def is_upload(request: Any) -> bool:
     return request.method == "PUT" and "/packages/" in request.path
+
+
+async def test_what_was_tampered_with_is_stored_anew_after_a_job_has_failed(
+    make_executor, aws, site: Path
+) -> None:
+    for name in ("same", "changing"):
+        add(site, name)
+    bucket = os.environ["FARCALL_S3_BUCKET_NAME"]
+    with Proxy(aws.endpoint_url) as proxy:
+        async with make_executor(packages="local", endpoint_url=proxy.url) as executor:
+            assert await executor.task(version_of)("same") == "1.0"
+            assert not proxy.counts["s3 HEAD packages"]
+            for key, (_, size) in stored().items():
+                bad = bytes(size)
+                boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=bad)
+                with pytest.raises(IntegrityError):
+                    await executor.task(version_of)("same")
+                assert await executor.task(version_of)("same") == "1.0"
+    assert proxy.counts["s3 HEAD packages"] <= 3 * len(stored())
+
+
+async def test_what_came_in_parts_is_stored_anew_once(make_executor, aws, site: Path) -> None:
+    files = {"changing.py": "VERSION = 1", "large.bin": os.urandom(17_000_000)}
+    add(site, "changing", files=files)
+    with Proxy(aws.endpoint_url) as proxy:
+        async with make_executor(packages="local", endpoint_url=proxy.url) as executor:
+            sent = []
+            for _ in range(4):
+                with pytest.raises(LookupError):
+                    await executor.task(fail_with_version)()
+                sent.append(proxy.counts["s3 POST packages"])
+    begun_and_completed = 2
+    assert sent == [begun_and_completed, *[2 * begun_and_completed] * 3]

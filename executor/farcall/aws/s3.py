@@ -20,6 +20,7 @@ import hashlib
 import html
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote_plus
 
@@ -58,6 +59,21 @@ class Listed(NamedTuple):
     at: str
 
 
+class Headed(NamedTuple):
+    """What is told of an object by itself.
+
+    Attributes:
+        size: Its bytes.
+        at: When it was stored.
+        sha256: Their SHA-256 as S3 has verified it when they came, hexadecimal; empty where it was
+            stored without one, or in parts.
+    """
+
+    size: int
+    at: datetime
+    sha256: str
+
+
 class Page(NamedTuple):
     """A page of a listing.
 
@@ -79,6 +95,9 @@ class Operations(Protocol):
         self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
     ) -> Page:
         """Return a page; see `S3Operations.page`."""
+
+    async def head(self, key: str) -> Headed:
+        """Return what is told of an object; see `S3Operations.head`."""
 
     async def begin_upload(self, key: str) -> str:
         """Begin an upload; see `S3Operations.begin_upload`."""
@@ -149,6 +168,27 @@ class S3Operations:
         asked |= {"continuation-token": token} if token else {}
         text, _ = await self._ask("GET", "", asked)
         return _read(text)
+
+    async def head(self, key: str) -> Headed:
+        """Return an object's size, time and digest.
+
+        Raises:
+            FileNotFoundError: There is none.
+
+        Source:
+            https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
+        """
+        try:
+            _, told = await self._ask("HEAD", key, {}, more={"x-amz-checksum-mode": "ENABLED"})
+        except GenericError as error:
+            if str(error).startswith("status 404:"):
+                raise FileNotFoundError(key) from error
+            raise
+        try:
+            at = parsedate_to_datetime(told["last-modified"])
+            return Headed(int(told["content-length"]), at, _whole_digest(told))
+        except (KeyError, ValueError) as error:
+            raise GenericError(f"what answered tells of no object: {error}") from error
 
     async def begin_upload(self, key: str) -> str:
         """Begin an upload in parts, each with its SHA-256; return its ID.
@@ -256,6 +296,15 @@ class S3Operations:
 
 
 _OF_NOTHING = hashlib.sha256().hexdigest()
+
+
+def _whole_digest(told: Mapping[str, str]) -> str:
+    """Return the SHA-256 of a whole object; that of one in parts ends with their number."""
+    try:
+        digest = base64.b64decode(told.get("x-amz-checksum-sha256", ""), validate=True)
+    except ValueError:
+        return ""
+    return digest.hex() if len(digest) == hashlib.sha256().digest_size else ""
 
 
 def _in_base64(digest: str) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,8 @@ _JUDGED_S = 600.0
 _FIRST_S, _NEXT_S = 2.0, 10.0
 _UPLOADS = 4
 _FOLDER = "farcall-packages-"
+_HEADS = 16
+_SOON = timedelta(seconds=5)
 _OPTIONS = ("packages", "extra_packages", "exclude_packages", "architecture")
 
 
@@ -80,6 +83,8 @@ class TaskPackages:
         self._stored: dict[tuple[Store, str], tuple[float, dict[str, Stored]]] = {}
         self._locks: dict[tuple[Store, str], asyncio.Lock] = {}
         self._judged: dict[tuple[Store, str, str], _Judged] = {}
+        self._in_doubt: set[tuple[Store, str]] = set()
+        self._verified: dict[tuple[Store, str], dict[str, Stored]] = {}
 
     async def store(self, store: Store, root: str, settings: Settings) -> list[str | int] | None:
         """See to it that the packages are in the bucket which the options name.
@@ -104,6 +109,9 @@ class TaskPackages:
             if not found.items:
                 return None
             stored = await self._list(store, root)
+            if (store, root) in self._in_doubt:
+                await self._weed(store, root, found, stored)
+                self._in_doubt.discard((store, root))
             lacking = [each for each in found.items if not _is_there(stored, each.packed)]
             if lacking:
                 upload = _Upload(store, root, stored)
@@ -196,8 +204,44 @@ class TaskPackages:
         await packages.confirm(store, root, fact)
 
     def forget(self) -> None:
-        """Look again what the bucket has before the next submission: a container missed some."""
+        """Look again what the bucket has before the next submission, and whether it is that.
+
+        A container missed some, maybe, or found some changed.
+        """
+        self._in_doubt.update(self._stored)
         self._stored.clear()
+
+    async def _weed(
+        self, store: Store, root: str, found: Environment, stored: dict[str, Stored]
+    ) -> None:
+        """Take what is not what its name says for absent; ask once of what stays as it is."""
+        verified = self._verified.setdefault((store, root), {})
+        prefix = packages_prefix(root)
+        places = asyncio.Semaphore(_HEADS)
+
+        async def look(sha256: str, size: int) -> None:
+            async with places:
+                is_right = await packages.verify(store, prefix, sha256, size)
+            if is_right or (is_right is None and sha256 in verified):
+                verified[sha256] = stored[sha256]
+            else:
+                # From now on one that came in parts is ours.
+                verified[sha256] = stored.pop(sha256)
+
+        packed = [each.packed for each in found.items if each.packed is not None]
+        named = {each.sha256: each.size for each in packed}
+        if packed:
+            sealed = _seal(found)
+            named[sealed.sha256] = len(sealed.data)
+        # Times are whole seconds: within one of them an object may be another one.
+        recent = datetime.now(timezone.utc) - _SOON
+        doubted = {
+            sha256: size
+            for sha256, size in named.items()
+            if sha256 in stored
+            and (verified.get(sha256) != stored[sha256] or stored[sha256].at > recent)
+        }
+        await asyncio.gather(*(look(*each) for each in doubted.items()))
 
     def _find(self, settings: Settings) -> Environment:
         """Return the environment; anew only where something was installed or changed."""

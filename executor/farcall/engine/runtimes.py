@@ -102,9 +102,7 @@ async def _store(store: Store, prefix: str, target: Target) -> str:
     """See that the archive is in the bucket, and for long enough; return its key."""
     with tempfile.TemporaryDirectory(prefix="farcall-runtime-") as folder:
         sealed, make = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
-        found = await store.stored(f"{prefix}{sealed.sha256}")
-        there = {sealed.sha256: packages.Stored(*found)} if found else {}
-        if packages.is_there(there, *sealed):
+        if await packages.verify(store, prefix, *sealed):
             return f"{prefix}{sealed.sha256}"
         archive = await asyncio.to_thread(make)
         key = f"{prefix}{archive.sha256}"

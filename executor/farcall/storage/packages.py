@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from farcall.model.errors import FarcallError
 from farcall.storage.shared import FRESH
 from farcall.storage.store import Store
+from farcall.storage.transfers import SINGLE_PUT_BYTES
 from farcall_runtime.contract import packages_prefix
 
 _AT_ONCE = 4
@@ -59,6 +60,33 @@ def is_there(stored: Mapping[str, Stored], sha256: str, size: int) -> bool:
     found = stored.get(sha256)
     is_whole = found is not None and found.size == size
     return is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH
+
+
+async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | None:
+    """Ask whether an object is there, stays, and is what its name says.
+
+    S3 has verified the SHA-256 that each of farcall's comes with. What somebody else has stored in
+    its place has another one, or none.
+
+    Args:
+        store: The bucket.
+        prefix: What comes before the digest in the key.
+        sha256: The digest.
+        size: Bytes of the object.
+
+    Returns:
+        None where it is so large that it came in parts: S3 has no SHA-256 of the whole.
+
+    Raises:
+        SettingsError: There is no such bucket.
+        ServiceError: S3 refused or could not be reached.
+    """
+    found = await store.head(f"{prefix}{sha256}")
+    if found is None or not is_there({sha256: Stored(found.size, found.at)}, sha256, size):
+        return False
+    if size > SINGLE_PUT_BYTES and found.sha256 != sha256:
+        return None
+    return found.sha256 == sha256
 
 
 async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:

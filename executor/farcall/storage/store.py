@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import obstore
 from obstore.store import S3Store
 
-from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page, moment_of
+from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page, moment_of
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
@@ -427,6 +427,22 @@ class Store:
         except FileNotFoundError:
             return None
         return meta["size"], meta["last_modified"]
+
+    async def head(self, key: str) -> Headed | None:
+        """Return an object's size, time and digest; None if there is none.
+
+        Raises:
+            SettingsError: There is no such bucket.
+            ServiceError: S3 refused or could not be reached.
+        """
+
+        async def head() -> Headed:
+            return await self._operations.head(key)
+
+        try:
+            return await self._ask("HeadObject", key, head)
+        except FileNotFoundError:
+            return None
 
     async def list_outcomes(
         self, root: str, bundle: str = "", after: str = ""

@@ -411,8 +411,8 @@ _RUNTIME_ENDINGS: tuple[Row, ...] = tuple(
                 errors.IntegrityError,
                 "farcall's runtime in the bucket, or the job's payload, is not what was stored; "
                 "nothing of it was run",
-                "find out who else writes to s3_bucket_name, delete the object that the job's log "
-                "names, then submit again",
+                "find out who else writes to s3_bucket_name, then submit again, which stores "
+                "what was changed anew",
             ),
         ),
         (

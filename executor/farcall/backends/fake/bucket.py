@@ -15,7 +15,7 @@ from obstore.exceptions import GenericError
 from obstore.store import LocalStore, MemoryStore, S3Store
 
 from farcall.aws.buckets import Place
-from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page
+from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page
 from farcall.backends.fake.platform import FakePlatform
 from farcall.model.timing import in_force
 
@@ -91,6 +91,13 @@ class StoreOperations:
         for folder in level["common_prefixes"]:
             found += await self._below(folder)
         return found
+
+    async def head(self, key: str) -> Headed:
+        """Return what is told of an object."""
+        found = await obstore.get_async(self._store, key)
+        data = await found.bytes_async()
+        digest = hashlib.sha256(data).hexdigest()
+        return Headed(len(data), found.meta["last_modified"], digest)
 
     async def begin_upload(self, key: str) -> str:
         """Begin an upload."""

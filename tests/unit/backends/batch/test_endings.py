@@ -485,7 +485,7 @@ RECORDED = [
         for code, kind, sentence, remedy in (
             (64, errors.ImageError, "no credentials", "batch_job_role_name"),
             (65, errors.OutcomeMissingError, "did not find farcall's runtime", "lifecycle"),
-            (66, errors.IntegrityError, "not what was stored", "delete the object"),
+            (66, errors.IntegrityError, "not what was stored", "stores what was changed"),
             (67, errors.VersionMismatchError, "another processor", "set architecture"),
             (73, errors.OutcomeMissingError, "could not fetch", "s3:GetObject"),
             (74, errors.OutcomeMissingError, "unpacked", "readonlyRootFilesystem"),
