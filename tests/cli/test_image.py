@@ -180,7 +180,7 @@ async def test_docker_builds_from_a_folder_with_what_the_image_needs(docker, far
         "--tag=farcall",
         "--platform=linux/amd64",
         f"--build-arg=BASE_IMAGE=public.ecr.aws/docker/library/python:{version}-slim-trixie",
-        "--build-arg=PIP_PACKAGES=numpy 'scipy>=1'",
+        "--build-arg=PIP_PACKAGES=numpy scipy>=1",
     ] == words[:-1]
     assert not docker.left(words[-1])
     context = docker.noted("context")
@@ -228,6 +228,21 @@ async def test_the_options_say_which_platform_and_base_it_is(docker, farcall_com
     assert 0 == done.returncode, done.stderr
     [words] = docker.told("build")
     assert ["--platform=linux/arm64", "--build-arg=BASE_IMAGE=mirror/python:3"] == words[2:4]
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ("numpy 'a; python_version > \"3\"'", "has a blank in it; name it in a file"),
+        ("numpy '", "No closing quotation"),
+    ],
+)
+async def test_packages_that_cannot_be_told_apart_are_refused(
+    docker, farcall_command, packages, said
+):
+    done = await farcall_command("image", "build", "--packages", packages)
+    assert 2 == done.returncode
+    assert said in done.stderr
 
 
 async def test_a_build_that_fails_is_told_with_its_code(docker, farcall_command):

@@ -93,7 +93,7 @@ def signed_in(registry: str, token: str) -> Iterator[dict[str, str]]:
     """
     own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     config: dict[str, Any] = {"auths": {registry: {"auth": token}}}
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no file, or no such
         config |= {
             name: value
             for name, value in json.loads((own / "config.json").read_bytes()).items()

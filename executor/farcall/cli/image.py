@@ -38,6 +38,22 @@ def image() -> None:
     """Build an image of your own for jobs, and push it to ECR."""
 
 
+def _packages(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    """Read a list as a shell does; the Dockerfile's parts it at blanks, and knows no quotes."""
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}", context, parameter) from None
+    for part in parts:
+        if len(part.split()) != 1:
+            raise click.BadParameter(
+                f"{part!r} has a blank in it; name it in a file of requirements, by -r",
+                context,
+                parameter,
+            )
+    return " ".join(parts)
+
+
 @image.command("build")
 @click.option(
     "--tag", metavar="NAME", default=_TAG, show_default=True, help="Name of the image here."
@@ -50,7 +66,11 @@ def image() -> None:
     "image of yours. Its Python has the minor version of your workflow's.",
 )
 @click.option(
-    "--packages", metavar="LIST", default="", help="As they stand after pip install, in quotes."
+    "--packages",
+    metavar="LIST",
+    default="",
+    callback=_packages,
+    help="As they stand after pip install, with blanks between them.",
 )
 @click.option(
     "-r",
