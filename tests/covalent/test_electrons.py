@@ -688,16 +688,3 @@ def test_a_key_added_while_the_server_runs_harms_no_task(
     assert changed != text
     file.write_text(changed)
     assert 1 == wait(begun, server=server).result
-
-
-def test_packages_travel_with_an_electron_by_its_executor(run, batch, index):
-    index.add("travelled", "2.5")
-
-    @ct.electron(executor=batch(packages=["travelled"], exclude_packages=["covalent"]))
-    def version():
-        import travelled
-
-        return travelled.VERSION
-
-    result = run(ct.lattice(lambda: version()))
-    assert "2.5" == result.result

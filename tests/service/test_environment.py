@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import cloudpickle
@@ -22,11 +23,10 @@ from tests.support.wheels import Index
 
 
 @pytest.fixture
-def home(tmp_path):
-    """The temporary folder of the container."""
-    made = tmp_path / "tmp"
-    made.mkdir()
-    return made
+def home():
+    """The temporary folder of the container. Its path is short: forkserver has a socket there."""
+    with tempfile.TemporaryDirectory(prefix="farcall-test-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -146,8 +146,9 @@ class SweepWork(Work):
         """Submit the calls, and take in what comes of them."""
         try:
             async for index, result in self._outcomes:
-                self._note(index, result)
-                del result  # it is the taker's
+                given = [result]
+                del result  # it is the taker's, who may have it before this goes on
+                self._note(index, given)
         except FarcallError as error:
             if self.future.cancelled():
                 self.may_run = True
@@ -192,9 +193,9 @@ class SweepWork(Work):
     def _is_ready(self) -> bool:
         return self._results[self._awaited] is not None or self.future.done()
 
-    def _note(self, index: int, result: Result) -> None:
+    def _note(self, index: int, given: list[Result]) -> None:
         with self._arrived:
-            self._results[index] = result
+            self._results[index] = given.pop()
             self._left -= 1
             if index == self._awaited:
                 self._arrived.notify()
