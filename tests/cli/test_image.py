@@ -108,6 +108,8 @@ class StandIn:
 def docker(tmp_path, monkeypatch):
     standing_in = StandIn(tmp_path / "stand-in")
     monkeypatch.setenv("PATH", standing_in.path)
+    for name in [name for name in os.environ if name.startswith("DOCKER_")]:
+        monkeypatch.delenv(name)  # of whoever runs the tests
     return standing_in
 
 

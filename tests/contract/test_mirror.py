@@ -19,6 +19,7 @@ ELSEWHERE = {
     "cli/demos/*": "cli/test_demos.py",
     "cli/covalent": "covalent/test_restart.py",
     "cli/destroy": "cli/test_deploy.py",
+    "cli/docker": "cli/test_image.py",
     "cli/node_output": "cli/test_logs.py",
     "cli/options_file": "cli/test_configure.py",
     "cli/sheets": "cli/test_list.py",
