@@ -24,7 +24,7 @@ import asyncio, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import farcall
 
-executor = farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1)
+executor = farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s={linger_s})
 
 @executor.task
 def sleep(number):
@@ -70,7 +70,9 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 
     def start(way: str) -> subprocess.Popen[bytes]:
         script = tmp_path / "client.py"
-        script.write_text(CLIENT.format(way=WAYS[way]))
+        # Awaits are one array only if the last one begins while the first is held back.
+        linger_s = 5 if way == "awaits" else 0.1
+        script.write_text(CLIENT.format(way=WAYS[way], linger_s=linger_s))
         process = subprocess.Popen(
             [sys.executable, script], env=os.environ, stderr=subprocess.PIPE
         )
