@@ -19,6 +19,7 @@ import shutil
 import stat
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 
 REFUSED, FULL, FAILED = "refused", "full", "failed"
@@ -74,7 +75,8 @@ def unpack(archive: str, folder: str, most_bytes: int, interpreter: str) -> None
                 _write(opened, info, folder, interpreter)
     except (FileExistsError, NotADirectoryError) as error:
         raise UnfitArchiveError(f"a name in it is there twice ({error.filename})") from error
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+    # What zipfile raises of bytes that are cut, changed, or of a later version of the format.
+    except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, EOFError) as error:
         raise UnfitArchiveError(f"it cannot be read ({error})") from error
     _make_entry_points(folder, made, interpreter)
 

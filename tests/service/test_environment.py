@@ -10,6 +10,8 @@ import stat
 import subprocess
 import sys
 import tempfile
+import zipfile
+import zlib
 from pathlib import Path
 
 import cloudpickle
@@ -358,6 +360,17 @@ def test_what_was_deleted_is_told(run, refusal, witness, of):
 
 
 LINK = (entry("lib/link", 0o120777), "/etc/passwd")
+TEXT = b"some text " * 20
+DEFLATED = zlib.compress(TEXT, wbits=-15)
+
+
+def packed(name):
+    """Return a zip file with one file that is compressed."""
+    info = entry(name)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return zipped((info, TEXT))
+
+
 UNFIT = {
     "absolute": zipped((entry("/etc/evil"), "x")),
     "above": zipped((entry("lib/../../../evil"), "x")),
@@ -368,6 +381,7 @@ UNFIT = {
     "twice": zipped((entry("lib/a"), "x"), (entry("lib/b"), "x")).replace(b"lib/b", b"lib/a"),
     "file and folder": zipped((entry("lib/a"), "x"), (entry("lib/a/b"), "x")),
     "no zip file": b"PK\x03\x04 and so on",
+    "broken deflate": packed("lib/a").replace(DEFLATED, bytes([DEFLATED[0] | 6, *DEFLATED[1:]])),
 }
 
 
