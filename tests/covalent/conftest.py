@@ -26,6 +26,7 @@ import pytest
 import farcall.local
 from farcall.cli.demos.covalent_server import CovalentServer
 from tests.support.absent import Absent
+from tests.support.browser import BROWSER, LACKING
 from tests.support.patience import PATIENCE_S
 from tests.support.timing import STREAM_S
 
@@ -49,7 +50,11 @@ def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
     reason = "Covalent is not installed: pip install covalent 'fastapi<0.132'"
-    return None if _COVALENT else Absent.because(reason, module_path, parent)
+    if not _COVALENT:
+        return Absent.because(reason, module_path, parent)
+    if not BROWSER and module_path.name == "test_page_browser.py":
+        return Absent.because(LACKING, module_path, parent)
+    return None
 
 
 def pytest_unconfigure() -> None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from pathlib import Path
 
 import covalent as ct
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from tests.support.browser import BROWSER
 from tests.support.patience import PATIENCE_S
 from tests.ui import serving
 
-_FOUND = subprocess.run(
-    [Path(__file__).parents[2] / ".ci" / "browser"], capture_output=True, text=True, check=False
-)
 expect.set_options(timeout=1000 * PATIENCE_S)
-pytestmark = pytest.mark.skipif(_FOUND.returncode != 0, reason=_FOUND.stderr.strip())
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +32,7 @@ def page(embedded, tmp_path):
         serving.page({**embedded.environment, **home}, "--all-users") as served,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=_FOUND.stdout.strip(), args=more)
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=more)
         opened = browser.new_page()
         opened.set_default_timeout(1000 * PATIENCE_S)
         opened.goto(served.link)

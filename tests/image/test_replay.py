@@ -119,7 +119,7 @@ async def test_the_debugger_stops_in_the_users_own_frame(executor: BatchExecutor
 
 def wait_for_ever() -> None:
     print("it waits", flush=True)
-    time.sleep(3600)
+    time.sleep(3600)  # until the test ends it
 
 
 @pytest.mark.usefixtures("module_travels")

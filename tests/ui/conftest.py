@@ -7,7 +7,6 @@ content security policy, no dialog, and no request to anywhere but the page's ow
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 import farcall.local
 from farcall import BatchExecutor
 from tests.support.absent import Absent
+from tests.support.browser import BROWSER, LACKING
 from tests.support.timing import STREAM_S
 from tests.ui import serving
 from tests.ui.looking import PATIENCE_MS
@@ -26,8 +26,6 @@ from tests.ui.looking import PATIENCE_MS
 _ROOT = Path(__file__).parents[2]
 #: Where screenshots go, for a person to look at.
 SCREENSHOTS = Path(os.environ.get("TEST_SCREENSHOTS", _ROOT / "build" / "screenshots"))
-#: Read here, because tests see nothing of this environment.
-_FOUND = subprocess.run([_ROOT / ".ci" / "browser"], capture_output=True, text=True, check=False)
 
 expect.set_options(timeout=PATIENCE_MS)
 
@@ -35,9 +33,9 @@ expect.set_options(timeout=PATIENCE_MS)
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    if _FOUND.returncode == 0 or not module_path.name.startswith("test_browser"):
+    if BROWSER or not module_path.name.startswith("test_browser"):
         return None
-    return Absent.because(_FOUND.stderr.strip(), module_path, parent)
+    return Absent.because(LACKING, module_path, parent)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,7 +79,7 @@ def executor(aws: farcall.local.LocalAWS) -> NewExecutor:
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         launched = await playwright.chromium.launch(
-            executable_path=_FOUND.stdout.strip(),
+            executable_path=BROWSER,
             args=[
                 # Chromium has no sandbox for root, who has to say so.
                 *(["--no-sandbox"] if os.geteuid() == 0 else []),
