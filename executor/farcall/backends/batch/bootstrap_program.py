@@ -31,6 +31,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from contextlib import suppress
 from http.client import HTTPException
 from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
@@ -80,9 +81,11 @@ def ask(url, headers={}, data=None, method=None, tries=8, /):
         except (OSError, HTTPException) as error:  # the latter where the answer is cut short
             status = getattr(error, "code", 0)
             said = repr(error)
-            if status:
-                # S3's code and sentence. The rest of its answer repeats parts of the request.
-                said += str(re.findall("<(?:Code|Message)>([^<]*)", str(error.read(4096))))  # type: ignore
+            with suppress(AttributeError, OSError, HTTPException):  # no answer, or one cut short
+                # S3's code and sentence. The rest of its answer repeats parts of the request. A
+                # list's text, so that nothing of it is printed raw.
+                text = str(error.read(4096))  # type: ignore[union-attr]
+                said += str(re.findall("<(?:Code|Message)>([^<]*)", text))
             tries -= 1
             if not tries or (0 < status < 500 and status != 429):
                 raise OSError(status, said)
