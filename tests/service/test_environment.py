@@ -19,7 +19,16 @@ import pytest
 
 from farcall_runtime.contract import PACKAGES, ExitCode
 from tests.service.attempt import value_of
-from tests.support.distributions import SITE, distribution, entry, fact, manifest, stored, zipped
+from tests.support.distributions import (
+    SITE,
+    distribution,
+    entry,
+    fact,
+    manifest,
+    stop_archives,
+    stored,
+    zipped,
+)
 from tests.support.patience import until
 from tests.support.wheels import Index
 
@@ -496,16 +505,9 @@ def workers(made):
 
 def test_sigterm_ends_an_attempt_that_waits_for_packages(run, home, proxy):
     made = run(lambda: 7, *(distribution(name, {f"{name}.py": ""}) for name in "abc"))
-    seen = 0
-
-    def after_the_manifest(request):
-        nonlocal seen
-        seen += request.operation == "s3 GET packages"
-        return "hang" if seen > 1 else ""
-
-    proxy.rule = after_the_manifest
+    is_stopped = stop_archives(proxy, "hang")
     made.start(environment={"TMPDIR": str(home)})
-    until(lambda: seen > 1 and workers(made))
+    until(lambda: is_stopped() and workers(made))
     made.process.terminate()
     code, _ = made.end()
     assert ExitCode.TERMINATED == code
@@ -515,16 +517,9 @@ def test_sigterm_ends_an_attempt_that_waits_for_packages(run, home, proxy):
 
 def test_a_worker_that_is_killed_is_told(run, home, proxy):
     made = run(lambda: 7, *(distribution(name, {f"{name}.py": ""}) for name in "abc"))
-    seen = 0
-
-    def after_the_manifest(request):
-        nonlocal seen
-        seen += request.operation == "s3 GET packages"
-        return "held" if seen > 1 else ""
-
-    proxy.rule = after_the_manifest
+    is_stopped = stop_archives(proxy, "held")
     made.start(environment={"TMPDIR": str(home)})
-    for pid in until(lambda: seen > 1 and len(workers(made)) == 2 and workers(made)):
+    for pid in until(lambda: is_stopped() and len(workers(made)) == 2 and workers(made)):
         os.kill(pid, signal.SIGKILL)
     proxy.release()
     code, _ = made.end()
@@ -535,16 +530,9 @@ def test_a_worker_that_is_killed_is_told(run, home, proxy):
 
 def test_workers_end_with_a_supervisor_that_is_killed(run, home, proxy):
     made = run(lambda: 7, distribution("a", {"a.py": ""}), distribution("b", {"b.py": ""}))
-    seen = 0
-
-    def after_the_manifest(request):
-        nonlocal seen
-        seen += request.operation == "s3 GET packages"
-        return "hang" if seen > 1 else ""
-
-    proxy.rule = after_the_manifest
+    is_stopped = stop_archives(proxy, "hang")
     made.start(environment={"TMPDIR": str(home)})
-    pids = until(lambda: seen > 1 and len(workers(made)) == 2 and workers(made))
+    pids = until(lambda: is_stopped() and len(workers(made)) == 2 and workers(made))
     made.process.kill()
     made.end()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

@@ -10,7 +10,7 @@ import pytest
 from farcall import SettingsError
 from farcall_runtime.contract import ENV_PACKAGES_FOLDER, PACKAGES, ExitCode
 from tests.service.attempt import value_of
-from tests.support.distributions import distribution, fact, manifest
+from tests.support.distributions import distribution, fact, manifest, stop_archives
 from tests.support.patience import until
 from tests.support.wheels import Index
 
@@ -114,16 +114,9 @@ def test_what_was_changed_there_is_fetched_anew_and_said(start, mounted, distrib
 def test_a_task_that_is_killed_while_it_fetches_holds_nobody_up(
     start, mounted, distributions, proxy
 ):
-    seen = 0
-
-    def after_the_manifest(request):
-        nonlocal seen
-        seen += request.operation == "s3 GET packages"
-        return "hang" if seen > 1 else ""
-
-    proxy.rule = after_the_manifest
+    is_stopped = stop_archives(proxy, "hang")
     first = start()
-    until(lambda: seen > 1)
+    until(is_stopped)
     second = start()
     until(lambda: proxy.counts["s3 GET packages"] > 2)
     proxy.rule = lambda request: ""
