@@ -21,7 +21,7 @@ Calls:
 
 Commands in an image (BatchExecutor.command):
     CommandJob, CommandResult, NodeLine         the job, how it ended, a line it wrote
-    Nodes, BindMount, EfsMount, Device, Ulimit  what its containers have
+    Nodes, Device, Ulimit, BindMount, EfsMount, ClaimMount  what its containers have
 
 What Batch says of a job: JobDetail, JobStatus
 
@@ -48,7 +48,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from farcall.model.commands import BindMount, Device, EfsMount, Nodes, Ulimit
+from farcall.model.commands import BindMount, ClaimMount, Device, EfsMount, Nodes, Ulimit
 from farcall.model.errors import (
     ChildKilledError,
     CommandError,
@@ -104,6 +104,7 @@ __all__ = [
     "BindMount",
     "CallResult",
     "ChildKilledError",
+    "ClaimMount",
     "CommandError",
     "CommandJob",
     "CommandResult",

@@ -52,7 +52,25 @@ class EfsMount:
     access_point: str = ""
 
 
-Mount: TypeAlias = "BindMount | EfsMount"
+@dataclass(frozen=True)
+class ClaimMount:
+    """A persistent volume of Kubernetes, in the container. Not on Batch.
+
+    Attributes:
+        claim: Name of its PersistentVolumeClaim, in the job's namespace.
+        path: Its path in the container.
+        read_only: Whether the container may not write to it.
+
+    Source:
+        https://kubernetes.io/docs/concepts/storage/persistent-volumes/
+    """
+
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+Mount: TypeAlias = "BindMount | EfsMount | ClaimMount"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,15 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from farcall.backends.base import JobSpec
-from farcall.model.commands import BindMount, Device, EfsMount, Mount, Nodes, Ulimit
+from farcall.model.commands import (
+    BindMount,
+    ClaimMount,
+    Device,
+    EfsMount,
+    Mount,
+    Nodes,
+    Ulimit,
+)
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 
@@ -286,6 +294,8 @@ def _check_mount(mount: Mount) -> None:
         raise _wrong("mounts", mount.path, "a path in the container begins with /")
     if isinstance(mount, EfsMount):
         _check_efs(mount)
+    elif isinstance(mount, ClaimMount):
+        raise _wrong("mounts", mount.claim, "Batch has no claims; take an EfsMount, or Kubernetes")
     elif not mount.source.startswith("/"):
         raise _wrong("mounts", mount.source, "a path on the instance begins with /")
 
@@ -316,6 +326,7 @@ def _is_above_0(value: object) -> bool:
 def _volume(name: str, mount: Mount) -> dict[str, Any]:
     if isinstance(mount, BindMount):
         return {"name": name, "host": {"sourcePath": mount.source}}
+    assert isinstance(mount, EfsMount)  # noqa: S101  # says so to the type checker
     return {"name": name, "efsVolumeConfiguration": _efs(mount)}
 
 

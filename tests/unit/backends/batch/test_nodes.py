@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from farcall import BindMount, Device, EfsMount, Nodes, Settings, SettingsError, Ulimit
+from farcall import (
+    BindMount,
+    ClaimMount,
+    Device,
+    EfsMount,
+    Nodes,
+    Settings,
+    SettingsError,
+    Ulimit,
+)
 from farcall.backends.base import JobSpec
 from farcall.backends.batch import nodes
 from farcall.backends.batch.documents import (
@@ -218,6 +227,11 @@ WRONG = {
         command(mounts=[BindMount("/a", "/b"), BindMount("/c", "/b")]),
         {},
         "allowed once",
+    ),
+    "a claim of Kubernetes": (
+        command(mounts=[ClaimMount("data", "/b")]),
+        {},
+        "mounts is 'data': Batch has no claims",
     ),
     "no file system": (command(mounts=[EfsMount("efs", "/b")]), {}, "mounts is 'efs'"),
     "no access point": (
