@@ -88,7 +88,7 @@ pictures: $(VENV)/test
 
 # What a job's command holds of the bootstrap.
 bootstrap: $(VENV)/test
-	cd executor/farcall/backends/batch && "$(abspath $(BIN))/pyminify" --remove-literal-statements \
+	cd executor/farcall/backends && "$(abspath $(BIN))/pyminify" --remove-literal-statements \
 	    --rename-globals --output bootstrap_program.min.txt bootstrap_program.py
 
 image:

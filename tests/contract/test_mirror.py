@@ -36,11 +36,11 @@ ELSEWHERE = {
     "backends/fake/bucket": "unit/storage/test_store.py",  # with a store in memory
     "backends/fake/script": "unit/backends/fake/test_platform.py",
     "backends/batch/backend": "unit/engine/test_submitter.py",
-    "backends/batch/bootstrap_program": "service/test_bootstrap.py",  # run as a container runs it
+    "backends/bootstrap_program": "service/test_bootstrap.py",  # run as a container runs it
     "backends/batch/doctor": "cli/test_doctor.py",
     "backends/batch/preflight": "service/test_preflight.py",
     "backends/batch/listing": "service/test_catalog.py",
-    "backends/batch/matching": "unit/backends/batch/test_endings.py",
+    "backends/matching": "unit/backends/batch/test_endings.py",
     "backends/batch/start_failures": "unit/backends/batch/test_endings.py",
     "client/submitted_job": "unit/client/test_job.py",
     "engine/job_handle": "unit/engine/test_task_handle.py",

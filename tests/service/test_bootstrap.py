@@ -17,8 +17,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 import farcall.local
+from farcall.backends import bootstrap
 from farcall.backends.base import Runtime
-from farcall.backends.batch import bootstrap
 from farcall.packages.target import Target
 from tests.support.iam import JOB_ROLE, VALUES, Enforced
 from tests.support.proxy import Proxy

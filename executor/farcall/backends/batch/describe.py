@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from farcall.backends.batch import bootstrap, endings, waiting
+from farcall.backends import bootstrap
+from farcall.backends.batch import endings, waiting
 from farcall.model.commands import ENV_RUN
 from farcall.model.endings import Verdict
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup

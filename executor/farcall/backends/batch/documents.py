@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from farcall.backends import bootstrap
 from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER, JobSpec, Runtime
-from farcall.backends.batch import bootstrap, nodes, placement
+from farcall.backends.batch import nodes, placement
+from farcall.backends.merging import merge
 from farcall.model.errors import SettingsError, TaskTooLargeError
 from farcall.model.settings import Settings
 from farcall_runtime.contract import (
@@ -44,6 +46,9 @@ OWN_PREFIX = "farcall-command-"
 """Names of definitions that have a command in them, which hardly any other job shares."""
 
 _HOST_FOLDER = "farcall-packages"
+
+_LABELS = ("name", "type", "containerPath")
+"""What tells the members of lists in a definition apart."""
 
 OWN_REMEDY = "shorten commands and env: what is long belongs into the image or into S3"
 
@@ -137,7 +142,7 @@ def definition(
     is_own = _is_own(job)
     started = _bootstrapped(job.runtime) if job.runtime else {}
     mounted = _mounted(job)
-    containers = [{"image": image, **common, **merge(started, mounted)}]
+    containers = [{"image": image, **common, **_merged(started, mounted)}]
     if job.groups:
         containers = [
             {
@@ -227,7 +232,7 @@ def _document(job: JobSpec, containers: Sequence[dict[str, Any]]) -> dict[str, A
 
 
 def _merged(base: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    merged: dict[str, Any] = merge(base, extra)
+    merged: dict[str, Any] = merge(base, extra, _LABELS)
     return merged
 
 
@@ -351,29 +356,6 @@ def retry_strategy(settings: Settings, *, is_command: bool = False) -> dict[str,
             own = [] if is_command else [{"onExitCode": FINAL_EXIT_CODES, "action": "EXIT"}]
             strategy["evaluateOnExit"] = [*_MEMORY_RULES, *own]
     return strategy
-
-
-def merge(base: Any, extra: Any) -> Any:
-    """Merge two documents: tables key by key, lists of named things by name, the rest replaced."""
-    if isinstance(base, dict) and isinstance(extra, dict):
-        keys = [*base, *(key for key in extra if key not in base)]
-        return {
-            key: merge(base[key], extra[key])
-            if key in base and key in extra
-            else base.get(key, extra.get(key))
-            for key in keys
-        }
-    for label in ("name", "type", "containerPath"):
-        if _is_list_of(label, base) and _is_list_of(label, extra):
-            merged = {item[label]: item for item in base}
-            for item in extra:
-                merged[item[label]] = merge(merged.get(item[label], {}), item)
-            return list(merged.values())
-    return extra
-
-
-def _is_list_of(label: str, value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(i, dict) and label in i for i in value)
 
 
 def _fargate_memory(settings: Settings, mib: int) -> int:

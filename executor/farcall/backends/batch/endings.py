@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from farcall.backends.batch.matching import (
+from farcall.backends.batch.start_failures import STARTS
+from farcall.backends.matching import (
     CREATED_BY,
     IMAGE,
     STARTED_BY,
@@ -27,7 +28,6 @@ from farcall.backends.batch.matching import (
     exit_code,
     status,
 )
-from farcall.backends.batch.start_failures import STARTS
 from farcall.model import errors, start_script
 from farcall.model.endings import (
     LOST,

@@ -7,7 +7,7 @@ Sources:
 
 from __future__ import annotations
 
-from farcall.backends.batch.matching import (
+from farcall.backends.matching import (
     CREATED_BY,
     IMAGE,
     STARTED_BY,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import botocore.session
 import pytest
 
+from farcall.backends import bootstrap
 from farcall.backends.base import Runtime
-from farcall.backends.batch import bootstrap
 from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.endings import (
     BLOCKED,

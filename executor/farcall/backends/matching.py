@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 def status(*starts: str) -> Fits:
-    """Batch's status reason begins with one of these."""
+    """The status reason begins with one of these."""
     return lambda detail: detail.status_reason.startswith(starts)
 
 

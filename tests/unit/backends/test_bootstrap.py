@@ -6,8 +6,8 @@ import pytest
 import python_minifier
 
 from farcall import Settings
+from farcall.backends import bootstrap
 from farcall.backends.base import JobSpec, Runtime
-from farcall.backends.batch import bootstrap
 from farcall.backends.batch.describe import from_describe
 from farcall.backends.batch.documents import definition
 from farcall.backends.batch.endings import verdict

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from farcall.backends.merging import merge
+
+LABELS = ("name", "type")
+
+
+def test_merging_changes_neither_document():
+    base, extra = {"a": {"b": 1}, "l": [{"name": "x", "v": 1}]}, {"a": {"c": 2}, "n": 0}
+    before = json.dumps([base, extra])
+    assert merge(base, extra, LABELS) == {
+        "a": {"b": 1, "c": 2},
+        "l": [{"name": "x", "v": 1}],
+        "n": 0,
+    }
+    assert json.dumps([base, extra]) == before
+
+
+@pytest.mark.parametrize(
+    ("expected", "base", "extra"),
+    [
+        (
+            [{"name": "a", "value": "2"}],
+            [{"name": "a", "value": "1"}],
+            [{"name": "a", "value": "2"}],
+        ),
+        ([{"name": "a"}, {"name": "b"}], [{"name": "a"}], [{"name": "b"}]),
+        (
+            [{"type": "VCPU", "value": "1"}, {"type": "GPU", "value": "1"}],
+            [{"type": "VCPU", "value": "1"}],
+            [{"type": "GPU", "value": "1"}],
+        ),
+        (["new"], ["old"], ["new"]),
+        (False, True, False),
+        ("", "text", ""),
+    ],
+)
+def test_lists_of_named_things_merge_by_name_and_the_rest_is_replaced(expected, base, extra):
+    assert merge(base, extra, LABELS) == expected
