@@ -1,0 +1,1 @@
+"""Kubernetes: jobs of one namespace, by its API."""

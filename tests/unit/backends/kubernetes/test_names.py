@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from farcall.backends.kubernetes.names import object_name, run_label
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@pytest.mark.parametrize("name", ["a", "simulate-20261123-1", "a" * 52])
+def test_a_name_of_kubernetes_stays(name):
+    assert object_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["Simulate", "a_b", "a" * 53, "x" * 128, "-a", "a-", "_", "é", "a--" * 30, ""]
+)
+def test_any_other_becomes_one_that_is_its_own(name):
+    found = object_name(name)
+    assert LABEL.fullmatch(found)
+    assert len(found) <= 52
+    assert object_name(name) == found
+    assert object_name(f"{name}x") != found
+
+
+def test_names_that_differ_in_what_is_replaced_stay_apart():
+    assert len({object_name(name) for name in ("a_b", "a-B", "A_b", "a.b")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("run", "label"),
+    [
+        ("me-20261123-101500-0a1b2c", "me-20261123-101500-0a1b2c"),
+        ("a/b", "a-b"),
+        ("x" * 62 + "-yz", "x" * 62),
+    ],
+)
+def test_a_runs_name_is_a_label(run, label):
+    assert run_label(run) == label
