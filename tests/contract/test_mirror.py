@@ -32,6 +32,7 @@ ELSEWHERE = {
     "storage/doctor": "cli/test_doctor.py",
     "operations/doctor/account": "cli/test_doctor.py",
     "backends/base": "contract/backends/test_backend.py",
+    "backends/groups": "unit/backends/batch/test_nodes.py",
     "backends/fake/backend": "contract/backends/test_backend.py",
     "backends/fake/bucket": "unit/storage/test_store.py",  # with a store in memory
     "backends/fake/script": "unit/backends/fake/test_platform.py",

@@ -13,8 +13,9 @@ from farcall.aws import console_urls
 from farcall.aws.clients import Aws
 from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Ticket, Tries
+from farcall.backends import groups
 from farcall.backends.base import Capabilities, JobSpec, Log, LogEvent, Runtime
-from farcall.backends.batch import cloudwatch, doctor, given, nodes, placement, preflight
+from farcall.backends.batch import cloudwatch, doctor, given, placement, preflight
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.backends.batch.documents import (
     LARGEST_ARRAY,
@@ -154,7 +155,7 @@ class BatchBackend:
         """Have the definition registered, and see that the request is within Batch's limits."""
         if job.requests is None:
             environments = (await self._find(job.settings)).environments
-            for each in nodes.each(job):
+            for each in groups.each(job):
                 try:
                     placement.check(environments, each, job.nodes)
                 except SettingsError:  # what is mended now is to be seen by the next job

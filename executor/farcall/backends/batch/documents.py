@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farcall.backends import bootstrap
+from farcall.backends import bootstrap, groups
 from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER, JobSpec, Runtime
 from farcall.backends.batch import nodes, placement
 from farcall.backends.merging import merge
@@ -292,8 +292,8 @@ def _overrides(job: JobSpec, *, is_own: bool) -> list[dict[str, Any]]:
     found = []
     for place, group in enumerate(job.groups):
         told = _told((), own) if is_own else _told(group.command, {**group.env, **own})
-        with nodes.naming(job, place):
-            needs = resource_requirements(nodes.resources(job.settings, group))
+        with groups.naming(job, place):
+            needs = resource_requirements(groups.resources(job.settings, group))
         found.append({**told, "resourceRequirements": needs})
     return found
 

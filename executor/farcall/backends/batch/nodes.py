@@ -10,14 +10,15 @@ Sources:
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
+from farcall.backends import groups
 from farcall.backends.base import JobSpec
+from farcall.backends.groups import check_each, is_whole, naming, wrong
 from farcall.model.commands import (
     BindMount,
     ClaimMount,
@@ -33,7 +34,6 @@ from farcall.model.settings import Settings
 MOST_NODES, MOST_GROUPS = 1000, 5
 
 _PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
-_VARIABLE = re.compile(r"[^=\0]+")
 _RESERVED = "AWS_BATCH"
 """Batch refuses variables that begin so,
 https://docs.aws.amazon.com/batch/latest/APIReference/API_ContainerProperties.html"""
@@ -48,8 +48,6 @@ _EXECUTION_ROLE = "batch_execution_role_name"
 
 _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,40}")
 _ACCESS_POINT = re.compile(r"fsap-[0-9a-f]{8,40}")
-
-T = TypeVar("T")
 
 
 def check(job: JobSpec, *, is_fargate: bool) -> None:
@@ -84,51 +82,6 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
             "instance_type, or a queue of EC2 (platformCapabilities in job_definition_extra)",
             option="nodes" if job.nodes > 1 else "instance_type",
         )
-
-
-@contextlib.contextmanager
-def naming(job: JobSpec, place: int) -> Iterator[None]:
-    """Have errors name the group they are about, where a job has several or it has a name."""
-    try:
-        yield
-    except SettingsError as error:
-        label = job.groups[place].name or (f"groups[{place}]" if len(job.groups) > 1 else "")
-        if not label:
-            raise
-        raise SettingsError(f"{label}: {error}", option=error.option) from None
-
-
-def each(job: JobSpec) -> Iterator[Settings]:
-    """Yield the options with the resources of each group of a job's nodes.
-
-    Raises:
-        SettingsError: They are no such numbers.
-    """
-    if not job.groups:
-        yield job.settings
-    for place, group in enumerate(job.groups):
-        with naming(job, place):
-            wanted = resources(job.settings, group)
-        yield wanted
-
-
-def resources(settings: Settings, group: Nodes) -> Settings:
-    """Return the options with the vCPUs, memory and GPUs of a group.
-
-    Raises:
-        SettingsError: They are no such numbers.
-    """
-    given = {"vcpu": group.vcpu, "memory": group.memory, "num_gpus": group.num_gpus}
-    wanted = {name: value for name, value in given.items() if value is not None}
-    for name, value in wanted.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise _wrong(name, value, "a number is allowed")
-        if value < 0 or (value == 0 and name != "num_gpus"):
-            raise _wrong(name, value, "more is asked for by every container")
-        if name == "num_gpus" and not _is_whole(value):
-            raise _wrong(name, value, "a whole number is allowed")
-    return settings.model_copy(update=wanted)
 
 
 def container(group: Nodes) -> dict[str, Any]:
@@ -198,25 +151,13 @@ def _targets(job: JobSpec) -> list[str]:
 
 
 def _check_group(group: Nodes, *, is_fargate: bool) -> None:
-    if not _is_whole(group.count) or group.count < 1:
-        raise _wrong("count", group.count, "a whole number from 1 on is allowed")
-    if not isinstance(group.image, str) or not group.image.strip():
-        allowed = "name an image, such as public.ecr.aws/docker/library/python:3.12"
-        raise _wrong("image", group.image, allowed)
-    if isinstance(group.command, str) or not all(isinstance(part, str) for part in group.command):
-        allowed = 'a list of texts is allowed, such as ["sh", "-c", "echo hi"]'
-        raise _wrong("command", group.command, allowed)
-    _check_variables("env", group.env)
-    _check_variables("secrets", group.secrets)
-    _check_each(_check_mount, group.mounts)
-    _check_each(_check_device, group.devices)
-    _check_each(_check_ulimit, group.ulimits)
-    paths = [mount.path for mount in group.mounts]
-    twice = next((path for path in paths if paths.count(path) > 1), None)
-    if twice is not None:
-        raise _wrong("mounts", twice, "each path in the container is allowed once")
-    if group.shm_size is not None and not _is_above_0(group.shm_size):
-        raise _wrong("shm_size", group.shm_size, "a number of GiB above 0 is allowed")
+    groups.check(group)
+    for what, variables in (("env", group.env), ("secrets", group.secrets)):
+        taken = next((name for name in variables if name.startswith(_RESERVED)), None)
+        if taken is not None:
+            raise wrong(what, taken, f"Batch keeps names that begin with {_RESERVED} for itself")
+    check_each(_check_mount, group.mounts)
+    check_each(_check_ulimit, group.ulimits)
     if is_fargate:
         _check_fargate(group)
 
@@ -234,11 +175,6 @@ def _check_roles(group: Nodes, settings: Settings) -> None:
                 f"{option} has {found!r}, for which Batch asks for a role; set {name}",
                 option=option,
             )
-
-
-def _check_each(check_one: Callable[[T], None], items: Iterable[T]) -> None:
-    for item in items:
-        check_one(item)
 
 
 def _check_fargate(group: Nodes) -> None:
@@ -260,67 +196,33 @@ def _check_fargate(group: Nodes) -> None:
             )
 
 
-def _check_device(device: Device) -> None:
-    if not device.source.startswith("/") or not (device.path or "/").startswith("/"):
-        raise _wrong("devices", device, "paths begin with /")
-    if not device.permissions or set(device.permissions) - set(_PERMISSIONS):
-        raise _wrong("devices", device.permissions, "letters of rwm are allowed as permissions")
-
-
 def _check_ulimit(limit: Ulimit) -> None:
     if limit.name not in _ULIMITS:
-        raise _wrong("ulimits", limit.name, f"Batch has {', '.join(_ULIMITS)}")
-    if not (_is_whole(limit.soft) and _is_whole(limit.hard)):
-        raise _wrong("ulimits", limit, "two whole numbers are allowed")
+        raise wrong("ulimits", limit.name, f"Batch has {', '.join(_ULIMITS)}")
+    if not (is_whole(limit.soft) and is_whole(limit.hard)):
+        raise wrong("ulimits", limit, "two whole numbers are allowed")
     if 0 <= limit.hard < limit.soft:
-        raise _wrong("ulimits", limit, "the soft limit is at most the hard one")
-
-
-def _check_variables(what: str, variables: Mapping[str, str]) -> None:
-    for name, value in variables.items():
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            raise _wrong(what, name, "a variable's name is a text without =")
-        if name.startswith(_RESERVED):
-            raise _wrong(what, name, f"Batch keeps names that begin with {_RESERVED} for itself")
-        if not isinstance(value, str):
-            # Its value may be a secret.
-            raise SettingsError(
-                f"{what}[{name!r}] is a {type(value).__name__}: a text is allowed", option=what
-            )
+        raise wrong("ulimits", limit, "the soft limit is at most the hard one")
 
 
 def _check_mount(mount: Mount) -> None:
-    if not mount.path.startswith("/"):
-        raise _wrong("mounts", mount.path, "a path in the container begins with /")
     if isinstance(mount, EfsMount):
         _check_efs(mount)
     elif isinstance(mount, ClaimMount):
-        raise _wrong("mounts", mount.claim, "Batch has no claims; take an EfsMount, or Kubernetes")
+        raise wrong("mounts", mount.claim, "Batch has no claims; take an EfsMount, or Kubernetes")
     elif not mount.source.startswith("/"):
-        raise _wrong("mounts", mount.source, "a path on the instance begins with /")
+        raise wrong("mounts", mount.source, "a path on the instance begins with /")
 
 
 def _check_efs(mount: EfsMount) -> None:
     if not _FILE_SYSTEM.fullmatch(mount.file_system):
-        raise _wrong("mounts", mount.file_system, "the ID of a file system of EFS is fs-...")
+        raise wrong("mounts", mount.file_system, "the ID of a file system of EFS is fs-...")
     if mount.access_point and not _ACCESS_POINT.fullmatch(mount.access_point):
-        raise _wrong("mounts", mount.access_point, "the ID of an access point is fsap-...")
+        raise wrong("mounts", mount.access_point, "the ID of an access point is fsap-...")
     if mount.access_point and mount.root != "/":
-        raise _wrong("mounts", mount.root, "an access point has its own root; leave root out")
+        raise wrong("mounts", mount.root, "an access point has its own root; leave root out")
     if not mount.root.startswith("/"):
-        raise _wrong("mounts", mount.root, "a folder of a file system begins with /")
-
-
-def _wrong(option: str, found: object, allowed: str) -> SettingsError:
-    return SettingsError(f"{option} is {found!r}: {allowed}", option=option)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_above_0(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+        raise wrong("mounts", mount.root, "a folder of a file system begins with /")
 
 
 def _volume(name: str, mount: Mount) -> dict[str, Any]:
