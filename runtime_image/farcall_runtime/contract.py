@@ -71,6 +71,45 @@ JOB_ENVIRONMENT = (
     ENV_RETRY_OF,
 )
 
+ENV_OWN_INDEX = "FARCALL_INDEX"
+"""Index of the task in an array, on a platform that does not set Batch's own variables; so are the
+others to `ENV_OWN_MAIN_ADDRESS`."""
+
+ENV_OWN_ATTEMPT = "FARCALL_ATTEMPT"
+"""Number of the attempt, from 1, where the platform knows it itself."""
+
+ENV_FAILED_ATTEMPTS = "FARCALL_FAILED_ATTEMPTS"
+"""Number of attempts that have failed and count; may be empty."""
+
+ENV_IGNORED_ATTEMPTS = "FARCALL_IGNORED_ATTEMPTS"
+"""Number of those that have failed and do not count, for they were disrupted; may be empty."""
+
+ENV_OWN_JOB_ID = "FARCALL_JOB_ID"
+"""ID of the job, of an array without the index."""
+
+ENV_OWN_NODE_INDEX = "FARCALL_NODE_INDEX"
+ENV_OWN_NODES = "FARCALL_NODE_COUNT"
+"""Not ``FARCALL_NODES``, which is an option of what the job itself submits."""
+
+ENV_OWN_MAIN_ADDRESS = "FARCALL_MAIN_ADDRESS"
+"""Address of node 0, a name or an IP address; on that one, too."""
+
+ENV_CANCELLABLE = "FARCALL_CANCELLABLE"
+"""``1`` where a task may be cancelled before its first attempt: the container then looks for the
+mark (`Location.cancelled_key`) first of all."""
+
+PLATFORM_ENVIRONMENT = (
+    ENV_OWN_INDEX,
+    ENV_OWN_ATTEMPT,
+    ENV_FAILED_ATTEMPTS,
+    ENV_IGNORED_ATTEMPTS,
+    ENV_OWN_JOB_ID,
+    ENV_OWN_NODE_INDEX,
+    ENV_OWN_NODES,
+    ENV_OWN_MAIN_ADDRESS,
+    ENV_CANCELLABLE,
+)
+
 ENV_ARRAY_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
 ENV_ATTEMPT = "AWS_BATCH_JOB_ATTEMPT"
 ENV_JOB_ID = "AWS_BATCH_JOB_ID"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import sys
@@ -13,6 +14,7 @@ import tomlkit
 
 from farcall import FarcallError, Settings
 from farcall.cli.options_file import updated
+from farcall.model.settings import SECTIONS, options_of
 from farcall.model.settings_help import describe
 from tests.support.commands import FARCALL
 
@@ -42,8 +44,9 @@ async def test_a_new_file_has_every_option_and_only_the_set_ones_count(
     section = tomlkit.parse(text)["executors"]["awsbatch"]
     assert {"vcpu": 4, "tags": {"a": "b"}} == section
     assert Settings().vcpu == 4  # who reads it finds it
-    for name in Settings.model_fields:
+    for name in options_of("batch"):
         assert f"\n{name} = " in text or f"\n# {name} =" in text
+    assert "\n# namespace =" not in text
 
 
 async def test_another_files_content_stays_and_what_it_was_is_kept(
@@ -97,14 +100,38 @@ def test_a_file_that_cannot_be_read_is_refused(text: str, said: str, tmp_path: P
     assert said in str(caught.value)
 
 
-def test_every_option_is_described_and_every_default_can_be_written() -> None:
+@pytest.mark.parametrize("backend", ["batch", "kubernetes"])
+def test_every_option_is_described_and_every_default_can_be_written(backend) -> None:
     assert list(Settings.model_fields) == [each.name for each in describe()]
     assert all(each.text for each in describe())
-    values = {each.name: each.default for each in describe() if each.default is not None}
+    defaults = {each.name: each.default for each in describe() if each.default is not None}
+    values = {name: value for name, value in defaults.items() if name in options_of(backend)}
+    values["backend"] = backend
 
-    text = updated("", values, Path("farcall.toml"))
+    text = updated("", values, Path("farcall.toml"), backend)
 
-    assert values == tomlkit.parse(text)["executors"]["awsbatch"]
+    assert values == tomlkit.parse(text)["executors"][SECTIONS[backend][1]]
+
+
+async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Path) -> None:
+    path = tmp_path / ".config/farcall/farcall.toml"
+    mount = {"type": "volume", "src": "data", "dst": "/data"}
+    for assignment in ("backend=kubernetes", f"mounts={json.dumps([mount])}", "namespace=mine"):
+        done = await farcall_command("configure", "--set", assignment)
+        assert (0, f"{path} was written\n") == (done.returncode, done.stdout.split("as it")[0])
+    section = tomlkit.parse(path.read_text())["executors"]["kubernetes"]
+    assert {"backend": "kubernetes", "namespace": "mine", "mounts": [mount]} == section
+    assert ("kubernetes", "mine") == (Settings().backend, Settings().namespace)
+    assert "batch_queue" not in path.read_text()
+
+    refused = await farcall_command("configure", "--set", "batch_queue=mine")
+    assert 2 == refused.returncode
+    assert "batch_queue, an option of AWS Batch" in refused.stderr
+
+    done = await farcall_command("configure", "--set", "backend=batch", "--set", "batch_queue=q")
+    assert 0 == done.returncode, done.stderr
+    assert ("batch", "q") == (Settings().backend, Settings().batch_queue)
+    assert "mine" == Settings(backend="kubernetes").namespace
 
 
 async def test_what_was_written_is_said_where_the_yes_cannot_be_noted(

@@ -18,10 +18,11 @@ from covalent._workflow.transportable_object import TransportableObject
 from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
-from farcall import JobLostError, Settings, SettingsError
+from farcall import JobLostError, SettingsError
 from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent.plugin import database
 from farcall.model.errors import FarcallError
+from farcall.model.settings import BATCH, options_of
 from farcall.model.workflows import Workflow
 from tests.support.proxy import Proxy
 
@@ -80,7 +81,7 @@ def test_defaults_are_written_to_covalents_configuration():
     section = tomllib.loads(Path(ct.get_config("sdk.config_file")).read_text())
     section = section["executors"]["awsbatch"]
     optional = {"stuck_timeout_s", "priority", "packages"}  # TOML has no word for None
-    assert {*Settings.model_fields} - optional | {"log_stdout", "log_stderr"} == {*section}
+    assert {*options_of(BATCH)} - optional | {"log_stdout", "log_stderr"} == {*section}
     documented = {
         "batch_queue": "covalent-batch-queue",
         "vcpu": 2,

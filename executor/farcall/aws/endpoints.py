@@ -9,7 +9,7 @@ import re
 from urllib.parse import urlsplit
 
 from farcall.model.errors import SettingsError
-from farcall.model.settings import ENVIRONMENT_PREFIX, files, from_file
+from farcall.model.settings import ENVIRONMENT_PREFIX, files, in_force
 
 _URL = re.compile(r"https?://[^\s/\"')>,;]+")
 DOMAINS = (
@@ -61,7 +61,7 @@ def _origin(url: str) -> str:
         if _VARIABLES.fullmatch(name) and _place(value) == place:
             return f"from {name}"
     with contextlib.suppress(SettingsError):
-        if _place(str(from_file().get("endpoint_url", ""))) == place:
+        if _place(str(in_force()[1].get("endpoint_url", ""))) == place:
             return f"endpoint_url of {files()[0]}"
     return "from an argument endpoint_url, or from the AWS configuration"
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+
 from farcall.aws.clients import Aws
 from farcall.backends.base import Backend
+from farcall.model.settings import KUBERNETES, Settings
 
 
-def open_backend(name: str, access: Aws) -> Backend:
-    """Return the backend that the option ``backend`` chooses.
+def open_backend(settings: Settings, access: Aws) -> Backend:
+    """Return the backend that the option ``backend`` chooses; another one's imports are not paid.
 
     Args:
-        name: ``"batch"``, which is the only one.
+        settings: The options, of which those count that say where the platform is.
         access: The open clients.
     """
-    from farcall.backends.batch.backend import BatchBackend  # another one's imports are not paid
+    if settings.backend == KUBERNETES:
+        module = importlib.import_module("farcall.backends.kubernetes.backend")
+        backend: Backend = module.KubernetesBackend(access, settings)
+        return backend
+    from farcall.backends.batch.backend import BatchBackend
 
-    if name != BatchBackend.name:
-        raise ValueError(f"there is no backend {name!r}")
     return BatchBackend(access)

@@ -11,7 +11,7 @@ import click
 from farcall.cli.printing import say
 from farcall.model import config_trust
 from farcall.model.errors import FarcallError
-from farcall.model.settings import WORKING_FILE, decided, read
+from farcall.model.settings import WORKING_FILE, decided
 from farcall.model.terminal import in_a_line
 
 
@@ -31,7 +31,7 @@ def allow(path: Path) -> None:
     path = path / WORKING_FILE if path.is_dir() else path
     if not path.is_file():
         raise FarcallError(f"there is no {path}")
-    decides = decided(path, read(path))
+    decides = decided(path)
     tell(path, decides)
     if decides:
         say(f"agreed, as {config_trust.agree(path, decides)} notes", err=True)

@@ -124,7 +124,7 @@ async def _cancel(
 
 
 def _where(queues: Sequence[str], settings: Settings) -> list[str]:
-    return list(dict.fromkeys(queues)) or [settings.batch_queue]
+    return list(dict.fromkeys(queues)) or [settings.job_queue]
 
 
 async def _find(

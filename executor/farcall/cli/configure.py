@@ -13,17 +13,27 @@ from farcall.cli import options_file
 from farcall.cli.options import check, parse
 from farcall.cli.printing import hand_out, say
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings, from_text
+from farcall.model.settings import BATCH, KUBERNETES, BackendName, Settings, from_text
 from farcall.model.settings_help import describe
 
-_ASKED = (
-    "region",
-    "s3_bucket_name",
-    "batch_queue",
-    "batch_job_role_name",
-    "batch_execution_role_name",
-    "batch_job_log_group_name",
-)
+_ASKED = {
+    BATCH: (
+        "region",
+        "s3_bucket_name",
+        "batch_queue",
+        "batch_job_role_name",
+        "batch_execution_role_name",
+        "batch_job_log_group_name",
+    ),
+    KUBERNETES: (
+        "context",
+        "namespace",
+        "region",
+        "s3_bucket_name",
+        "service_account",
+        "s3_secret",
+    ),
+}
 
 
 @click.command("configure")
@@ -44,6 +54,7 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     \b
     farcall configure                                    asks for the most important ones
     farcall configure --set batch_queue=my-queue         sets one, and leaves the rest
+    farcall configure --set backend=kubernetes           begins the section of Kubernetes
     farcall configure --print                            shows every option there is
 
     Each option is there with what it is; those that are not set are comments. What else the file
@@ -52,27 +63,28 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     """  # noqa: D301  # click's mark for lines to be left as they are
     path = path or options_file.in_force()
     values = parse(assignments)
-    check(values)
+    backend = options_file.backend_of(path, values)
+    check({**values, "backend": backend})
     if not values and not is_printed and sys.stdin.isatty():
-        values = dict(_ask())
+        values = dict(_ask(backend))
     before = options_file.text_of(path)
     if is_printed:
-        hand_out(options_file.updated(before, values, path))
+        hand_out(options_file.updated(before, values, path, backend))
         return
-    options_file.put(path, before, values)
+    options_file.put(path, before, values, backend)
     say("next: farcall doctor", err=True)
 
 
-def _ask() -> Iterator[tuple[str, Any]]:
+def _ask(backend: BackendName) -> Iterator[tuple[str, Any]]:
     """Ask for the options without which nothing runs."""
-    today = Settings()
+    today = Settings(backend=backend)
     words = {description.name: description for description in describe()}
-    for name in _ASKED:
+    for name in _ASKED[backend]:
         say(f"\n{words[name].text}")
         while True:
             text = click.prompt(name, default=str(getattr(today, name)))
             try:
-                Settings(**{name: from_text(name, text)})
+                Settings(**{"backend": backend, name: from_text(name, text)})
             except SettingsError as error:
                 say(str(error), err=True)
                 continue

@@ -203,7 +203,7 @@ class _Look:
         settings, session = await opened()
         self._catalog = self._catalog or Catalog(session.backend)
         self._reasons = self._reasons or Reasons(session)
-        queues = list(dict.fromkeys(self.queues)) or [settings.batch_queue]
+        queues = list(dict.fromkeys(self.queues)) or [settings.job_queue]
         if not self.wholes:
             return await self._shown(
                 self._reasons, await self._find(self._catalog, session, queues)

@@ -21,19 +21,23 @@ from farcall.model.config_trust import CONFIG_VARIABLE, agree, is_agreed
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
 from farcall.model.settings import (
+    BATCH,
     ENVIRONMENT_PREFIX,
-    SECTION,
+    SECTIONS,
     WORKING_FILE,
+    BackendName,
     Settings,
+    chosen,
     decided,
     files,
     from_environment,
-    read,
+    heading,
+    options_of,
+    tables,
 )
 from farcall.model.settings_help import Description, describe
 
 _HOME = Path("~/.config/farcall/farcall.toml")
-_TITLE = f"[{'.'.join(SECTION)}]"
 _WIDTH = 88
 
 
@@ -59,7 +63,7 @@ def is_known(path: Path) -> bool:
     """
     if path.name != WORKING_FILE.name or not path.exists():
         return True
-    decides = decided(path, read(path))
+    decides = decided(path)
     return not decides or is_agreed(path, decides)
 
 
@@ -70,53 +74,71 @@ def agree_anew(path: Path) -> None:
         FarcallError: It cannot be noted.
     """
     if path.name == WORKING_FILE.name and not os.environ.get(CONFIG_VARIABLE):
-        agree(path, decided(path, read(path)))
+        agree(path, decided(path))
 
 
-def updated(text: str, values: Mapping[str, Any], path: Path) -> str:
-    """Return a file's text with options set, all else as it was.
+def backend_of(path: Path, values: Mapping[str, Any]) -> BackendName:
+    """Return the backend in whose section of a file options are set.
+
+    Args:
+        path: The file, which need not be there.
+        values: The options; with ``backend`` they say it themselves.
+
+    Raises:
+        SettingsError: It cannot be read, or options stand where they are not read.
+    """
+    return chosen({**from_environment(), **values}, tables(path) if path.exists() else {})
+
+
+def updated(text: str, values: Mapping[str, Any], path: Path, backend: BackendName = BATCH) -> str:
+    """Return a file's text with options of a backend set, all else as it was.
 
     Raises:
         FarcallError: The file is not valid TOML.
         SettingsError: An option in it is wrong.
     """
     try:
-        text = changed(text, values) if _has_section(text) else _appended(text, _section(values))
-        found = section(text)
+        if _has_section(text, backend):
+            text = changed(text, values, backend)
+        else:
+            text = _appended(text, _section(values, backend))
+        found = section(text, backend)
     except (TOMLKitError, AttributeError) as error:
         raise FarcallError(f"{path} is not valid TOML ({error}); nothing was written") from error
-    Settings(**found)
+    Settings(**{**found, "backend": found.get("backend", backend)})
     return text
 
 
-def section(text: str) -> dict[str, Any]:
-    """Return the options of a file's text.
+def section(text: str, backend: BackendName = BATCH) -> dict[str, Any]:
+    """Return a backend's options of a file's text.
 
     Raises:
         TOMLKitError: It is not valid TOML.
         AttributeError: The section is no table.
     """
     found: Any = tomlkit.parse(text).unwrap()
-    for part in SECTION:
+    for part in SECTIONS[backend]:
         found = found.get(part, {})
     return dict(found.items())
 
 
 def foreign(text: str, values: Mapping[str, Any]) -> str:
-    """Return the text of another program's file with options set, which has others of its own.
+    """Return the text of another program's file with options of Batch set.
+
+    It has others of its own there.
 
     Raises:
         TOMLKitError: It is not valid TOML.
         AttributeError: The section is no table.
     """
-    if _has_section(text):
-        return changed(text, values)
+    if _has_section(text, BATCH):
+        return changed(text, values, BATCH)
     lines = [_assignment(name, value) for name, value in values.items()]
-    return _appended(text, "\n".join([_TITLE, *lines, ""]))
+    return _appended(text, "\n".join([heading(BATCH), *lines, ""]))
 
 
 def without(text: str, names: Iterable[str]) -> str:
-    """Return a file's text with options taken out of the section.
+    """Return a file's text with options taken out of Batch's section.
 
     A line becomes the comment again that it is in a new file, and a table of its own goes.
 
@@ -140,16 +162,16 @@ def without(text: str, names: Iterable[str]) -> str:
         else:
             document: Any = tomlkit.parse(text)
             table = document
-            for part in SECTION:
+            for part in SECTIONS[BATCH]:
                 table = table[part]
             table.remove(name)
             text = tomlkit.dumps(document)
     return text
 
 
-def _has_section(text: str) -> bool:
+def _has_section(text: str, backend: BackendName) -> bool:
     """Tell whether there is the table, though it be empty."""
-    outer, inner = SECTION
+    outer, inner = SECTIONS[backend]
     return tomlkit.parse(text).unwrap().get(outer, {}).get(inner) is not None
 
 
@@ -157,12 +179,12 @@ def _appended(text: str, section: str) -> str:
     return "\n".join(filter(None, [text.rstrip("\n"), section]))
 
 
-def changed(text: str, values: Mapping[str, Any]) -> str:
+def changed(text: str, values: Mapping[str, Any], backend: BackendName) -> str:
     """Set options in a section that is there."""
-    left, there = dict(values), section(text)
+    left, there, title = dict(values), section(text, backend), heading(backend)
     for name, value in values.items():
         # Where it stands as a comment, as we write those that are not set, it takes its place.
-        start = text.find(_TITLE)
+        start = text.find(title)
         end = re.compile(r"^\[", re.MULTILINE).search(text, start + 1) if start >= 0 else None
         line = re.compile(rf"^# ?{name} =.*$", re.MULTILINE)
         place = line.search(text, start, end.start() if end else len(text)) if start >= 0 else None
@@ -171,18 +193,20 @@ def changed(text: str, values: Mapping[str, Any]) -> str:
             del left[name]
     document: Any = tomlkit.parse(text)
     table = document
-    for part in SECTION:
+    for part in SECTIONS[backend]:
         table = table[part]
     for name, value in left.items():
         table[name] = _item(value)
     return tomlkit.dumps(document)
 
 
-def _section(values: Mapping[str, Any]) -> str:
-    """Write the section with every option; those that are not set are comments."""
-    blocks = [_TITLE]
+def _section(values: Mapping[str, Any], backend: BackendName) -> str:
+    """Write the section with every option it may have; those that are not set are comments."""
+    blocks, own = [heading(backend)], options_of(backend)
     for description in describe():
         name = description.name
+        if name not in own:
+            continue
         if name in values:
             line = _assignment(name, values[name])
         else:
@@ -205,8 +229,12 @@ def _assignment(name: str, value: Any) -> str:
 def _item(value: Any) -> Any:
     if isinstance(value, dict):
         table = tomlkit.inline_table()
-        table.update(value)
+        table.update({name: _item(each) for name, each in value.items()})
         return table
+    if isinstance(value, list):
+        array = tomlkit.array()
+        array.extend(_item(each) for each in value)
+        return array
     return tomlkit.item(value)
 
 
@@ -228,19 +256,20 @@ def write(path: Path, before: str, after: str) -> Path | None:
     return kept
 
 
-def put(path: Path, before: str, values: Mapping[str, Any]) -> None:
+def put(path: Path, before: str, values: Mapping[str, Any], backend: BackendName = BATCH) -> None:
     """Set options in a file, and say so.
 
     Args:
         path: The file.
         before: Its text.
         values: The options.
+        backend: Whose section they stand in.
 
     Raises:
         FarcallError: It is not valid TOML, or cannot be written.
         SettingsError: An option is wrong.
     """
-    after = updated(before, values, path)
+    after = updated(before, values, path, backend)
     was_known = is_known(path)
     kept = write(path, before, after)
     say(f"{path} {'is as it was' if after == before else 'was written'}")

@@ -202,4 +202,4 @@ async def _online(settings: Settings) -> tuple[Access, Backend]:
 
 async def _offline(settings: Settings) -> tuple[Access, Backend]:
     access = await Aws.configured(settings)
-    return access, open_backend(settings.backend, access)
+    return access, open_backend(settings, access)

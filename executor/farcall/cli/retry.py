@@ -105,10 +105,10 @@ async def _look(
         job_id = await references.job_id(settings, session, reference)
         plans = [await retry.plan(session, settings, job_id, failed=failed)]
     else:
-        entries = await retry.jobs_of(session, [settings.batch_queue], reference)
+        entries = await retry.jobs_of(session, [settings.job_queue], reference)
         if not entries:
             raise UnknownError(
-                f"no job of run {reference} has failed in queue {settings.batch_queue}; "
+                f"no job of run {reference} has failed in queue {settings.job_queue}; "
                 f"`farcall list --run {reference}` shows its jobs"
             )
         plans = []

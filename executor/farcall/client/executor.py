@@ -37,7 +37,7 @@ from farcall.payload.pickling import Call, Packed
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from farcall.model.settings import Options
+    from farcall.model.settings import CommandOptions, Options
 
 _log = logging.getLogger("farcall")
 
@@ -229,7 +229,7 @@ class BatchExecutor:
         user: str = "",
         workspace: str | os.PathLike[str] | None = None,
         workspace_dir: str = HERE,
-        **options: Unpack[Options],
+        **options: Unpack[CommandOptions],
     ) -> CommandJob:
         """Submit a command in an image, and return its job once Batch has accepted it.
 

@@ -272,7 +272,7 @@ async def _queues(
     """Return in which queues to look for the jobs of bundles, the most likely one first."""
     hints = await _each(lambda where: bundles.queue_of(store, where), places)
     return {
-        where: list(dict.fromkeys(queue for queue in (hint, settings.batch_queue) if queue))
+        where: list(dict.fromkeys(queue for queue in (hint, settings.job_queue) if queue))
         for where, hint in zip(places, hints, strict=True)
     }
 

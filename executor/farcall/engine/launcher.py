@@ -124,7 +124,7 @@ class Launcher:
 
         Whoever cancelled waits for a shorter look: what turns up later is ended.
         """
-        name, queue = job.name, job.settings.batch_queue
+        name, queue = job.name, job.settings.job_queue
         found = await self._in_flight.look(name, queue, error)
         if not found:
             try:
@@ -139,7 +139,7 @@ class Launcher:
         goes_on = f"it was submitted again, as job {kept}" if kept else "it was given up"
         self._in_flight.follow(
             job.name,
-            job.settings.batch_queue,
+            job.settings.job_queue,
             f"{WITHDRAWN}; {goes_on}",
             most=lost,
             kept=kept,

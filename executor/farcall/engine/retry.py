@@ -782,7 +782,7 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         told: list[Note] = []
 
         async def tell(where: Location, copied: _Copied = copied, told: Any = told) -> None:
-            note = Note(where, settings.batch_queue, copied.origin(), copied.skips())
+            note = Note(where, settings.job_queue, copied.origin(), copied.skips())
             await retries.write(store, plan.submission, note)
             told[:] = [note]
 

@@ -93,7 +93,7 @@ class Sender:
             try:
                 return await self._backend.submit(job, ticket)
             except ServiceError as error:
-                queue = job.settings.batch_queue
+                queue = job.settings.job_queue
                 found = await self._follow_up(bundle, queue, error, ticket, tries)
                 if found:
                     return found

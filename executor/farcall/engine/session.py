@@ -51,13 +51,14 @@ _LAST_REPORT_S = 0.05
 _COPIED_AT_ONCE = 2
 _CONNECTION_OPTIONS = (
     *("backend", "profile", "region", "credentials", "endpoint_url"),
-    *("s3_encryption", "s3_kms_key_id"),
+    *("s3_encryption", "s3_kms_key_id", "kubeconfig", "context", "namespace"),
 )
 _PLATFORM_OPTIONS = (
     "batch_queue",
     "batch_job_role_name",
     "batch_execution_role_name",
     "batch_job_log_group_name",
+    *("queue", "scheduler", "service_account", "priority_class", "s3_secret"),
 )
 _PLACE_OPTIONS = ("s3_bucket_name", "prefix", *_PLATFORM_OPTIONS)
 T = TypeVar("T")
@@ -346,7 +347,7 @@ async def open_session(settings: Settings) -> Session:
 
 async def _open_aws(settings: Settings) -> tuple[Access, Backend]:
     access = await Aws.open(settings)
-    return access, open_backend(settings.backend, access)
+    return access, open_backend(settings, access)
 
 
 _opener: Opener = _open_aws

@@ -48,7 +48,7 @@ class NotAgreedError(SettingsError):
             f"{path.absolute()} decides {', '.join(decides)}, and you have not agreed to that: "
             "whoever wrote it would decide whose code runs here; look at it, then `farcall allow` "
             f"agrees to these values, and {CONFIG_VARIABLE}=PATH to a file as a whole",
-            option=next(iter(decides)),
+            option=next(iter(decides)).rpartition(".")[2],
         )
         self.path = path
         self.decides = decides

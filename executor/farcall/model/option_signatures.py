@@ -39,6 +39,11 @@ GROUPS = {
         "job_definition_extra",
     ),
     "What a task prints": ("log_level", "output"),
+    "On Kubernetes": (
+        *("kubeconfig", "context", "namespace", "service_account", "image", "image_pull_secrets"),
+        *("queue", "scheduler", "priority_class", "node_selector", "tolerations", "mounts"),
+        *("shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay"),
+    ),
 }
 """The options by what they are about, the most used first."""
 

@@ -1,10 +1,14 @@
 """Options: their defaults, limits and sources.
 
 An option is looked up in the constructor's arguments, then in the environment
-(``FARCALL_<OPTION>``), then in the section ``[executors.awsbatch]`` of ``farcall.toml`` in the
-working directory or else of ``~/.config/farcall/farcall.toml``, then in the table of defaults.
-Zero, false and the empty string are values. What a file of the working directory decides counts
-only once its user agreed; ``FARCALL_CONFIG`` names a file in the place of both.
+(``FARCALL_<OPTION>``), then in the section ``[executors.awsbatch]``, or with ``backend``
+kubernetes ``[executors.kubernetes]``, of ``farcall.toml`` in the working directory or else of
+``~/.config/farcall/farcall.toml``, then in the table of defaults. Zero, false and the empty
+string are values. What a file of the working directory decides counts only once its user agreed;
+``FARCALL_CONFIG`` names a file in the place of both.
+
+Some options are of one platform alone. Where the backend is another one they are refused, except
+in the environment, which may be set for both.
 """
 
 from __future__ import annotations
@@ -19,13 +23,11 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
-from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -34,11 +36,30 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from farcall.model import config_trust, quantities, terminal
+from farcall.model import config_trust
 from farcall.model.commands import ENV_RUN
 from farcall.model.config_trust import CONFIG_VARIABLE
 from farcall.model.errors import SettingsError
-from farcall_runtime.contract import JOB_ENVIRONMENT, is_key
+from farcall.model.option_values import (
+    CONTROLS,
+    HALVES,
+    LABEL,
+    LONGEST_NAME,
+    SUBDOMAIN,
+    Gib,
+    Mounts,
+    Names,
+    Number,
+    Packages,
+    Requirements,
+    Seconds,
+    Secrets,
+    Tolerations,
+    Ttl,
+    UpperCase,
+    has,
+)
+from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_key
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,8 +69,18 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # the same module, before it came into the standard library
 
-SECTION = ("executors", "awsbatch")
-_HEADING = f"[{'.'.join(SECTION)}]"
+BackendName: TypeAlias = Literal["batch", "kubernetes"]
+BATCH: BackendName = "batch"
+KUBERNETES: BackendName = "kubernetes"
+SECTIONS: dict[BackendName, tuple[str, str]] = {
+    BATCH: ("executors", "awsbatch"),
+    KUBERNETES: ("executors", "kubernetes"),
+}
+"""Where the options of each backend stand in a file."""
+
+PLATFORMS = {BATCH: "AWS Batch", KUBERNETES: "Kubernetes"}
+"""What the backends are called in texts."""
+
 ENVIRONMENT_PREFIX = "FARCALL_"
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
@@ -69,95 +100,6 @@ _KMS_ARN = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/"
 _ACCESS_POINT = r"arn:aws[a-z-]*:s3:[a-z0-9-]+:\d{12}:accesspoint[:/][a-z0-9-]{3,50}"
 
 
-def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("a truth value is not a number")  # noqa: TRY004  # pydantic collects these
-    return value
-
-
-def _is_bare(text: str) -> bool:
-    """Tell whether a text is a number without a unit."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _gib(value: object) -> object:
-    """Return a size in GiB, which a number alone counts: "4GiB" is 4, and "4GB" is less."""
-    if isinstance(value, str) and not _is_bare(value):
-        return quantities.size_bytes(value) / 2**30
-    return _no_bool(value)
-
-
-def _seconds(value: object) -> object:
-    """Return a time in seconds, which a number alone counts: "1h30m" is 5400."""
-    if isinstance(value, str) and not _is_bare(value):
-        return quantities.span_s(value)
-    return _no_bool(value)
-
-
-def _upper_case(value: object) -> object:
-    return value.upper() if isinstance(value, str) else value
-
-
-def _requirements(value: Any) -> list[str]:
-    """Check a list of requirements.
-
-    https://packaging.python.org/en/latest/specifications/dependency-specifiers/
-    """
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        raise ValueError("a list of requirements is allowed, such as ['numpy>=2']")
-    for text in value:
-        try:
-            url = Requirement(text).url or ""
-        except InvalidRequirement as error:
-            said = str(error).partition("\n")[0]
-            raise ValueError(
-                f"{text!r} is no requirement such as numpy>=2 ({said}); a folder of yours travels "
-                "by itself"
-            ) from None
-        if "@" in urlsplit(url).netloc:
-            raise ValueError(
-                "a URL with a password is not allowed; leave it to netrc, or to uv's settings"
-            )
-    return list(value)
-
-
-def _packages(value: Any) -> str | list[str] | None:
-    if value in (None, ""):
-        return None
-    if isinstance(value, str):
-        if value != "local" and not value.endswith(_REQUIREMENT_FILES):
-            raise ValueError(
-                'None, "local", a list of requirements, or the path of a requirements.txt, '
-                "pyproject.toml or uv.lock is allowed"
-            )
-        return value
-    return _requirements(value)
-
-
-_REQUIREMENT_FILES = (".txt", ".in", "pyproject.toml", "uv.lock")
-
-
-def _names(value: Any) -> list[str]:
-    is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(isinstance(each, str) and _NAMES.match(each) for each in value):
-        raise ValueError("a list of distributions' names is allowed, such as ['ruff']")
-    return list(value)
-
-
-_NAMES = re.compile(r"(?i)[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
-_Packages = BeforeValidator(_packages)
-_Requirements = BeforeValidator(_requirements)
-_Names = BeforeValidator(_names)
-_Number = BeforeValidator(_no_bool)
-_UpperCase = BeforeValidator(_upper_case)
-_Gib = BeforeValidator(_gib)
-_Seconds = BeforeValidator(_seconds)
-
-
 class _Says(enum.Enum):
     """What an option says, which each has to choose.
 
@@ -171,23 +113,19 @@ class _Says(enum.Enum):
     HOW = "how"
 
 
+class _On(enum.Enum):
+    """The only platform that an option is for; most are for each."""
+
+    BATCH = BATCH
+    KUBERNETES = KUBERNETES
+
+
 _WHERE, _HOW = _Says.WHERE, _Says.HOW
+_ON_BATCH, _ON_KUBERNETES = _On.BATCH, _On.KUBERNETES
 _Where = Annotated[str, _WHERE]
-
-
-_HALVES = re.compile("[\ud800-\udfff]")
-"""Surrogates, which UTF-8 has no bytes for."""
-
-_CONTROLS = re.compile(f"[\t{terminal.CONTROLS}]")
-
-
-def _has(pattern: re.Pattern[str], value: object) -> bool:
-    """Tell whether a pattern is found in a text, or in a document with texts in it."""
-    if isinstance(value, dict):
-        return any(_has(pattern, part) for item in value.items() for part in item)
-    if isinstance(value, (list, tuple)):
-        return any(_has(pattern, part) for part in value)
-    return isinstance(value, str) and pattern.search(value) is not None
+_BatchWhere = Annotated[str, _WHERE, _ON_BATCH]
+_KubernetesWhere = Annotated[str, _WHERE, _ON_KUBERNETES]
+_OBJECT = rf"^({SUBDOMAIN}|)$"
 
 
 def _default_region() -> str:
@@ -209,10 +147,10 @@ class Place(NamedTuple):
 _HOME = Place("BatchExecutor", "farcall.toml")
 
 
-class Options(TypedDict, total=False):
-    """The options as keyword arguments, for type checkers; see `Settings` for what they mean."""
+class CommandOptions(TypedDict, total=False):
+    """The options as keyword arguments of what has an image and mounts of its own."""
 
-    backend: Literal["batch"]
+    backend: BackendName
     profile: str
     region: str
     credentials: str
@@ -255,6 +193,28 @@ class Options(TypedDict, total=False):
     call_texts: bool
     workflow: str
     page_url: str
+    kubeconfig: str
+    context: str
+    namespace: str
+    service_account: str
+    queue: str
+    scheduler: Literal["default", "volcano", "kueue"]
+    priority_class: str
+    image_pull_secrets: list[str]
+    node_selector: dict[str, str]
+    tolerations: list[dict[str, Any]]
+    s3_secret: str
+    max_parallel: int | None
+    ttl: int | str | None
+    pod_overlay: dict[str, Any]
+
+
+class Options(CommandOptions, total=False):
+    """The options as keyword arguments, for type checkers; see `Settings` for what they mean."""
+
+    image: str
+    mounts: list[dict[str, Any]]
+    shm_size: float | str | None
 
 
 class Settings(BaseModel):
@@ -264,7 +224,8 @@ class Settings(BaseModel):
     or ``"1h30m"``; see `farcall.model.quantities`.
 
     Attributes:
-        backend: Where jobs run: ``batch`` is AWS Batch.
+        backend: Where jobs run: ``batch`` is AWS Batch, ``kubernetes`` a cluster. Where nobody
+            says, it is Kubernetes if the file has the section ``[executors.kubernetes]`` alone.
         profile: AWS profile. ``default`` leaves the choice to ``AWS_PROFILE``.
         region: AWS region. Where it is not given anywhere, ``AWS_REGION``,
             ``AWS_DEFAULT_REGION`` and the profile's region come before ``us-east-1``.
@@ -320,7 +281,7 @@ class Settings(BaseModel):
             function's own exceptions are final; ``failure`` whatever may end differently. What
             ran out of memory is not tried again by either.
         stuck_timeout_s: Seconds after which a job that cannot be placed fails; None never. They
-            count only while Batch says why it cannot place it, which it does of the job at the
+            count only while the platform says why it cannot place it; Batch does of the job at the
             head of the queue.
         log_level: The least level of what the function logs that is written to stderr, with time,
             level and name, as long as it configures ``logging`` in no other way; ``OFF`` leaves
@@ -344,67 +305,98 @@ class Settings(BaseModel):
             characters; empty for the script's, and in Covalent for the lattice's.
         page_url: Address of the page that ``farcall ui`` serves. Covalent's own page shows it
             with an electron's executor.
+        kubeconfig: Path of the kubeconfig; empty for ``KUBECONFIG``, else ``~/.kube/config``,
+            else what a pod has of its cluster.
+        context: Context of it; empty for its current one.
+        namespace: Namespace of the jobs; empty for the context's, else ``default``.
+        service_account: Service account of the pods, whose rights their tasks have; empty for
+            none, where no token is mounted either.
+        queue: Kueue's LocalQueue, or Volcano's queue; empty for none.
+        scheduler: What places the pods: ``default`` is the cluster's own, ``volcano`` Volcano, and
+            with ``kueue`` jobs are made suspended, and Kueue admits them.
+        priority_class: PriorityClass of the pods; empty for the cluster's default.
+        image_pull_secrets: Names of the Secrets that the image is pulled with.
+        node_selector: Labels that a pod's node has to have.
+        tolerations: Taints of nodes that pods tolerate, tables as Kubernetes has them, with key,
+            operator, value, effect and tolerationSeconds.
+        s3_secret: Secret with the variables that the pods have in their environment, such as
+            AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; empty where the service account or the
+            node has the rights.
+        max_parallel: Pods of a job that run at a time, at most 100,000; None for as many as it
+            has tasks.
+        ttl: Seconds after which an ended job is deleted, at least 60, with its pods and their
+            logs; None never, for which a file and the environment say ``never``.
+        pod_overlay: Merged into the pods' template: any field of its metadata and its spec.
+        image: Image of the pods, as ``container_image_uri`` is of Batch's jobs; empty for the
+            stock image.
+        mounts: What is mounted into the pods, tables with type, src, dst, readonly and perm. A
+            ``volume`` is a claim, ``bind`` a path of the node, ``device`` a device of it.
+        shm_size: Size of ``/dev/shm``, which counts as memory; a number counts GiB. None leaves
+            it to the node, which gives 64 MiB.
 
     Raises:
-        SettingsError: A value is wrong, or an option is unknown.
+        SettingsError: A value is wrong, an option is unknown, or it is one of another platform.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
+        https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    backend: Annotated[Literal["batch"], _WHERE] = "batch"
+    backend: Annotated[BackendName, _WHERE] = "batch"
     profile: _Where = "default"
     region: _Where = Field(default_factory=_default_region, pattern=r"^[a-z0-9-]+$")
     credentials: _Where = "~/.aws/credentials"
-    batch_queue: _Where = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
+    batch_queue: _BatchWhere = Field("covalent-batch-queue", pattern=rf"^({_NAME}|arn:.+)$")
     s3_bucket_name: _Where = Field(
         "covalent-batch-job-resources",
         pattern=rf"^([a-z0-9][a-z0-9._-]{{1,61}}[a-z0-9]|{_ACCESS_POINT}|)$",
     )
-    batch_job_definition_name: _Where = Field(
+    batch_job_definition_name: _BatchWhere = Field(
         "covalent-batch-jobs", pattern=rf"^({_NAME}(:\d+)?|arn:.+|)$"
     )
-    batch_execution_role_name: _Where = Field(
+    batch_execution_role_name: _BatchWhere = Field(
         "ecsTaskExecutionRole", pattern=rf"^({_ROLE}|arn:.+|)$"
     )
-    batch_job_role_name: _Where = Field("CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$")
-    batch_job_log_group_name: _Where = Field(
+    batch_job_role_name: _BatchWhere = Field(
+        "CovalentBatchJobRole", pattern=rf"^({_ROLE}|arn:.+|)$"
+    )
+    batch_job_log_group_name: _BatchWhere = Field(
         "covalent-batch-job-logs", pattern=r"^[A-Za-z0-9_/.#-]{0,512}$"
     )
-    vcpu: Annotated[float, _Number, _HOW] = Field(2, gt=0, allow_inf_nan=False)
-    memory: Annotated[float, _Gib, _HOW] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
-    num_gpus: Annotated[int, _Number, _HOW] = Field(0, ge=0)
-    nodes: Annotated[int, _Number, _HOW] = Field(1, ge=1, le=1000)
+    vcpu: Annotated[float, Number, _HOW] = Field(2, gt=0, allow_inf_nan=False)
+    memory: Annotated[float, Gib, _HOW] = Field(3.75, ge=4 / 1024, allow_inf_nan=False)
+    num_gpus: Annotated[int, Number, _HOW] = Field(0, ge=0)
+    nodes: Annotated[int, Number, _HOW] = Field(1, ge=1, le=1000)
     instance_type: Annotated[str, _HOW] = Field("", pattern=r"^[a-z0-9.-]{0,64}$")
-    retry_attempts: Annotated[int, _Number, _HOW] = Field(3, ge=1, le=10)
-    time_limit: Annotated[int, _Seconds, _HOW] = Field(300, ge=60)
-    poll_freq: Annotated[float, _Seconds, _HOW] = Field(10, ge=0, allow_inf_nan=False)
+    retry_attempts: Annotated[int, Number, _HOW] = Field(3, ge=1, le=10)
+    time_limit: Annotated[int, Seconds, _HOW] = Field(300, ge=60)
+    poll_freq: Annotated[float, Seconds, _HOW] = Field(10, ge=0, allow_inf_nan=False)
     cache_dir: _Where = DEFAULT_CACHE_DIR
-    container_image_uri: _Where = Field("", max_length=255)
+    container_image_uri: _BatchWhere = Field("", max_length=255)
     stock_image_uri: _Where = Field("", max_length=255)
     architecture: Annotated[Literal["x86_64", "arm64"], _HOW] = "x86_64"
-    packages: Annotated[str | list[str] | None, _Packages, _WHERE] = None
-    extra_packages: Annotated[list[str], _Requirements, _WHERE] = []
-    exclude_packages: Annotated[list[str], _Names, _HOW] = []
+    packages: Annotated[str | list[str] | None, Packages, _WHERE] = None
+    extra_packages: Annotated[list[str], Requirements, _WHERE] = []
+    exclude_packages: Annotated[list[str], Names, _HOW] = []
     packages_host_folder: _Where = Field(
         "", pattern=r"^((/[A-Za-z0-9_.@+-]*[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]*)+|)$"
     )
     prefix: _Where = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
-    linger_s: Annotated[float, _Seconds, _HOW] = Field(0.1, ge=0, le=60)
+    linger_s: Annotated[float, Seconds, _HOW] = Field(0.1, ge=0, le=60)
     retry_on: Annotated[Literal["failure", "infrastructure"], _HOW] = "infrastructure"
-    stuck_timeout_s: Annotated[float | None, _Seconds, _HOW] = Field(
+    stuck_timeout_s: Annotated[float | None, Seconds, _HOW] = Field(
         None, ge=0, allow_inf_nan=False
     )
     log_level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], _UpperCase, _HOW
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], UpperCase, _HOW
     ] = "INFO"
     output: Annotated[bool, _HOW] = False
     tags: Annotated[dict[str, str], _HOW] = Field({}, max_length=45)
-    priority: Annotated[int | None, _Number, _HOW] = Field(None, ge=0, le=9999)
-    share_identifier: Annotated[str, _HOW] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
-    job_definition_extra: Annotated[dict[str, Any], _WHERE] = Field(
+    priority: Annotated[int | None, Number, _HOW, _ON_BATCH] = Field(None, ge=0, le=9999)
+    share_identifier: Annotated[str, _HOW, _ON_BATCH] = Field("", pattern=r"^[A-Za-z0-9]{0,255}$")
+    job_definition_extra: Annotated[dict[str, Any], _WHERE, _ON_BATCH] = Field(
         {}, repr=False
     )  # may hold secrets
     s3_encryption: Annotated[Literal["", "AES256", "aws:kms", "aws:kms:dsse"], _WHERE] = ""
@@ -416,6 +408,31 @@ class Settings(BaseModel):
     call_texts: Annotated[bool, _HOW] = True
     workflow: Annotated[str, _HOW] = Field("", max_length=128)
     page_url: _Where = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
+    kubeconfig: _KubernetesWhere = ""
+    context: _KubernetesWhere = ""
+    namespace: _KubernetesWhere = Field("", pattern=rf"^({LABEL}|)$")
+    service_account: _KubernetesWhere = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
+    queue: _KubernetesWhere = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
+    scheduler: Annotated[Literal["default", "volcano", "kueue"], _HOW, _ON_KUBERNETES] = "default"
+    priority_class: Annotated[str, _HOW, _ON_KUBERNETES] = Field(
+        "", pattern=_OBJECT, max_length=LONGEST_NAME
+    )
+    image_pull_secrets: Annotated[list[str], Secrets, _WHERE, _ON_KUBERNETES] = []
+    node_selector: Annotated[dict[str, str], _HOW, _ON_KUBERNETES] = {}
+    tolerations: Annotated[list[dict[str, Any]], Tolerations, _HOW, _ON_KUBERNETES] = []
+    s3_secret: _KubernetesWhere = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
+    max_parallel: Annotated[int | None, Number, _HOW, _ON_KUBERNETES] = Field(
+        None, ge=1, le=100_000
+    )
+    ttl: Annotated[int | None, Ttl, _HOW, _ON_KUBERNETES] = Field(86_400, ge=60, le=2**31 - 1)
+    pod_overlay: Annotated[dict[str, Any], _WHERE, _ON_KUBERNETES] = Field(
+        {}, repr=False
+    )  # may hold secrets
+    image: _KubernetesWhere = Field("", pattern=r"^\S*$", max_length=512)
+    mounts: Annotated[list[dict[str, Any]], Mounts, _WHERE, _ON_KUBERNETES] = []
+    shm_size: Annotated[float | None, Gib, _HOW, _ON_KUBERNETES] = Field(
+        None, gt=0, allow_inf_nan=False
+    )
 
     def __init__(self, **options: Unpack[Options]) -> None:
         self._load(options, _HOME)
@@ -428,7 +445,8 @@ class Settings(BaseModel):
         Args:
             options: Those given.
             place: What errors call things.
-            section: Those in another program's file, in place of farcall.toml's.
+            section: Those in another program's file, which are of Batch, in place of
+                farcall.toml's.
 
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
@@ -436,20 +454,27 @@ class Settings(BaseModel):
         _refuse_unknown(options, place.constructor)
         environment = from_environment()
         _refuse_unknown(environment, "the environment", ENVIRONMENT_PREFIX)
-        given = {**environment, **options}
         if section is None:
-            section = _agreed_file(given.keys())
+            given = {**environment, **options}
+            backend, section = _agreed_file(given)
+        else:
+            environment.pop("backend", None)  # that file is of one platform
+            backend = BATCH
+            _refuse_other_backend({**section, **options}, place)
+        _refuse_foreign(options, backend, place.constructor)
+        own = options_of(backend)
+        environment = {name: value for name, value in environment.items() if name in own}
         try:
-            super().__init__(**{**section, **given})
+            super().__init__(**{**section, **environment, **options})
         except ValidationError as error:
-            raise _explain(error, place) from None
+            raise _explain(error, place, backend) from None
 
     @field_validator("*", mode="before")
     @classmethod
     def _check_text(cls, value: object, field: ValidationInfo) -> object:
         """Refuse what AWS and the file system refuse later, in words that name no option."""
-        is_document = field.field_name == "job_definition_extra"  # whose texts may have lines
-        if _has(_HALVES if is_document else _CONTROLS, value):
+        is_document = field.field_name in _SECRET  # whose texts may have lines
+        if has(HALVES if is_document else CONTROLS, value):
             raise ValueError("text without control characters and lone surrogates is allowed")
         return value
 
@@ -499,6 +524,16 @@ class Settings(BaseModel):
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return self.stock_image_uri or f"{_STOCK_IMAGE}:{version}-slim-trixie"
 
+    @property
+    def job_queue(self) -> str:
+        """The queue on any platform; empty where jobs have none."""
+        return self.queue if self.backend == KUBERNETES else self.batch_queue
+
+    @property
+    def task_image(self) -> str:
+        """The image on any platform that holds the task runner; empty where none is named."""
+        return self.image if self.backend == KUBERNETES else self.container_image_uri
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """Text that is equal for settings with equal values."""
@@ -506,7 +541,7 @@ class Settings(BaseModel):
 
     @classmethod
     def within(cls, section: dict[str, Any], place: Place, **options: Any) -> Settings:
-        """Return settings whose file is another program's.
+        """Return settings of Batch whose file is another program's.
 
         Args:
             section: Options from that file, which come after arguments and environment.
@@ -516,7 +551,9 @@ class Settings(BaseModel):
         Raises:
             SettingsError: A value is wrong, or an option is unknown.
         """
-        _refuse_unknown(section, f"{place.file}, section {_HEADING}")
+        where = f"{place.file}, section {heading(BATCH)}"
+        _refuse_unknown(section, where)
+        _refuse_foreign(section, BATCH, where)
         settings = cls.__new__(cls)
         settings._load(options, place, section)
         return settings
@@ -524,10 +561,14 @@ class Settings(BaseModel):
     def replace(self, **options: Unpack[Options]) -> Settings:
         """Return settings that differ in some options.
 
+        With another backend those of the former one's own are left behind.
+
         Raises:
-            SettingsError: A value is wrong, or an option is unknown.
+            SettingsError: A value is wrong, or an option is unknown, or of another platform.
         """
-        given = {name: getattr(self, name) for name in self.model_fields_set}
+        backend = options.get("backend", self.backend)
+        kept = self.model_fields_set & options_of(backend if backend in SECTIONS else self.backend)
+        given = {name: getattr(self, name) for name in kept}
         return type(self)(**{**given, **options})
 
     def with_packages(self, requirements: Iterable[str]) -> Settings:
@@ -586,29 +627,71 @@ def files() -> list[Path]:
     return found
 
 
-def from_file() -> dict[str, Any]:
-    """Return the options of the file in force, whether agreed to or not.
+def options_of(backend: BackendName) -> frozenset[str]:
+    """Return the names of the options that there are where a backend is chosen."""
+    other = {each for each in _On if each.value != backend}
+    fields = Settings.model_fields.items()
+    return frozenset(name for name, field in fields if not other.intersection(field.metadata))
+
+
+def heading(backend: BackendName) -> str:
+    """Return the heading of a backend's section in a file."""
+    return f"[{'.'.join(SECTIONS[backend])}]"
+
+
+def chosen(given: Mapping[str, Any], sections: Collection[BackendName]) -> BackendName:
+    """Return the backend that counts; what is no backend's name is Batch here.
+
+    Args:
+        given: What arguments and environment say.
+        sections: The backends whose sections the file in force has.
+    """
+    if "backend" in given:
+        return next((each for each in SECTIONS if each == given["backend"]), BATCH)
+    return KUBERNETES if list(sections) == [KUBERNETES] else BATCH
+
+
+def in_force(given: Mapping[str, Any] | None = None) -> tuple[BackendName, dict[str, Any]]:
+    """Return the backend that is chosen, and the options that the file in force has for it.
+
+    They count whether agreed to or not.
+
+    Args:
+        given: Options from elsewhere, which come before it; the environment's by default.
 
     Raises:
-        SettingsError: It cannot be read, or has an unknown option.
+        SettingsError: The file cannot be read, or has an option that is none there.
     """
     there = files()
-    return read(there[0]) if there else {}
+    sections = read(there[0]) if there else {}
+    backend = chosen(from_environment() if given is None else given, sections)
+    return backend, sections.get(backend, {})
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the options of a file.
+def read(path: Path) -> dict[BackendName, dict[str, Any]]:
+    """Return the options of a file by backend, of those whose sections it has.
 
     Raises:
-        SettingsError: It cannot be read, or has an unknown option.
+        SettingsError: It cannot be read, or has an option that is none there.
     """
-    section = table(path)
-    _refuse_unknown(section, f"{path}, section {_HEADING}")
-    return section
+    sections = tables(path)
+    for backend, section in sections.items():
+        where = f"{path}, section {heading(backend)}"
+        _refuse_unknown(section, where)
+        _refuse_foreign(section, backend, where)
+        if section.get("backend", backend) != backend:
+            raise SettingsError(
+                f"{where} has backend = {section['backend']!r}; the options of another backend "
+                f"stand in a section of its own: {' or '.join(map(heading, SECTIONS))}",
+                option="backend",
+            )
+    if KUBERNETES in sections and BATCH not in sections:
+        sections[KUBERNETES]["backend"] = KUBERNETES  # this the section decides by being there
+    return sections
 
 
-def table(path: Path) -> dict[str, Any]:
-    """Return the options of a file, unknown ones too.
+def tables(path: Path) -> dict[BackendName, dict[str, Any]]:
+    """Return the options of a file by backend, unknown ones too.
 
     Raises:
         SettingsError: It cannot be read, or options stand where they are not read.
@@ -619,41 +702,66 @@ def table(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
-    return _section(path, document)
+    return _sections(path, document)
 
 
-def _section(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table of a file's options, and refuse what was meant for it.
+def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict[str, Any]]:
+    """Return the tables of a file's options, and refuse what was meant for them.
 
-    Other programs' tables may stand beside it.
+    Other programs' tables may stand beside them.
     """
-    outer, inner = SECTION
-    executors = document.get(outer, {})
-    section = executors.get(inner, {}) if isinstance(executors, dict) else None
-    if not isinstance(section, dict):
-        raise SettingsError(f"{path}: {_HEADING} must be a table of options")
-    others = {name: found for name, found in document.items() if name != outer}
-    others |= {f"{outer}.{name}": found for name, found in executors.items() if name != inner}
-    loose = [name for name, found in others.items() if not isinstance(found, dict)]
+    executors = document.get(_OUTER, {})
+    found: dict[BackendName, dict[str, Any]] = {}
+    for backend, (_, inner) in SECTIONS.items():
+        section = executors.get(inner) if isinstance(executors, dict) else executors
+        if section is not None and not isinstance(section, dict):
+            raise SettingsError(f"{path}: {heading(backend)} must be a table of options")
+        if section is not None:
+            found[backend] = section
+    inners = {inner for _, inner in SECTIONS.values()}
+    others = {name: table for name, table in document.items() if name != _OUTER}
+    others |= {f"{_OUTER}.{name}": t for name, t in executors.items() if name not in inners}
+    loose = [name for name, table in others.items() if not isinstance(table, dict)]
     if loose:
         raise SettingsError(
             f"{path} has {', '.join(loose)} outside of any table that is read; options "
-            f"stand below a line {_HEADING}"
+            f"stand below a line {' or '.join(map(heading, SECTIONS))}"
         )
+    _refuse_misplaced(path, others, is_empty=not any(found.values()))
+    return found
+
+
+def _refuse_misplaced(path: Path, others: Mapping[str, Any], *, is_empty: bool) -> None:
+    """Refuse tables that were meant for options, by their names or by what they hold.
+
+    Args:
+        path: The file.
+        others: Its other tables.
+        is_empty: Whether no option stands where one is read.
+    """
     for name, table in _tables(others):
-        last = name.removeprefix(f"{outer}.")
+        last = name.removeprefix(f"{_OUTER}.")
         if last != name and last.partition(".")[0] in _COVALENTS:
             continue
-        is_stray = not section and any(option in Settings.model_fields for option in table)
-        if is_stray or difflib.get_close_matches(last.lower(), _MEANT, 1, _MEANT_RATIO):
+        is_stray = is_empty and any(option in Settings.model_fields for option in table)
+        near = difflib.get_close_matches(last.lower(), _MEANT, 1, _MEANT_RATIO)
+        if is_stray or near:
+            meant = _MEANT[near[0]] if near else BATCH
             raise SettingsError(
-                f"{path} has a table [{name}], where no option is read; did you mean {_HEADING}?"
+                f"{path} has a table [{name}], where no option is read; did you mean "
+                f"{heading(meant)}?"
             )
-    return section
 
 
-_MEANT, _MEANT_RATIO = (".".join(SECTION), *SECTION, "farcall"), 0.8
-"""What a misspelt table is near to."""
+_OUTER = "executors"
+_MEANT = {
+    **{".".join(section): backend for backend, section in SECTIONS.items()},
+    **{section[1]: backend for backend, section in SECTIONS.items()},
+    **dict.fromkeys((_OUTER, "farcall"), BATCH),
+}
+"""What a misspelt table is near to, and whose section was meant."""
+
+_MEANT_RATIO = 0.8
 
 _COVALENTS = {
     *("awsbraket", "awsecs", "awslambda", "azurebatch", "base", "braket", "dask", "ec2"),
@@ -671,31 +779,47 @@ def _tables(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, found
 
 
-def decided(path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which of a file's options count only once its user agreed, with their values."""
+def decided(path: Path) -> dict[str, Any]:
+    """Return which of a file's options count only once its user agreed, with their values.
+
+    Those of Kubernetes's section have its name before their own.
+
+    Raises:
+        SettingsError: It cannot be read, or has an option that is none there.
+    """
+    return _decided(path, read(path))
+
+
+def _decided(path: Path, sections: Mapping[BackendName, Mapping[str, Any]]) -> dict[str, Any]:
     is_own = config_trust.is_own(path)
-    return {name: value for name, value in section.items() if not is_own or _says_where(name)}
+    return {
+        name if backend == BATCH else f"{backend}.{name}": value
+        for backend, section in sections.items()
+        for name, value in section.items()
+        if not is_own or _says_where(name)
+    }
 
 
 def _says_where(option: str) -> bool:
     return _HOW not in Settings.model_fields[option].metadata
 
 
-def _agreed_file(given: Collection[str]) -> dict[str, Any]:
-    """Return the options of the file in force, once its user agreed to what it decides.
+def _agreed_file(given: Mapping[str, Any]) -> tuple[BackendName, dict[str, Any]]:
+    """Return the backend, and its options of the file in force, once agreed to.
 
     Args:
         given: Options that come from elsewhere, before it.
 
     Raises:
-        SettingsError: That is not so, or it cannot be read, or has an unknown option.
+        SettingsError: The user did not agree to what it decides, or it cannot be read, or has an
+            option that is none there.
     """
-    section = from_file()
+    backend, section = in_force(given)
     if not os.environ.get(CONFIG_VARIABLE) and files()[:1] == [WORKING_FILE]:
-        decides = decided(WORKING_FILE, section)
-        if not decides.keys() <= set(given):
-            config_trust.check(WORKING_FILE, decides)
-    return section
+        decides = _decided(WORKING_FILE, {BATCH: section})
+        if not decides.keys() <= given.keys():
+            config_trust.check(WORKING_FILE, decided(WORKING_FILE))
+    return backend, section
 
 
 def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") -> None:
@@ -710,20 +834,59 @@ def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") ->
         raise SettingsError(f"{where} has an unknown option {found!r}; {hint}", option=name)
 
 
-def _explain(error: ValidationError, place: Place) -> SettingsError:
+def _refuse_foreign(options: Iterable[str], backend: BackendName, where: str) -> None:
+    """Refuse the options of another platform; all that are given are known ones."""
+    own = options_of(backend)
+    for name in options:
+        if name in own:
+            continue
+        (other,) = (each for each in SECTIONS if each != backend)
+        if name in _COUNTERPARTS:
+            instead = f"{_COUNTERPARTS[name]} is {PLATFORMS[backend]}'s for it"
+        else:
+            instead = "leave it out"
+        raise SettingsError(
+            f"{where} has {name}, an option of {PLATFORMS[other]}, and backend is {backend!r}; "
+            f'{instead}, or set backend="{other}"',
+            option=name,
+        )
+
+
+def _refuse_other_backend(given: Mapping[str, Any], place: Place) -> None:
+    """Refuse another backend than Batch in another program's executor."""
+    if given.get("backend") in SECTIONS.keys() - {BATCH}:
+        raise SettingsError(
+            f"backend is {given['backend']!r}, and {place.constructor} runs tasks on "
+            f"{PLATFORMS[BATCH]}; leave it out, or run the function by BatchExecutor",
+            option="backend",
+        )
+
+
+_PAIRS = {
+    "batch_queue": "queue",
+    "container_image_uri": "image",
+    "batch_job_role_name": "service_account",
+    "priority": "priority_class",
+    "job_definition_extra": "pod_overlay",
+}
+_COUNTERPARTS = {**_PAIRS, **{name: other for other, name in _PAIRS.items()}}
+"""What does for one platform what an option does for the other."""
+
+
+def _explain(error: ValidationError, place: Place, backend: BackendName) -> SettingsError:
     problems = error.errors()
-    lines = [_explain_one(problem, place) for problem in problems]
+    lines = [_explain_one(problem, place, backend) for problem in problems]
     return SettingsError("\n".join(lines), option=str(problems[0]["loc"][0]))
 
 
-def _explain_one(problem: ErrorDetails, place: Place) -> str:
+def _explain_one(problem: ErrorDetails, place: Place, backend: BackendName) -> str:
     option = str(problem["loc"][0])
     found = problem["input"]
     kind = type(found).__name__
     shown = f"a {kind}" if option in _SECRET else f"{_PASSWORD.sub('', repr(found))} ({kind})"
     return (
         f"{option} is {shown}: {_allowed(option, problem)}. "
-        f"Set {option} in {place.constructor}({option}=...), in {_HEADING} of "
+        f"Set {option} in {place.constructor}({option}=...), in {heading(backend)} of "
         f"{place.file} or in {ENVIRONMENT_PREFIX}{option.upper()}"
     )
 
@@ -737,16 +900,20 @@ def _allowed(option: str, problem: ErrorDetails) -> str:
     return text[0].lower() + text[1:]
 
 
-_SECRET = ("job_definition_extra",)
+_SECRET = ("job_definition_extra", "pod_overlay")
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
-_NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT} - {
+_NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT} - {
     f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields
 }
 """Variables that are ours; a job's region and workflow are options of what it submits, too."""
 
+_OBJECT_NAME = "an object's name (up to 253 lower-case letters, digits, - and .) is allowed"
 PATTERNS = {
     "region": "a region's name, such as eu-west-1, is allowed",
+    "namespace": "a namespace's name (up to 63 lower-case letters, digits and -) is allowed",
+    **dict.fromkeys(("service_account", "queue", "priority_class", "s3_secret"), _OBJECT_NAME),
+    "image": "an image such as registry.example/mine:1, without blanks, is allowed",
     "batch_queue": "a queue's name (up to 128 letters, digits, - and _) or its ARN is allowed",
     "s3_bucket_name": "3 to 63 lower-case letters, digits, dots and hyphens are allowed, "
     "or the ARN of an access point in one region, or an empty text for none",

@@ -12,12 +12,14 @@ from pydantic_core import PydanticUndefined
 
 from farcall.model.errors import SettingsError
 from farcall.model.settings import (
+    BATCH,
     ENVIRONMENT_PREFIX,
     PATTERNS,
     Settings,
+    chosen,
     files,
     from_environment,
-    table,
+    tables,
 )
 
 _ENTRY = re.compile(r"^    (\w+): (.*(?:\n      .*)*)", re.MULTILINE)
@@ -59,7 +61,10 @@ def origin(option: str) -> str:
         return f"{ENVIRONMENT_PREFIX}{option.upper()}"
     with contextlib.suppress(SettingsError):
         for path in files()[:1]:
-            if option in table(path):
+            sections = tables(path)
+            backend = chosen(from_environment(), sections)
+            is_by_heading = option == "backend" and [*sections] == [backend] != [BATCH]
+            if is_by_heading or option in sections.get(backend, {}):
                 return str(path)
     return DEFAULTS
 

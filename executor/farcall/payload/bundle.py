@@ -153,7 +153,7 @@ class Bundle:
                 "attempts": settings.retry_attempts,
                 "retry_on": settings.retry_on,
                 "time_limit_s": settings.time_limit,
-                "queue": settings.batch_queue,
+                "queue": settings.job_queue,
                 **self._facts,
                 **({contract.SHARED: shared} if shared else {}),
                 **({contract.PACKAGES: self._packages} if self._packages else {}),

@@ -110,7 +110,7 @@ async def plan(planned: Planned) -> BatchRequest:
     access = await Aws.configured(settings)
     try:
         with in_words():
-            found = await open_backend(settings.backend, access).plan(spec, offline=True)
+            found = await open_backend(settings, access).plan(spec, offline=True)
     finally:
         await access.close()
     # By way of text: an edit of one role's container is to reach no other's.

@@ -72,7 +72,7 @@ class Site:
 
     def __init__(self, settings: Settings, options: Options) -> None:
         self.options = options
-        self.queues = list(options.queues) or [settings.batch_queue]
+        self.queues = list(options.queues) or [settings.job_queue]
         self._settings = settings
         self._account = Account(settings)
         self.jobs = Jobs(self._account, self.queues, options.span, everybody=options.everybody)

@@ -32,7 +32,7 @@ def write(text, path="farcall.toml"):
 
 def agree(path="farcall.toml"):
     path = Path(path)
-    return config_trust.agree(path, settings.decided(path, settings.read(path)))
+    return config_trust.agree(path, settings.decided(path))
 
 
 def run(*arguments, **options):

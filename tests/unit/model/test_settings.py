@@ -59,6 +59,25 @@ OWN = {
     "workflow": "",
     "page_url": "http://127.0.0.1:8750",
 }
+ON_KUBERNETES = {
+    "kubeconfig": "",
+    "context": "",
+    "namespace": "",
+    "service_account": "",
+    "image": "",
+    "queue": "",
+    "scheduler": "default",
+    "priority_class": "",
+    "image_pull_secrets": [],
+    "node_selector": {},
+    "tolerations": [],
+    "mounts": [],
+    "shm_size": None,
+    "s3_secret": "",
+    "max_parallel": None,
+    "ttl": 86_400,
+    "pod_overlay": {},
+}
 
 
 def write(path, text, section="[executors.awsbatch]"):
@@ -66,7 +85,7 @@ def write(path, text, section="[executors.awsbatch]"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{section}\n{text}\n")
     with contextlib.suppress(SettingsError):  # what is no TOML says nothing
-        config_trust.agree(path, settings.decided(path, settings.read(path)))
+        config_trust.agree(path, settings.decided(path))
 
 
 def home_file(text):
@@ -88,13 +107,15 @@ def test_a_host_folder_is_a_plain_path(path):
 # --- defaults ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("option", "default"), [*DOCUMENTED.items(), *OWN.items()])
+@pytest.mark.parametrize(
+    ("option", "default"), [*DOCUMENTED.items(), *OWN.items(), *ON_KUBERNETES.items()]
+)
 def test_an_option_has_its_documented_default(option, default):
     assert getattr(Settings(), option) == default
 
 
 def test_there_are_no_other_options():
-    assert set(Settings.model_fields) == {*DOCUMENTED, *OWN}
+    assert set(Settings.model_fields) == {*DOCUMENTED, *OWN, *ON_KUBERNETES}
 
 
 def test_the_region_comes_from_the_usual_variables(monkeypatch):
@@ -417,6 +438,7 @@ def test_type_checkers_know_every_option():
     known = get_type_hints(Options)
     assert list(known) == list(Settings.model_fields)
     with_units = {"memory", "time_limit", "poll_freq", "linger_s", "stuck_timeout_s"}
+    with_units |= {"shm_size", "ttl"}
     for name, field in Settings.model_fields.items():
         type_ = field.annotation | str if name in with_units else field.annotation
         assert known[name] == type_, name
@@ -513,3 +535,110 @@ def test_access_points_are_spelled_in_one_way():
 def test_other_arns_are_no_bucket(name):
     with pytest.raises(SettingsError, match="the ARN of an access point in one region"):
         Settings(s3_bucket_name=name)
+
+
+# --- of which platform ------------------------------------------------------------------------
+
+
+KUBERNETES = "[executors.kubernetes]"
+
+
+def test_the_backend_is_the_argument_s_then_the_environment_s_then_the_file_s(monkeypatch):
+    assert Settings().backend == "batch"
+    write("farcall.toml", 'namespace = "research"\nvcpu = 4', KUBERNETES)
+    found = Settings()
+    assert (found.backend, found.namespace, found.vcpu) == ("kubernetes", "research", 4)
+    assert Settings(backend="batch").vcpu == 2
+    monkeypatch.setenv("FARCALL_BACKEND", "batch")
+    assert Settings().backend == "batch"
+    assert Settings(backend="kubernetes").namespace == "research"
+
+
+def test_of_two_sections_the_one_of_the_backend_counts(monkeypatch):
+    write("farcall.toml", f"vcpu = 4\n{KUBERNETES}\nvcpu = 8")
+    assert (Settings().backend, Settings().vcpu) == ("batch", 4)
+    monkeypatch.setenv("FARCALL_BACKEND", "kubernetes")
+    assert (Settings().backend, Settings().vcpu) == ("kubernetes", 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"namespace": "a"}, 'leave it out, or set backend="kubernetes"'),
+        ({"image": "a"}, "container_image_uri is AWS Batch's for it"),
+        ({"backend": "kubernetes", "batch_queue": "q"}, "queue is Kubernetes's for it"),
+        ({"backend": "kubernetes", "batch_job_log_group_name": ""}, 'set backend="batch"'),
+    ],
+)
+def test_an_option_of_another_platform_is_refused_by_name(options, said):
+    error = refused(**options)
+    assert error.option == list(options)[-1]
+    assert f"has {error.option}, an option of " in str(error)
+    assert said in str(error)
+
+
+def test_in_a_section_it_is_refused_too():
+    write("farcall.toml", 'batch_queue = "q"', KUBERNETES)
+    said = str(refused())
+    assert said.startswith(f"farcall.toml, section {KUBERNETES} has batch_queue, an option of AWS")
+    write("farcall.toml", 'backend = "kubernetes"')
+    assert f"a section of its own: [executors.awsbatch] or {KUBERNETES}" in str(refused())
+    write("farcall.toml", "vcpu = 1", "[executors.kubernets]")
+    assert f"did you mean {KUBERNETES}?" in str(refused())
+
+
+def test_in_the_environment_it_does_not_count(monkeypatch):
+    monkeypatch.setenv("FARCALL_NAMESPACE", "Not A Name")
+    monkeypatch.setenv("FARCALL_BATCH_QUEUE", "mine")
+    assert Settings().batch_queue == "mine"
+    assert "namespace is 'Not A Name'" in str(refused(backend="kubernetes"))
+    monkeypatch.delenv("FARCALL_NAMESPACE")
+    assert "batch_queue" not in Settings(backend="kubernetes").model_fields_set
+
+
+def test_what_a_section_decides_by_being_there_needs_a_yes():
+    Path("farcall.toml").write_text(f"{KUBERNETES}\nvcpu = 1\n")
+    error = refused()
+    assert isinstance(error, config_trust.NotAgreedError)
+    assert (error.option, error.decides) == ("backend", {"kubernetes.backend": "kubernetes"})
+    assert Settings(backend="kubernetes").vcpu == 1
+    assert Settings(backend="batch").vcpu == 2
+    config_trust.agree(Path("farcall.toml"), settings.decided(Path("farcall.toml")))
+    assert Settings().backend == "kubernetes"
+
+
+def test_a_yes_is_to_both_sections(monkeypatch):
+    write("farcall.toml", f'batch_queue = "q"\n{KUBERNETES}\nnamespace = "a"')
+    assert Settings(backend="kubernetes").namespace == "a"
+    assert Settings().batch_queue == "q"
+    text = Path("farcall.toml").read_text()
+    Path("farcall.toml").write_text(text.replace('"a"', '"b"'))
+    assert isinstance(refused(), config_trust.NotAgreedError)
+    assert refused(backend="kubernetes").option == "batch_queue"
+
+
+def test_another_backend_leaves_the_former_one_s_own_options_behind():
+    before = Settings(batch_queue="q", vcpu=4)
+    after = before.replace(backend="kubernetes", namespace="a")
+    assert (after.backend, after.vcpu, after.namespace) == ("kubernetes", 4, "a")
+    assert "batch_queue" not in after.model_fields_set
+    with pytest.raises(SettingsError, match="batch_queue"):
+        before.replace(backend="kubernetes", batch_queue="r")
+
+
+def test_queue_and_image_are_those_of_the_platform():
+    batch = Settings(batch_queue="q", container_image_uri="i")
+    assert (batch.job_queue, batch.task_image) == ("q", "i")
+    other = Settings(backend="kubernetes", queue="lq", image="mine")
+    assert (other.job_queue, other.task_image) == ("lq", "mine")
+
+
+def test_another_program_s_file_is_of_batch(monkeypatch):
+    monkeypatch.setenv("FARCALL_BACKEND", "kubernetes")
+    place = Place("TheirExecutor", "their.conf")
+    assert Settings.within({"batch_queue": "q"}, place).backend == "batch"
+    for section, given in (({}, {"backend": "kubernetes"}), ({"backend": "kubernetes"}, {})):
+        with pytest.raises(SettingsError, match="TheirExecutor runs tasks on AWS Batch"):
+            Settings.within(section, place, **given)
+    with pytest.raises(SettingsError, match=r"their.conf, section .* has namespace"):
+        Settings.within({"namespace": "a"}, place)

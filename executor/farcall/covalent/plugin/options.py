@@ -15,21 +15,32 @@ from covalent._shared_files.config import _config_manager, get_config
 from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.model.errors import SettingsError
-from farcall.model.settings import ENVIRONMENT_PREFIX, FOREIGN_IMAGES, Place, Settings
+from farcall.model.settings import (
+    BATCH,
+    ENVIRONMENT_PREFIX,
+    FOREIGN_IMAGES,
+    SECTIONS,
+    Place,
+    Settings,
+    options_of,
+)
 from farcall_runtime.contract import RETRY_ON_FAILURE
 
 _log = logging.getLogger("farcall")
 
 CONSTRUCTOR = "AWSBatchExecutor"
 
-_SECTION = "executors.awsbatch"
+_SECTION = ".".join(SECTIONS[BATCH])
+_OPTIONS = tuple(name for name in Settings.model_fields if name in options_of(BATCH))
+"""Those of Batch: what a task of Covalent's runs on."""
+
 _LEFT_TO_AWS = ("profile", "region", "credentials")
 """Options that AWS's own configuration decides where the section has them empty."""
 
 _WRONG = "wrong"
 _LOG_OPTIONS = ("log_stdout", "log_stderr")
 _VARIABLES = (
-    *(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields),
+    *(f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in _OPTIONS),
     *("AWS_REGION", "AWS_DEFAULT_REGION"),
 )
 
@@ -37,9 +48,10 @@ _VARIABLES = (
 def plugin_defaults() -> dict[str, Any]:
     """Return what Covalent writes into the section where the user has not."""
     defaults: dict[str, Any] = dict.fromkeys((*_LEFT_TO_AWS, *_LOG_OPTIONS), "")
-    for name, option in Settings.model_fields.items():
-        if name not in _LEFT_TO_AWS and option.default is not None:  # TOML has no word for None
-            defaults[name] = option.default
+    for name in _OPTIONS:
+        default = Settings.model_fields[name].default
+        if name not in _LEFT_TO_AWS and default is not None:  # TOML has no word for None
+            defaults[name] = default
     defaults["retry_on"] = RETRY_ON_FAILURE  # as the plugin before this one documents it
     try:
         section = get_config(_SECTION)
@@ -57,7 +69,7 @@ def _warn_of_unknown(section: Mapping[str, Any], known: Iterable[str]) -> None:
     They are not refused: a running server of Covalent's writes whatever it once read back into the
     file, so that nobody could correct a misspelled one without stopping it.
     """
-    names = {*known, *Settings.model_fields}
+    names = {*known, *_OPTIONS}
     for name in section:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)
@@ -104,7 +116,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
             if logs.get(name) is None:
                 logs[name] = configured
         left = [name for name in _LEFT_TO_AWS if section.get(name) == ""]
-        known = Settings.model_fields.keys() - left
+        known = set(_OPTIONS) - set(left)
         section = {name: value for name, value in section.items() if name in known}
         super().__init__(**logs)
         try:
@@ -120,7 +132,11 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
             return
         # Covalent's page shows the first ten or so.
         first = {"page_url": settings.page_url}
-        self.__dict__ = {**first, **self.__dict__, **settings.model_dump(mode="json")}
+        self.__dict__ = {
+            **first,
+            **self.__dict__,
+            **settings.model_dump(mode="json", include={*_OPTIONS}),
+        }
 
     @property
     def stored(self) -> str:
@@ -137,7 +153,7 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent i
         """
         if _WRONG in self.__dict__:
             raise SettingsError(self.__dict__[_WRONG])
-        values = {name: self.__dict__.get(name) for name in Settings.model_fields}
+        values = {name: self.__dict__.get(name) for name in _OPTIONS}
         if any(name not in self.__dict__ for name in values):
             raise SettingsError(
                 "the executor of this task is not one of farcall's; a task that was built with "

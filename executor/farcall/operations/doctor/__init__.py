@@ -45,7 +45,7 @@ async def examine(
         access = await Aws.open(settings)
     except FarcallError as error:
         return [*findings, told("credentials", error)]
-    backend = open_backend(settings.backend, access)
+    backend = open_backend(settings, access)
     telling = asyncio.ensure_future(_tell(tell, every_s))
     try:
         return findings + await _examine(access, backend, settings, time_limit_s)

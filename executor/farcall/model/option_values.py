@@ -1,0 +1,247 @@
+"""Values of options: how each kind is read and checked before it counts.
+
+Each takes what an argument, a file or the environment has, and returns the value, or raises a
+`ValueError` that says what is allowed; `farcall.model.settings` names the option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import BeforeValidator
+
+from farcall.model import quantities, terminal
+
+HALVES = re.compile("[\ud800-\udfff]")
+"""Surrogates, which UTF-8 has no bytes for."""
+
+CONTROLS = re.compile(f"[\t{terminal.CONTROLS}]")
+
+
+def has(pattern: re.Pattern[str], value: object) -> bool:
+    """Tell whether a pattern is found in a text, or in a document with texts in it."""
+    if isinstance(value, dict):
+        return any(has(pattern, part) for item in value.items() for part in item)
+    if isinstance(value, (list, tuple)):
+        return any(has(pattern, part) for part in value)
+    return isinstance(value, str) and pattern.search(value) is not None
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a truth value is not a number")  # noqa: TRY004  # pydantic collects these
+    return value
+
+
+def _is_bare(text: str) -> bool:
+    """Tell whether a text is a number without a unit."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _gib(value: object) -> object:
+    """Return a size in GiB, which a number alone counts: "4GiB" is 4, and "4GB" is less."""
+    if isinstance(value, str) and not _is_bare(value):
+        return quantities.size_bytes(value) / 2**30
+    return _no_bool(value)
+
+
+def _seconds(value: object) -> object:
+    """Return a time in seconds, which a number alone counts: "1h30m" is 5400."""
+    if isinstance(value, str) and not _is_bare(value):
+        return quantities.span_s(value)
+    return _no_bool(value)
+
+
+def _upper_case(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _requirements(value: Any) -> list[str]:
+    """Check a list of requirements.
+
+    https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+    """
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise ValueError("a list of requirements is allowed, such as ['numpy>=2']")
+    for text in value:
+        try:
+            url = Requirement(text).url or ""
+        except InvalidRequirement as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{text!r} is no requirement such as numpy>=2 ({said}); a folder of yours travels "
+                "by itself"
+            ) from None
+        if "@" in urlsplit(url).netloc:
+            raise ValueError(
+                "a URL with a password is not allowed; leave it to netrc, or to uv's settings"
+            )
+    return list(value)
+
+
+def _packages(value: Any) -> str | list[str] | None:
+    if value in (None, ""):
+        return None
+    if isinstance(value, str):
+        if value != "local" and not value.endswith(_REQUIREMENT_FILES):
+            raise ValueError(
+                'None, "local", a list of requirements, or the path of a requirements.txt, '
+                "pyproject.toml or uv.lock is allowed"
+            )
+        return value
+    return _requirements(value)
+
+
+_REQUIREMENT_FILES = (".txt", ".in", "pyproject.toml", "uv.lock")
+
+
+def _names(value: Any) -> list[str]:
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(isinstance(each, str) and _NAMES.match(each) for each in value):
+        raise ValueError("a list of distributions' names is allowed, such as ['ruff']")
+    return list(value)
+
+
+_NAMES = re.compile(r"(?i)[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
+Packages = BeforeValidator(_packages)
+Requirements = BeforeValidator(_requirements)
+Names = BeforeValidator(_names)
+Number = BeforeValidator(_no_bool)
+UpperCase = BeforeValidator(_upper_case)
+Gib = BeforeValidator(_gib)
+Seconds = BeforeValidator(_seconds)
+
+
+# --- of Kubernetes -------------------------------------------------------------------------------
+
+LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+"""A label of DNS, RFC 1123: the name of a namespace.
+
+https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+"""
+
+SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
+"""A subdomain of DNS, of at most `LONGEST_NAME` characters: the name of most objects."""
+
+LONGEST_NAME = 253
+_SUBDOMAIN = re.compile(rf"{SUBDOMAIN}\Z")
+_MOUNT_TYPES = {"volume": "a claim's name", "bind": "a path of the node", "device": "a device"}
+_MOUNT_KEYS = ("type", "src", "dst", "readonly", "perm")
+_PERMISSIONS = re.compile(r"r?w?m?\Z")
+_TOLERATION_KEYS = {
+    "key": str,
+    "operator": str,
+    "value": str,
+    "effect": str,
+    "tolerationSeconds": int,
+}
+_NEVER = "never"
+
+
+def _is_name(value: Any) -> bool:
+    """Tell whether a value is a name that an object may have."""
+    is_short = isinstance(value, str) and len(value) <= LONGEST_NAME
+    return is_short and _SUBDOMAIN.match(value) is not None
+
+
+def _secrets(value: Any) -> list[str]:
+    """Check a list of the names of Secrets."""
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(_is_name(each) for each in value):
+        raise ValueError("a list of the names of Secrets is allowed, such as ['registry']")
+    return list(value)
+
+
+def _ttl(value: Any) -> Any:
+    """Read a time after which something is deleted: ``never`` is None, for TOML has no word."""
+    return None if value == _NEVER else _seconds(value)
+
+
+def _mounts(value: Any) -> list[dict[str, Any]]:
+    """Check a list of mounts, and fill in what they leave out."""
+    return [_mount(each) for each in _tables(value, "[{type='volume', src='data', dst='/data'}]")]
+
+
+def _mount(given: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse_other_keys(given, _MOUNT_KEYS, "a mount")
+    kind = given.get("type")
+    if kind not in _MOUNT_TYPES:
+        raise ValueError(f"the type of a mount is one of {', '.join(_MOUNT_TYPES)}, not {kind!r}")
+    source = given.get("src")
+    if not isinstance(source, str) or not source:
+        raise ValueError(f"a mount of type {kind} has a src, {_MOUNT_TYPES[kind]}")
+    if kind == "volume" and not _is_name(source):
+        raise ValueError(f"src of a volume is the name of a claim, not {source!r}")
+    target = given.get("dst") or (source if kind == "device" else None)
+    for name, path in (("dst", target), *((("src", source),) if kind != "volume" else ())):
+        if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"{name} of a mount is a path from / on without .., not {path!r}")
+    if ":" in str(target):
+        raise ValueError(f"dst of a mount has no colon, and this one is {target!r}")
+    readonly = given.get("readonly", False)
+    if not isinstance(readonly, bool):
+        raise ValueError(  # noqa: TRY004  # pydantic collects these
+            f"readonly of a mount is true or false, not {readonly!r}"
+        )
+    return {
+        "type": kind,
+        "src": source,
+        "dst": target,
+        "readonly": readonly,
+        "perm": _permissions(kind, given.get("perm")),
+    }
+
+
+def _permissions(kind: str, given: Any) -> str:
+    """Check the permissions of a device: read, write, and make a node of it."""
+    if given is None:
+        return "rwm" if kind == "device" else ""
+    if kind == "device" and isinstance(given, str) and given and _PERMISSIONS.match(given):
+        return given
+    if kind != "device" and given == "":
+        return ""
+    raise ValueError(f"perm is of a device, letters of rwm in this order, not {given!r}")
+
+
+def _tolerations(value: Any) -> list[dict[str, Any]]:
+    """Check a list of tolerations; what their values mean the cluster says.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    """
+    tables = _tables(value, "[{key='gpu', operator='Exists', effect='NoSchedule'}]")
+    for table in tables:
+        _refuse_other_keys(table, _TOLERATION_KEYS, "a toleration")
+        for name, found in table.items():
+            kind = _TOLERATION_KEYS[name]
+            if not isinstance(found, kind) or isinstance(found, bool):
+                text = "a number of seconds" if kind is int else "a text"
+                raise ValueError(  # noqa: TRY004  # pydantic collects these
+                    f"{name} of a toleration is {text}, not {found!r}"
+                )
+    return [dict(table) for table in tables]
+
+
+def _tables(value: Any, example: str) -> list[Mapping[str, Any]]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(e, Mapping) for e in value):
+        raise ValueError(f"a list of tables is allowed, such as {example}")
+    return list(value)
+
+
+def _refuse_other_keys(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    other = [str(name) for name in given if name not in known]
+    if other:
+        raise ValueError(f"{what} has {', '.join(known)}, and no {', '.join(other)}")
+
+
+Secrets = BeforeValidator(_secrets)
+Ttl = BeforeValidator(_ttl)
+Mounts = BeforeValidator(_mounts)
+Tolerations = BeforeValidator(_tolerations)

@@ -1,0 +1,135 @@
+"""Values of options that are tables and lists: what is read, filled in and refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from farcall import Settings
+from farcall.model.errors import SettingsError
+
+
+def on_kubernetes(**options):
+    return Settings(backend="kubernetes", **options)
+
+
+def refused(**options):
+    with pytest.raises(SettingsError) as caught:
+        on_kubernetes(**options)
+    (option,) = options
+    assert caught.value.option == option
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        (
+            {"type": "volume", "src": "data", "dst": "/data"},
+            {"type": "volume", "src": "data", "dst": "/data", "readonly": False, "perm": ""},
+        ),
+        (
+            {"type": "bind", "src": "/host", "dst": "/there", "readonly": True},
+            {"type": "bind", "src": "/host", "dst": "/there", "readonly": True, "perm": ""},
+        ),
+        (
+            {"type": "device", "src": "/dev/fuse"},
+            {
+                "type": "device",
+                "src": "/dev/fuse",
+                "dst": "/dev/fuse",
+                "readonly": False,
+                "perm": "rwm",
+            },
+        ),
+    ],
+)
+def test_a_mount_is_made_whole(given, whole, monkeypatch):
+    assert on_kubernetes(mounts=[given]).mounts == [whole]
+    assert on_kubernetes(mounts=[given]).replace(vcpu=1).mounts == [whole]
+    monkeypatch.setenv("FARCALL_MOUNTS", json.dumps([given]))
+    assert on_kubernetes().mounts == [whole]
+
+
+@pytest.mark.parametrize(
+    ("mount", "said"),
+    [
+        ("data:/data", "a list of tables is allowed"),
+        ({"type": "nfs", "src": "a", "dst": "/a"}, "one of volume, bind, device, not 'nfs'"),
+        ({"type": "volume", "dst": "/a"}, "has a src, a claim's name"),
+        ({"type": "volume", "src": "No_Claim", "dst": "/a"}, "not 'No_Claim'"),
+        ({"type": "volume", "src": "a"}, "dst of a mount is a path from / on"),
+        ({"type": "bind", "src": "relative", "dst": "/a"}, "src of a mount is a path"),
+        ({"type": "bind", "src": "/a/../b", "dst": "/a"}, "without .., not '/a/../b'"),
+        ({"type": "bind", "src": "/a", "dst": "/a:b"}, "no colon"),
+        ({"type": "bind", "src": "/a", "dst": "/a", "readonly": "yes"}, "readonly of a mount"),
+        ({"type": "bind", "src": "/a", "dst": "/a", "perm": "r"}, "perm is of a device"),
+        ({"type": "device", "src": "/dev/fuse", "perm": "x"}, "letters of rwm"),
+        ({"type": "bind", "source": "/a", "dst": "/a"}, "and no source"),
+    ],
+)
+def test_what_is_no_mount_is_refused(mount, said):
+    assert said in refused(mounts=[mount])
+
+
+def test_tolerations_are_kubernetes_s():
+    given = [{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]
+    assert on_kubernetes(tolerations=given).tolerations == given
+    assert "and no efect" in refused(tolerations=[{"key": "gpu", "efect": "NoSchedule"}])
+    assert "tolerationSeconds of a toleration is a number" in refused(
+        tolerations=[{"tolerationSeconds": "60"}]
+    )
+    assert "a list of tables" in refused(tolerations={"key": "gpu"})
+
+
+@pytest.mark.parametrize("value", ["registry", ["Registry"], [3], ["a" * 254]])
+def test_pull_secrets_are_a_list_of_names(value):
+    assert "names of Secrets" in refused(image_pull_secrets=value)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("never", None), (None, None), ("2d", 172_800), ("90", 90), (60, 60)]
+)
+def test_a_job_may_be_kept_for_ever(given, seconds, monkeypatch):
+    assert on_kubernetes(ttl=given).ttl == seconds
+    if isinstance(given, str):
+        monkeypatch.setenv("FARCALL_TTL", given)
+        assert on_kubernetes().ttl == seconds
+
+
+@pytest.mark.parametrize("given", ["ever", 59, True, 2**31])
+def test_a_time_that_is_none_is_refused(given):
+    refused(ttl=given)
+
+
+def test_a_size_of_shared_memory_may_have_a_unit():
+    assert on_kubernetes(shm_size="512MiB").shm_size == 0.5
+    assert "0" in refused(shm_size=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("namespace", "Research"),
+        ("namespace", "a" * 64),
+        ("service_account", "a_b"),
+        ("queue", "a" * 254),
+        ("image", "two words"),
+        ("context", "a\x1b[2J"),
+        ("scheduler", "slurm"),
+        ("max_parallel", 0),
+        ("max_parallel", 100_001),
+        ("node_selector", {"a": 1}),
+    ],
+)
+def test_a_wrong_value_is_named_with_kubernetes_s_section(option, value):
+    said = refused(**{option: value})
+    assert said.startswith(f"{option} is ")
+    assert "[executors.kubernetes]" in said
+
+
+def test_an_overlay_is_not_shown():
+    given = {"spec": {"containers": [{"env": [{"name": "KEY", "value": "secret-1"}]}]}}
+    assert "secret-1" not in repr(on_kubernetes(pod_overlay=given))
+    assert "secret-1" not in refused(pod_overlay=["secret-1"])
