@@ -1,0 +1,125 @@
+"""Kinds of objects that the embedded Kubernetes keeps: names in paths, groups, versions, scope."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """One kind of object.
+
+    Attributes:
+        group: API group, empty for the core's.
+        version: Such as ``v1``.
+        kind: As documents say it, such as ``Job``.
+        plural: As paths say it, such as ``jobs``.
+        namespaced: Whether its objects lie in namespaces.
+        short: Other names that kubectl takes.
+        has_status: Whether it has the subresource ``status``.
+        has_generation: Whether `metadata.generation` counts the changes of what is asked for.
+        categories: Such as ``all``, for ``kubectl get all``.
+        crd: Whether a real cluster has it by a CustomResourceDefinition only.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+    has_status: bool = False
+    has_generation: bool = False
+    categories: tuple[str, ...] = ()
+    crd: bool = False
+
+    @property
+    def api_version(self) -> str:
+        """Group and version as documents say them."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """Plural and group as messages say them: ``jobs.batch``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def singular(self) -> str:
+        """The kind in lower case."""
+        return self.kind.lower()
+
+
+_RBAC = "rbac.authorization.k8s.io"
+_VOLCANO = "scheduling.volcano.sh"
+
+NAMESPACE = Kind("", "v1", "Namespace", "namespaces", False, ("ns",), has_status=True)
+NODE = Kind("", "v1", "Node", "nodes", False, ("no",), has_status=True)
+POD = Kind("", "v1", "Pod", "pods", True, ("po",), True, True, ("all",))
+EVENT = Kind("", "v1", "Event", "events", True, ("ev",))
+SERVICE = Kind("", "v1", "Service", "services", True, ("svc",), True, categories=("all",))
+SECRET = Kind("", "v1", "Secret", "secrets")
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", True, ("cm",))
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts", True, ("sa",))
+RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas", True, ("quota",), True)
+PERSISTENT_VOLUME_CLAIM = Kind(
+    "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, ("pvc",), True
+)
+JOB = Kind("batch", "v1", "Job", "jobs", True, (), True, True, ("all",))
+PRIORITY_CLASS = Kind(
+    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False, ("pc",), False, True
+)
+LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+ROLE = Kind(_RBAC, "v1", "Role", "roles")
+ROLE_BINDING = Kind(_RBAC, "v1", "RoleBinding", "rolebindings")
+
+VOLCANO_JOB = Kind(
+    "batch.volcano.sh", "v1alpha1", "Job", "jobs", True, ("vcjob", "vj"), True, True, crd=True
+)
+VOLCANO_COMMAND = Kind(
+    "bus.volcano.sh", "v1alpha1", "Command", "commands", has_generation=True, crd=True
+)
+VOLCANO_QUEUE = Kind(
+    _VOLCANO, "v1beta1", "Queue", "queues", False, ("q", "queue-v1beta1"), True, True, crd=True
+)
+POD_GROUP = Kind(
+    _VOLCANO, "v1beta1", "PodGroup", "podgroups", True, ("pg", "podgroup-v1beta1"), True, True,
+    crd=True,
+)  # fmt: skip
+LOCAL_QUEUE = Kind(
+    "kueue.x-k8s.io", "v1beta1", "LocalQueue", "localqueues", True, (), True, True, crd=True
+)
+WORKLOAD = Kind(
+    "kueue.x-k8s.io", "v1beta1", "Workload", "workloads", True, ("wl",), True, True, crd=True
+)
+
+#: All kinds; those of one group and version follow one another.
+KINDS: tuple[Kind, ...] = (
+    NAMESPACE,
+    NODE,
+    POD,
+    EVENT,
+    SERVICE,
+    SECRET,
+    CONFIG_MAP,
+    SERVICE_ACCOUNT,
+    RESOURCE_QUOTA,
+    PERSISTENT_VOLUME_CLAIM,
+    JOB,
+    PRIORITY_CLASS,
+    LEASE,
+    ROLE,
+    ROLE_BINDING,
+    VOLCANO_JOB,
+    VOLCANO_COMMAND,
+    VOLCANO_QUEUE,
+    POD_GROUP,
+    LOCAL_QUEUE,
+    WORKLOAD,
+)
+
+
+def find(group: str, version: str, plural: str) -> Kind | None:
+    """Return the kind that a path names, None if there is none."""
+    return _BY_PATH.get((group, version, plural))
+
+
+_BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}

@@ -1,0 +1,77 @@
+"""Label and field selectors of the Kubernetes API."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.local.kubernetes import selectors
+from farcall.local.kubernetes.errors import BadRequestError
+from farcall.local.kubernetes.kinds import EVENT, JOB, NODE, POD
+
+
+@pytest.mark.parametrize(
+    ("text", "selected"),
+    [
+        ("app=a", "a"),
+        ("app==a", "a"),
+        ("app!=a", "bc"),
+        ("app in (a, b)", "ab"),
+        ("app notin (a,b)", "c"),
+        ("app", "ab"),
+        ("!app", "c"),
+        ("farcall/run", "b"),
+        ("app in (a,b),farcall/run=x.y_z", "b"),
+        ("app=", ""),
+    ],
+)
+def test_labels(text, selected):
+    objects = {"a": {"app": "a"}, "b": {"app": "b", "farcall/run": "x.y_z"}, "c": None}
+    selects = selectors.labels(text)
+    found = [n for n, has in objects.items() if selects({"metadata": {"labels": has}})]
+    assert "".join(found) == selected
+
+
+def test_an_empty_selector_selects_everything():
+    assert selectors.labels("") is None
+    assert selectors.fields(POD, "") is None
+
+
+@pytest.mark.parametrize("text", ["a b", "a=b=c", "a in b", "a>1", "a in (b"])
+def test_labels_that_cannot_be_parsed_are_refused(text):
+    with pytest.raises(BadRequestError, match="unable to parse requirement"):
+        selectors.labels(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "selected"),
+    [
+        (POD, "metadata.name=a", True),
+        (POD, "metadata.name=b", False),
+        (POD, "status.phase=Failed", True),
+        (POD, "status.phase!=Failed", False),
+        (POD, "status.phase==Failed,metadata.namespace=default", True),
+        (POD, "spec.nodeName=", True),
+        (JOB, "status.successful=0", True),
+        (JOB, "status.successful!=0", False),
+        (EVENT, "involvedObject.name=x,reason=Failed", True),
+        (EVENT, "source=kubelet", True),
+        (NODE, "spec.unschedulable=true", True),
+    ],
+)
+def test_fields(kind, text, selected):
+    document = {
+        "metadata": {"name": "a", "namespace": "default"},
+        "spec": {"unschedulable": True},
+        "status": {"phase": "Failed"},
+        "involvedObject": {"name": "x"},
+        "reason": "Failed",
+        "source": {"component": "kubelet"},
+    }
+    assert selectors.fields(kind, text)(document) is selected
+
+
+def test_a_field_that_cannot_be_selected_by_is_refused():
+    with pytest.raises(BadRequestError, match='"spec.parallelism" is not a known field selector'):
+        selectors.fields(JOB, "spec.parallelism=1")
+    with pytest.raises(BadRequestError, match="invalid selector"):
+        selectors.fields(JOB, "name")

@@ -1,0 +1,265 @@
+"""Objects, versions, finalizers and watches of the embedded Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from farcall.local.kubernetes import store as store_module
+from farcall.local.kubernetes.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ExpiredError,
+    NotFoundError,
+)
+from farcall.local.kubernetes.kinds import JOB, NODE, POD, SECRET
+from farcall.local.kubernetes.store import Store
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+def named(name, namespace="default", **metadata):
+    return {"metadata": {"name": name, "namespace": namespace, **metadata}}
+
+
+def running(store, name="a", **metadata):
+    pod = named(name, **metadata)
+    return store.create(POD, {**pod, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}})
+
+
+def test_what_is_created_has_what_the_server_sets(store):
+    job = store.create(JOB, {**named("a"), "spec": {"completions": 2}})
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    metadata = job["metadata"]
+    assert (metadata["generation"], metadata["resourceVersion"]) == (1, str(store.version))
+    assert len(metadata["uid"]) == 36
+    assert metadata["creationTimestamp"].endswith("Z")
+    assert store.get(JOB, "default", "a") is job
+    assert "generation" not in store.create(SECRET, named("a"))["metadata"]
+
+
+def test_a_name_is_there_once_in_a_namespace(store):
+    store.create(JOB, named("a"))
+    store.create(JOB, named("a", "other"))
+    store.create(POD, named("a"))
+    with pytest.raises(AlreadyExistsError, match='^jobs.batch "a" already exists$'):
+        store.create(JOB, named("a"))
+
+
+def test_a_generated_name_is_new_each_time(store):
+    made = [store.create(POD, {"metadata": {"generateName": "a-"}}) for _ in range(3)]
+    names = {pod["metadata"]["name"] for pod in made}
+    assert len(names) == 3
+    assert all(name.startswith("a-") and len(name) == 7 for name in names)
+
+
+def test_a_list_is_ordered_and_of_one_namespace_or_all(store):
+    for name, namespace in (("b", "default"), ("a", "other"), ("a", "default")):
+        store.create(POD, named(name, namespace, labels={"name": name}))
+
+    def listed(*args, **options):
+        return [
+            (pod["metadata"]["namespace"], pod["metadata"]["name"])
+            for pod in store.list(POD, *args, **options)
+        ]
+
+    assert listed() == [("default", "a"), ("default", "b"), ("other", "a")]
+    assert listed("default") == [("default", "a"), ("default", "b")]
+    assert listed(labels={"name": "a"}) == [("default", "a"), ("other", "a")]
+
+
+def test_the_namespace_of_what_the_cluster_has_is_empty(store):
+    store.create(NODE, named("n", "default"))
+    assert store.get(NODE, "", "n")
+
+
+def test_generation_counts_what_is_asked_for_and_not_what_is_found(store):
+    job = store.create(JOB, {**named("a"), "spec": {"parallelism": 1}})
+    job = store.update(JOB, {**job, "status": {"active": 1}})
+    assert job["metadata"]["generation"] == 1
+    job = store.update(JOB, {**job, "spec": {"parallelism": 2}})
+    assert job["metadata"]["generation"] == 2
+    labelled = {**job["metadata"], "labels": {"a": "b"}}
+    assert store.update(JOB, {**job, "metadata": labelled})["metadata"]["generation"] == 2
+
+
+def test_an_update_that_changes_nothing_leaves_the_version(store):
+    job = store.create(JOB, {**named("a"), "spec": {}})
+    assert store.update(JOB, {**named("a"), "spec": {}}) is job
+
+
+def test_an_update_of_what_has_changed_since_is_a_conflict(store):
+    old = store.create(JOB, named("a"))
+    new = store.update(JOB, {**old, "spec": {}})
+    with pytest.raises(ConflictError, match="the object has been modified; please apply"):
+        store.update(JOB, {**old, "spec": {"parallelism": 1}})
+    assert store.get(JOB, "default", "a") is new
+    store.update(JOB, {**named("a"), "spec": {"parallelism": 1}})  # whatever has happened
+
+
+def test_an_update_of_another_object_of_that_name_is_a_conflict(store):
+    old = store.create(JOB, named("a"))
+    store.delete(JOB, "default", "a")
+    new = store.create(JOB, named("a"))
+    with pytest.raises(ConflictError, match="Precondition failed: UID in precondition"):
+        store.update(JOB, {**named("a", uid=old["metadata"]["uid"]), "spec": {}})
+    assert store.get(JOB, "default", "a") is new
+
+
+def test_what_the_server_sets_cannot_be_changed(store):
+    old = store.create(JOB, named("a"))
+    mine = {"creationTimestamp": "x", "generation": 9, "deletionTimestamp": "y"}
+    new = store.update(JOB, {**named("a", **mine), "spec": {}})["metadata"]
+    assert new["creationTimestamp"] == old["metadata"]["creationTimestamp"]
+    assert new["generation"] == 2
+    assert "deletionTimestamp" not in new
+
+
+def test_what_is_not_there_is_neither_updated_nor_deleted(store):
+    with pytest.raises(NotFoundError, match='^pods "a" not found$'):
+        store.update(POD, named("a"))
+    with pytest.raises(NotFoundError, match='^jobs.batch "a" not found$'):
+        store.delete(JOB, "default", "a")
+
+
+def test_an_object_with_finalizers_goes_with_the_last(store):
+    store.create(POD, named("a", finalizers=["one", "two"]))
+    pod = store.delete(POD, "default", "a")
+    assert pod["metadata"]["deletionTimestamp"]
+    assert store.delete(POD, "default", "a") is pod
+    left = {**pod["metadata"], "finalizers": ["two"]}
+    pod = store.update(POD, {**pod, "metadata": left})
+    store.update(POD, {**pod, "metadata": {**left, "resourceVersion": "", "finalizers": []}})
+    assert store.get(POD, "default", "a") is None
+    assert [change.type for change in store.since(POD, 0)] == [
+        "ADDED",
+        "MODIFIED",
+        "MODIFIED",
+        "DELETED",
+    ]
+
+
+def test_a_pod_that_runs_is_given_time_to_end(store):
+    running(store)
+    pod = store.delete(POD, "default", "a")
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert store.delete(POD, "default", "a", grace_s=60) is pod
+    shorter = store.delete(POD, "default", "a", grace_s=3)
+    assert shorter["metadata"]["deletionGracePeriodSeconds"] == 3
+    assert shorter["metadata"]["deletionTimestamp"] < pod["metadata"]["deletionTimestamp"]
+    store.delete(POD, "default", "a", grace_s=0)
+    assert store.get(POD, "default", "a") is None
+
+
+def test_a_pod_with_a_finalizer_goes_when_it_has_ended_and_the_finalizer_too(store):
+    pod = running(store, finalizers=["tracking"])
+    pod = store.delete(POD, "default", "a")
+    free = {name: each for name, each in pod["metadata"].items() if name != "finalizers"}
+    pod = store.update(POD, {**pod, "metadata": free})
+    assert store.get(POD, "default", "a") is pod, "its 30 seconds are not over"
+    store.delete(POD, "default", "a", grace_s=0)
+    assert store.get(POD, "default", "a") is None
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"spec": {}},
+        {"spec": {"nodeName": "n"}, "status": {"phase": "Failed"}},
+        {"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 0}},
+    ],
+)
+def test_a_pod_that_does_not_run_goes_at_once(store, pod):
+    store.create(POD, {**named("a"), **pod})
+    store.delete(POD, "default", "a")
+    assert store.get(POD, "default", "a") is None
+
+
+@pytest.mark.parametrize(
+    ("propagation", "finalizer"), [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")]
+)
+def test_a_delete_that_is_to_wait_leaves_a_finalizer(store, propagation, finalizer):
+    store.create(JOB, named("a"))
+    job = store.delete(JOB, "default", "a", propagation=propagation)
+    assert job["metadata"]["finalizers"] == [finalizer]
+    assert job["metadata"]["generation"] == 2
+    store.delete(JOB, "default", "a")
+    assert store.get(JOB, "default", "a") is None
+
+
+def test_subscribers_are_told_of_each_change(store):
+    told = []
+    unsubscribe = store.subscribe(lambda *change: told.append(change))
+    first = store.create(JOB, named("a"))
+    second = store.update(JOB, {**first, "spec": {"parallelism": 1}})
+    last = store.delete(JOB, "default", "a")
+    unsubscribe()
+    store.create(JOB, named("a"))
+    assert told == [
+        ("ADDED", JOB, first, None),
+        ("MODIFIED", JOB, second, first),
+        ("DELETED", JOB, last, second),
+    ]
+    assert int(last["metadata"]["resourceVersion"]) > int(second["metadata"]["resourceVersion"])
+
+
+async def taken(events, count):
+    return [await anext(events) for _ in range(count)]
+
+
+async def test_a_watch_begins_after_a_version_and_goes_on(store):
+    store.create(JOB, named("a"))
+    since = store.version
+    store.create(JOB, named("b"))
+    store.create(JOB, named("c", "other"))
+    store.create(POD, named("d"))
+    async with aclosing(store.events(JOB, "default", since)) as events:
+        [(kind, found)] = await taken(events, 1)
+        assert (kind, found["metadata"]["name"]) == ("ADDED", "b")
+        later = asyncio.ensure_future(taken(events, 2))
+        await asyncio.sleep(0)
+        store.delete(JOB, "other", "c")
+        store.delete(JOB, "default", "a")
+        store.create(JOB, named("e"))
+        assert [(kind, found["metadata"]["name"]) for kind, found in await later] == [
+            ("DELETED", "a"),
+            ("ADDED", "e"),
+        ]
+
+
+async def test_a_watch_from_before_what_is_remembered_is_refused(store):
+    store.create(JOB, named("a"))
+    with store.watch(JOB, 1) as behind, store.watch(JOB) as open_:
+        version = store.version
+        store.compact()
+        with pytest.raises(ExpiredError, match=f"^too old resource version: {version} "):
+            store.since(JOB, version)
+        assert store.since(JOB, store.version) == []
+        with pytest.raises(ExpiredError):
+            await behind.changes()
+        store.create(JOB, named("b"))
+        [change] = await open_.changes()
+        assert change.document["metadata"]["name"] == "b"
+
+
+async def test_a_watch_that_falls_behind_is_refused(store, monkeypatch):
+    monkeypatch.setattr(store_module, "HISTORY", 10)
+    since = store.version
+    job = store.create(JOB, {**named("a"), "status": {}})
+    for active in range(1, 21):
+        store.update(JOB, {**named("a"), "status": {"active": active}})
+    with pytest.raises(ExpiredError):
+        store.since(JOB, since)
+    kept = store.since(JOB, store.version - 10)
+    assert [change.document["status"]["active"] for change in kept] == list(range(11, 21))
+    assert job["status"] == {}, "what was handed out is not changed"
+
+
+async def test_a_watch_can_be_asked_for_a_while(store):
+    with store.watch(JOB) as watch:
+        assert await watch.changes(0.001) == []
