@@ -58,7 +58,12 @@ ELSEWHERE = {
     "operations/replay": "cli/test_replay.py",
     "torchx/apps": "torchx/test_runner.py",  # what TorchX's own Runner makes of them
     "torchx/command_line": "torchx/test_command.py",
+    "torchx/batch/places": "torchx/test_runner.py",
+    "torchx/batch/scheduler": "torchx/test_scheduler.py",
     "torchx/logs": "torchx/test_runner.py",
+    "torchx/options": "unit/torchx/batch/test_options.py",
+    "torchx/request": "unit/torchx/batch/test_request.py",
+    "torchx/roles": "unit/torchx/batch/test_mapping.py",
     "torchx/states": "torchx/test_runner.py",
     "runtime/contract": "contract/test_keys.py",
     "runtime/envelope": "contract/test_golden.py",

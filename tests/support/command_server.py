@@ -82,7 +82,7 @@ def _farcall() -> Callable[[], object]:
 def _torchx() -> Callable[[], object]:
     from torchx.cli.main import main
 
-    importlib.import_module("farcall.torchx.scheduler")
+    importlib.import_module("farcall.torchx.batch.scheduler")
     importlib.import_module("torchx.components.dist")
     importlib.import_module("torchx.components.utils")
     globals()["main"] = main  # as the installed command has it

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from farcall.torchx.scheduler import FarcallScheduler
+from farcall.torchx.batch.scheduler import BatchScheduler
 from tests.torchx.apps import QUEUE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "torchx.md").read_text()
@@ -29,4 +29,4 @@ def test_the_table_has_every_option_and_no_other():
     table = PAGE.partition("| option | what it does")[2].partition("\n\n")[0]
     rows = [row.split("|")[1] for row in table.splitlines()[2:]]
     named = [name for row in rows for name in re.findall(r"`(\w+)[=`]", row)]
-    assert sorted(named) == sorted(name for name, _ in FarcallScheduler("").run_opts())
+    assert sorted(named) == sorted(name for name, _ in BatchScheduler("").run_opts())

@@ -77,4 +77,4 @@ def test_installed_it_is_found_beside_torchx_s_own_and_other_plugins(built, tmp_
     assert done.returncode == 0, done.stderr
     found = done.stdout.split()
     assert {"aws_batch", "other", "local_docker", "local_cwd", "slurm", "kubernetes"} < {*found}
-    assert found[-1] == "FarcallScheduler"
+    assert found[-1] == "BatchScheduler"

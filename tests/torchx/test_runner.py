@@ -13,7 +13,7 @@ from torchx.schedulers.api import Stream
 from torchx.specs import AppState
 
 from farcall import FarcallError, SettingsError
-from farcall.torchx.scheduler import FarcallScheduler
+from farcall.torchx.batch.scheduler import BatchScheduler
 from tests.support.patience import until
 from tests.support.proxy import Proxy
 from tests.torchx.apps import CFG, QUEUE, app, ended, lines, role, running, waiting
@@ -162,7 +162,7 @@ def test_the_native_request_is_read_back_and_runs_again(runner):
     assert "RegisterJobDefinition:" in str(info)
     assert info.request.name == handle.rpartition(":")[2]
     info.request.name = f"again-{info.request.name}"
-    app_id = FarcallScheduler("again").schedule(info)
+    app_id = BatchScheduler("again").schedule(info)
     again = f"aws_batch://torchx/{app_id}"
     assert ended(runner, again).state is AppState.SUCCEEDED
     assert lines(runner, again) == ["0 b\n"]
@@ -175,7 +175,7 @@ def test_what_is_not_there_is_none(runner):
     assert runner.describe_native(handle) is None
     runner.cancel(handle)
     runner.delete(handle)
-    scheduler = FarcallScheduler("x")
+    scheduler = BatchScheduler("x")
     scheduler.cancel(f"{QUEUE}:nothing-like-it")
     assert not scheduler.exists(f"{QUEUE}:nothing-like-it")
     scheduler.close()
@@ -414,7 +414,7 @@ def _definition_status(batch, job):
 
 
 def test_closing_again_is_nothing_and_a_closed_scheduler_answers_still(aws):
-    scheduler = FarcallScheduler("x")
+    scheduler = BatchScheduler("x")
     scheduler.close()
     assert scheduler.describe(f"{QUEUE}:nothing") is None
     scheduler.close()

@@ -6,7 +6,7 @@ import sys
 import pytest
 from torchx.runner import Runner, get_runner
 
-from farcall.torchx.scheduler import FarcallScheduler
+from farcall.torchx.batch.scheduler import BatchScheduler
 from torchx_plugins.schedulers.aws_batch import aws_batch
 
 IMPORTED = """
@@ -33,7 +33,7 @@ def test_what_torchx_imports_on_every_command_imports_nothing_of_farcall():
 @pytest.mark.parametrize("params", [{}, {"home": "/tmp", "unknown": 1}])
 def test_the_factory_takes_what_torchx_hands_to_every_scheduler(params):
     made = aws_batch("session", **params)
-    assert isinstance(made, FarcallScheduler)
+    assert isinstance(made, BatchScheduler)
     assert (made.backend, made.session_name) == ("aws_batch", "session")
 
 

@@ -28,10 +28,11 @@ from torchx.specs import (
 
 from farcall import SettingsError
 from farcall.engine.session import session_for
-from farcall.torchx.request import plan, submit
+from farcall.torchx.batch.request import plan
+from farcall.torchx.request import submit
 from tests.support.proxy import Proxy
 from tests.torchx.wire import Wire
-from tests.unit.torchx.apps import app, planned, role
+from tests.unit.torchx.batch.apps import app, planned, role
 from torchx_plugins.schedulers.aws_batch import aws_batch
 
 ITYPE = "node.kubernetes.io/instance-type"

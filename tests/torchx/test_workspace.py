@@ -17,7 +17,7 @@ from farcall import SettingsError
 from farcall.local.names import QUEUE
 from farcall.model.start_script import unwrap
 from farcall.torchx import workspace as module
-from farcall.torchx.scheduler import FarcallScheduler
+from farcall.torchx.batch.scheduler import BatchScheduler
 from farcall.torchx.workspace import WorkspaceOpts
 from tests.support.patience import until
 from tests.support.proxy import Proxy
@@ -36,7 +36,7 @@ def proxy(aws, monkeypatch):
 @pytest.fixture
 def runner():
     def make(session_name, **_):
-        return FarcallScheduler(session_name)
+        return BatchScheduler(session_name)
 
     with Runner("tests", {"aws_batch": make}) as made:
         yield made
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_packed_is_named(runner, aws, folder):
 
 
 def test_without_an_entrypoint_there_is_nothing_to_run_in_a_workspace(aws, folder):
-    scheduler = FarcallScheduler("tests")
+    scheduler = BatchScheduler("tests")
     of = role(folder)
     of.entrypoint, of.args = "<MISSING>", []
     with pytest.raises(SettingsError, match="role one: there is no entrypoint"):
@@ -184,7 +184,7 @@ def test_without_an_entrypoint_there_is_nothing_to_run_in_a_workspace(aws, folde
 
 
 def test_archives_of_dry_runs_are_kept_for_a_while_and_then_let_go(aws, tmp_path):
-    scheduler = FarcallScheduler("tests")
+    scheduler = BatchScheduler("tests")
     files = []
     for number in range(20):
         made = tmp_path / str(number)
@@ -211,7 +211,7 @@ def test_an_app_whose_archive_is_nowhere_is_not_submitted(runner, proxy, folder)
 
 def built(workspace, **options):
     """Build a workspace, and return the role's command."""
-    scheduler = FarcallScheduler("tests")
+    scheduler = BatchScheduler("tests")
     of = [role(workspace, "x"), role(workspace, "x", name="two")]
     try:
         scheduler.build_workspaces(of, cfg(**options))
@@ -289,7 +289,7 @@ def test_docker_without_a_daemon_is_told_in_a_sentence(folder, monkeypatch):
     with pytest.raises(SettingsError, match=r"^workspace_mode is docker, and .*start its daemon"):
         built(folder, workspace_mode="docker")
     with pytest.raises(SettingsError, match="start its daemon"):
-        FarcallScheduler("tests").push_images({"sha256:1": ("repo", "1")})
+        BatchScheduler("tests").push_images({"sha256:1": ("repo", "1")})
 
 
 def test_an_image_of_this_machine_is_pushed_to_the_repository_that_is_named(

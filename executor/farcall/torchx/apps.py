@@ -1,27 +1,78 @@
-"""App finder: apps on Batch by the IDs that TorchX knows them by, and lists of them.
+"""App finder: jobs of apps by the IDs that TorchX knows them by, and lists of them.
 
-An app's ID is ``queue:name``. Its job is found by that name, with one request, and described with
-its nodes by another. Many threads of TorchX ask for one app at once: they share an answer.
+An app's ID is ``place:name``, and what a place is the platform says: a queue of Batch, a namespace
+of Kubernetes. Its job is found by that name, with one request, and described with its nodes by
+another. Many threads of TorchX ask for one app at once: they share an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection
-from fnmatch import fnmatchcase
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from torchx.specs import AppState
 
-from farcall.aws.refusals import is_denied
 from farcall.engine.session import Session, session_for
 from farcall.model import clock
-from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
 from farcall.model.settings import Settings
-from farcall.model.wording import named
 from farcall.torchx import states
+
+
+class Places(Protocol):
+    """What stands before the colon of an app's ID; a class for each platform."""
+
+    def settings(self, place: str) -> Settings:
+        """Return the settings to find the apps of a place with.
+
+        Args:
+            place: It; empty where only the app's name is known.
+
+        Raises:
+            SettingsError: One in ``farcall.toml`` or the environment is wrong.
+        """
+
+    def asked(self, cfg: Mapping[str, Any]) -> Settings:
+        """Return the settings to list apps with.
+
+        Args:
+            cfg: Run options.
+
+        Raises:
+            SettingsError: One is wrong.
+        """
+
+    async def queues(self, session: Session, place: str) -> list[str]:
+        """Return the queues in which apps of a place are, the likeliest first.
+
+        Raises:
+            ServiceError: A service refused a call.
+        """
+
+    async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
+        """Return a queue's jobs of one name, the newest first.
+
+        Raises:
+            SettingsError: There is no such queue.
+            ServiceError: A service refused a call.
+        """
+
+    def listed(
+        self, session: Session, wanted: Wanted
+    ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
+        """Yield jobs of the queues that are wanted, with their place, in pages.
+
+        Jobs of others are among them, and what is said of each is less than a description.
+
+        Raises:
+            SettingsError: There is no such queue.
+            ServiceError: A service refused a call.
+        """
+
+    def app_id(self, place: str, detail: JobDetail) -> str:
+        """Return what TorchX calls a job."""
 
 
 class App(NamedTuple):
@@ -59,7 +110,7 @@ class _Known(NamedTuple):
         job_id: Its ID.
         nodes: By ID, the indexes of its nodes; empty for a plain job, None where it is not known.
         namesakes: See `App`.
-        lost_at: When it counts as lost that Batch does not describe it, by the clock here.
+        lost_at: When it counts as lost that the platform does not describe it, by the clock here.
     """
 
     job_id: str
@@ -69,9 +120,14 @@ class _Known(NamedTuple):
 
 
 class Apps:
-    """Finds apps, on one event loop; remembers their jobs' IDs."""
+    """Finds apps, on one event loop; remembers their jobs' IDs.
 
-    def __init__(self) -> None:
+    Args:
+        places: Where they are.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
         self._known: dict[str, _Known] = {}
         self._settings: dict[str, Settings] = {}
         self._looks: dict[str, asyncio.Task[App | None]] = {}
@@ -95,17 +151,17 @@ class Apps:
         Raises:
             SettingsError: One in ``farcall.toml`` or the environment is wrong.
         """
-        return self._settings.get(app_id) or Settings()
+        return self._settings.get(app_id) or self._places.settings(app_id.rpartition(":")[0])
 
     async def look(self, app_id: str) -> App | None:
-        """Return what Batch says of an app now, or None if there is none.
+        """Return what the platform says of an app now, or None if there is none.
 
         It takes two requests for the first time, and one later. Who asks while another's question
         is under way gets that one's answer.
 
         Raises:
             SettingsError: There is no such queue, or a setting is wrong.
-            ServiceError: AWS refused a call.
+            ServiceError: A service refused a call.
         """
         task = self._looks.get(app_id)
         if task is None:
@@ -121,7 +177,7 @@ class Apps:
             if found is not None:
                 return found
             if clock.now() > known.lost_at:
-                del self._known[app_id]  # Batch has forgotten it
+                del self._known[app_id]  # the platform has forgotten it
                 break
             await asyncio.sleep(session.timing.status_pause_s)
         known = await self._find(session, app_id)
@@ -144,17 +200,12 @@ class Apps:
         return App(session, detail, nodes if indexes else {0: detail}, known.namesakes)
 
     async def _find(self, session: Session, app_id: str) -> _Known | None:
-        queue, mark, name = app_id.rpartition(":")
-        for where in [queue] if mark else await self._all_queues(session, app_id):
-            found = await _named(session, name, where)
+        place, _, name = app_id.rpartition(":")
+        for queue in await self._places.queues(session, place):
+            found = await self._places.named(session, name, queue)
             if found:
                 return _Known(found[0].job_id, _nodes_of(session, found[0]), len(found) - 1)
         return None
-
-    async def _all_queues(self, session: Session, app_id: str) -> list[str]:
-        """Return the queue of the settings, then all others: the name alone was given."""
-        first = self.settings(app_id).batch_queue
-        return sorted(await session.backend.queues(), key=lambda queue: queue != first)
 
 
 class Wanted(NamedTuple):
@@ -179,68 +230,27 @@ class Wanted(NamedTuple):
         )
 
 
-async def listed(settings: Settings, wanted: Wanted) -> AsyncIterator[tuple[str, JobDetail]]:
-    """Yield the apps of queues, the newest of each queue first, with the queue's name.
+async def listed(
+    places: Places, settings: Settings, wanted: Wanted
+) -> AsyncIterator[tuple[str, JobDetail]]:
+    """Yield the apps of queues with their IDs, the newest of each queue first.
 
-    It takes two requests for each 100 jobs of a queue, whoever submitted them.
+    It takes two requests for each page of a queue's jobs, whoever submitted them.
 
     Raises:
         SettingsError: There is no such queue.
-        ServiceError: AWS refused a call.
+        ServiceError: A service refused a call.
     """
     session = await session_for(settings)
-    for queue in await _queues(session, wanted.queue):
-        try:
-            async for page in session.backend.list_jobs(queue, foreign=True):
-                found = await session.backend.describe(job.job_id for job in page)
-                for job in page:
-                    detail = found.get(job.job_id)
-                    if detail is not None and wanted.fits(detail):
-                        yield queue, detail
-        except SettingsError as error:
-            raise _no_queue(queue, await session.backend.queues()) from error
-        except ServiceError as error:
-            raise await _explained(session, queue, error) from error
+    async for place, page in places.listed(session, wanted):
+        found = await session.backend.describe(job.job_id for job in page)
+        for job in page:
+            detail = found.get(job.job_id)
+            if detail is not None and wanted.fits(detail):
+                yield places.app_id(place, detail), detail
 
 
 def _nodes_of(session: Session, detail: JobDetail) -> dict[str, int]:
     """Return by ID the indexes of as many nodes as are described together with their job."""
     most = session.backend.capabilities.described_together - 1
     return {detail.node_id(index): index for index in range(min(detail.nodes, most))}
-
-
-async def _queues(session: Session, wanted: str) -> list[str]:
-    """Return the queue that is wanted; all of those where it is a pattern, or none is."""
-    if wanted and not set("*?[") & set(wanted):
-        return [wanted]
-    there = await session.backend.queues()
-    found = [queue for queue in there if fnmatchcase(queue, wanted or "*")]
-    if wanted and not found:
-        raise _no_queue(wanted, there)
-    return found
-
-
-async def _named(session: Session, name: str, queue: str) -> list[JobDetail]:
-    try:
-        return await session.backend.list_named(name, queue)
-    except ServiceError as error:
-        raise await _explained(session, queue, error) from error
-
-
-async def _explained(session: Session, queue: str, error: ServiceError) -> FarcallError:
-    """Say that a queue is not there, where that is why a list was refused."""
-    if not 400 <= error.status < 500 or is_denied(error):
-        return error
-    try:
-        there = await session.backend.queues()
-    except ServiceError:  # what was refused first matters more
-        return error
-    return error if queue in there else _no_queue(queue, there)
-
-
-def _no_queue(queue: str, there: list[str]) -> SettingsError:
-    some = named(there, "queue") if there else "none at all"
-    return SettingsError(
-        f"queue is {queue!r}: there is no such job queue in this account and region, but {some}",
-        option="queue",
-    )

@@ -1,4 +1,4 @@
-"""TorchX scheduler ``aws_batch``: TorchX's calls, answered by farcall.
+"""TorchX scheduler base: TorchX's calls, answered by farcall; a class below for each platform.
 
 TorchX waits in each call, and follows logs with a thread for each replica. All of that is served
 by one event loop in one thread of the process, and by the sessions that are open there.
@@ -9,43 +9,88 @@ from __future__ import annotations
 import getpass
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 
 from farcall.backends.base import raise_first
 from farcall.client.loop_thread import LoopThread
-from farcall.engine.session import session_for
+from farcall.engine.session import Session, session_for
 from farcall.model.errors import SettingsError, UnknownError
-from farcall.model.settings import Settings
-from farcall.torchx import command_line, logs, mapping, request, states
-from farcall.torchx.apps import App, Apps, Wanted, listed
-from farcall.torchx.options import BatchOptions
-from farcall.torchx.request import BatchRequest
+from farcall.torchx import command_line, logs, request, states
+from farcall.torchx.apps import App, Apps, Places, Wanted, listed
+from farcall.torchx.options import Options
+from farcall.torchx.request import Request
 from farcall.torchx.workspace import FarcallWorkspaceMixin
 
 _log = logging.getLogger("farcall")
 
 
-class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[BatchOptions]):
-    """Runs TorchX's apps as command jobs of AWS Batch.
+class Planned(Protocol):
+    """An app as a job of a platform, whose request is yet to be written."""
 
-    An app's ID is ``queue:name``. Where the queue is left out, the app is looked for in farcall's
-    ``batch_queue``, and then in all queues. All errors are farcall's own: `farcall.FarcallError`,
-    and `farcall.SettingsError`, a ValueError, for what is wrong in a call.
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the app asks for and does not get."""
+
+
+class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Options]):
+    """Runs TorchX's apps as command jobs; a class for each platform.
+
+    All errors are farcall's own: `farcall.FarcallError`, and of it `farcall.SettingsError`, a
+    ValueError, for what is wrong in a call.
 
     Args:
         session_name: Name of TorchX's session.
+
+    Attributes:
+        NAME: The scheduler's name.
+        PLACES: What stands before the colon of an app's ID.
     """
 
+    NAME: ClassVar[str]
+    PLACES: ClassVar[Places]
+
     def __init__(self, session_name: str) -> None:
-        super().__init__(backend=mapping.SCHEDULER, session_name=session_name)
+        super().__init__(backend=self.NAME, session_name=session_name)
         command_line.install()
         self._loop = LoopThread()
-        self._apps = Apps()
+        self._apps = Apps(self.PLACES)
+
+    # --- what a platform makes of it ----------------------------------------------------------
+
+    @abstractmethod
+    def _planned(self, app: AppDef, cfg: Options) -> Planned:
+        """Map an app, which stays as it is.
+
+        Raises:
+            SettingsError: An option is wrong, or the platform would refuse the job.
+        """
+
+    @abstractmethod
+    async def _written(self, planned: Any) -> Request:
+        """Write the request of an app that `_planned` returned; nobody is asked for anything.
+
+        Raises:
+            SettingsError: The platform would refuse the job.
+            TaskTooLargeError: Commands and variables exceed a limit.
+        """
+
+    @abstractmethod
+    def _read_back(self, requests: dict[str, Any], app: App) -> Request:
+        """Return what `Backend.requests_of` says of an app as a request."""
+
+    async def _check(self, session: Session, wanted: Request) -> None:
+        """See, before anything is submitted, that the platform takes a request.
+
+        Raises:
+            SettingsError: It does not.
+            ServiceError: A service refused a call.
+        """
 
     def close(self) -> None:
         """End what is under way here; whoever follows a log is told its end. Apps go on."""
@@ -55,20 +100,17 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[BatchOptions]):
     # --- before an app runs -------------------------------------------------------------------
 
     def _run_opts(self) -> runopts:
-        return BatchOptions.as_runopts()
+        return self.OPTIONS.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
-        options = BatchOptions.from_cfg(cfg)
-        mapping.job_of(app, options, name=mapping.name_of(app, options))
+        self._planned(app, self._options(cfg))
 
-    def _submit_dryrun(
-        self, app: AppDef, cfg: BatchOptions
-    ) -> AppDryRunInfo[BatchRequest, BatchOptions]:
+    def _submit_dryrun(self, app: AppDef, cfg: Options) -> AppDryRunInfo[Request, Options]:
         images = self.dryrun_push_images(app, cfg)
-        planned = mapping.job_of(app, cfg, name=mapping.name_of(app, cfg))
+        planned = self._planned(app, cfg)
         for warning in planned.warnings:
             _log.warning("%s", warning)
-        wanted = self._loop.run(request.plan(planned))
+        wanted = self._loop.run(self._written(planned))
         wanted.images_to_push = images
         return AppDryRunInfo(wanted, str)
 
@@ -77,17 +119,19 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[BatchOptions]):
 
         Raises:
             SettingsError: Something the request names does not exist.
-            SubmissionError: Batch did not accept the job.
-            ServiceError: AWS refused a call.
+            SubmissionError: The platform did not accept the job.
+            ServiceError: A service refused a call.
         """
-        wanted: BatchRequest = dryrun_info.request
+        wanted: Request = dryrun_info.request
         self.push_images(wanted.images_to_push)
 
         async def submit() -> None:
             settings = wanted.settings()
             session = await session_for(settings)
-            await self.store_workspaces(session, request.commands(wanted))
-            job_id = await request.submit(session, wanted)
+            with self.OPTIONS.in_words():
+                await self._check(session, wanted)
+                await self.store_workspaces(session, wanted.commands())
+                job_id = await request.submit(session, wanted)
             self._apps.note(wanted.app_id, settings, job_id, session)
 
         self._loop.run(submit())
@@ -101,63 +145,59 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[BatchOptions]):
         Of more than 99 nodes the first 99 have states of their own, and others the app's.
 
         Raises:
-            SettingsError: There is no such queue.
-            ServiceError: AWS refused a call.
+            SettingsError: There is no such place.
+            ServiceError: A service refused a call.
         """
         app = self._loop.run(self._apps.look(app_id))
         if app is None:
             return None
         return states.describe(app_id, app.detail, app.nodes, app.ui_url, app.note)
 
-    def describe_native(self, app_id: str) -> AppDryRunInfo[BatchRequest, Any] | None:
-        """Return the requests that would submit an app as it is on Batch; None if there is none.
+    def describe_native(self, app_id: str) -> AppDryRunInfo[Request, Any] | None:
+        """Return the requests that would submit an app as it is; None if there is none.
 
         Raises:
-            SettingsError: There is no such queue.
-            ServiceError: AWS refused a call.
+            SettingsError: There is no such place.
+            ServiceError: A service refused a call.
         """
 
-        async def read() -> BatchRequest | None:
+        async def read() -> Request | None:
             app = await self._apps.look(app_id)
             if app is None:
                 return None
             found = await app.session.backend.requests_of(app.detail.job_id)
-            if found is None:
-                return None
-            options = {"region": app.session.aws.region}
-            return BatchRequest(found["RegisterJobDefinition"], found["SubmitJob"], options)
+            return None if found is None else self._read_back(found, app)
 
         found = self._loop.run(read())
         return None if found is None else AppDryRunInfo(found, str)
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
-        """List apps, the newest of each queue first, those of TorchX's former scheduler, too.
+        """List apps, the newest of each queue first.
 
         Args:
             cfg: Which: ``queue``, a name or a pattern with ``*``, by default all queues; ``user``
-                for those of one user; ``states``; and ``region`` and ``profile``.
+                for those of one user; ``states``; and the options that say where they are.
 
         Raises:
             SettingsError: There is no such queue or state.
-            ServiceError: AWS refused a call.
+            ServiceError: A service refused a call.
         """
         asked = cfg or {}
-        place = {name: asked[name] for name in ("region", "profile") if asked.get(name)}
         wanted = Wanted(
-            queue=mapping.queue_name(str(asked.get("queue") or "")),
+            queue=str(asked.get("queue") or ""),
             user=str(asked.get("user") or ""),
             states=_states(asked.get("states")),
         )
 
         async def read() -> list[ListAppResponse]:
-            found = listed(Settings(**place), wanted)  # type: ignore[arg-type]
+            found = listed(self.PLACES, self.PLACES.asked(asked), wanted)
             return [
                 ListAppResponse(
-                    app_id=f"{queue}:{detail.name}",
+                    app_id=app_id,
                     state=states.state_of(detail),
                     name=states.name_of(detail) or detail.name,
                 )
-                async for queue, detail in found
+                async for app_id, detail in found
             ]
 
         return self._loop.run(read())
@@ -166,17 +206,17 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[BatchOptions]):
         """End an app, and wait for nothing; one that has ended stays as it is.
 
         Raises:
-            SettingsError: There is no such queue.
-            ServiceError: AWS refused a call.
+            SettingsError: There is no such place.
+            ServiceError: A service refused a call.
         """
         self._loop.run(self._end(app_id, "cancelled"))
 
     def delete(self, app_id: str) -> None:
-        """End an app, and deregister a definition of its own. Batch itself forgets it in days.
+        """End an app, and do away with what the platform keeps of it, as far as that can be.
 
         Raises:
-            SettingsError: There is no such queue.
-            ServiceError: AWS refused a call.
+            SettingsError: There is no such place.
+            ServiceError: A service refused a call.
         """
 
         async def delete() -> None:
@@ -219,13 +259,13 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[BatchOptions]):
             since: Only what was written at this moment or later; local time where it has no zone.
             until: Only what was written until this moment.
             should_tail: Whether to go on until the replica writes no more, from its last attempt.
-            streams: ``combined`` alone: AWS Batch keeps both streams in one.
+            streams: ``combined`` alone: the platform keeps both streams in one.
 
         Raises:
             SettingsError: There is no such role or replica, it names those there are; or another
                 argument is wrong.
             UnknownError: There is no such app.
-            ServiceError: AWS refused a call.
+            ServiceError: A service refused a call.
         """
         wanted = logs.selection(regex, since, until, streams, follow=should_tail)
         app = self._loop.run(self._apps.look(app_id))

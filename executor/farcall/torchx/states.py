@@ -19,7 +19,7 @@ from farcall.model.errors import JobCancelledError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 from farcall.model.terminal import in_a_line
 from farcall.model.wording import counted
-from farcall.torchx.mapping import ENV_ROLE_NAME, TAG_APP, TAG_USER, TAG_VERSION
+from farcall.torchx.roles import ENV_ROLE_NAME, TAG_APP, TAG_USER, TAG_VERSION
 
 _STATES = {
     JobStatus.SUBMITTED: AppState.PENDING,

@@ -11,7 +11,7 @@ mode        what a role's workspace becomes
 ``none``    nothing: the image has all that the app needs
 ``docker``  an image, by TorchX's own builder, the docker daemon of this machine and ``image_repo``
 ``s3``      an archive in farcall's bucket
-``auto``    ``s3`` where a bucket and a job role are configured, else ``none``
+``auto``    ``s3`` where a bucket is configured, and what a job fetches it with; else ``none``
 ==========  ======================================================================================
 
 A scheduler inherits `FarcallWorkspaceMixin` before TorchX's `Scheduler`, and
@@ -29,7 +29,7 @@ import logging
 from collections.abc import Iterable, Mapping, MutableSequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchx.schedulers.api import StructuredOpts
 from torchx.specs import MISSING, AppDef, CfgVal, Role, Workspace, runopts
@@ -41,7 +41,7 @@ from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 from farcall.model.start_script import HERE, unwrap, wrap
 from farcall.payload.archive import Archive, Source, pack
-from farcall.torchx.options import BatchOptions, in_words, wrong_option
+from farcall.torchx.options import FarcallOptions, wrong_option
 
 if TYPE_CHECKING:
     from torchx.workspace.docker_workspace import DockerWorkspaceMixin
@@ -63,8 +63,8 @@ class WorkspaceOpts(StructuredOpts):
     workspace_mode: str = AUTO
     """What becomes of --workspace: none (nothing), s3 (an archive in the bucket, which the job
     fetches; the image needs a shell, coreutils, and python3, curl or wget), docker (an image,
-    built by this machine's docker and pushed to image_repo), auto (s3 where a bucket and a job
-    role are configured, else none)."""
+    built by this machine's docker and pushed to image_repo), auto (s3 where a bucket is configured
+    and what the job fetches with, such as a job role; else none)."""
 
     workspace_dir: str | None = None
     """Folder in the container in which mode s3 unpacks the workspace and starts the command, an
@@ -78,7 +78,13 @@ class WorkspaceOpts(StructuredOpts):
 
 
 class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
-    """Workspaces for a scheduler of TorchX's; see this module."""
+    """Workspaces for a scheduler of TorchX's; see this module.
+
+    Attributes:
+        OPTIONS: What its ``-cfg`` takes.
+    """
+
+    OPTIONS: ClassVar[type[FarcallOptions]]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -109,14 +115,19 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         workspace = role.workspace
         if not workspace:
             return
-        with in_words():
+        with self.OPTIONS.in_words():
             options = WorkspaceOpts.from_cfg(cfg)
-            settings = BatchOptions.from_cfg(cfg).settings()
-            mode = _mode(options.workspace_mode, settings, workspace, build_cache)
+            given = self._options(cfg)
+            settings = given.settings()
+            mode = _mode(options.workspace_mode, given, settings, workspace, build_cache)
             if mode == DOCKER:
                 self._build_image(role, cfg, build_cache)
             elif mode == S3:
                 self._build_archive(role, workspace, options, settings, build_cache)
+
+    def _options(self, cfg: Mapping[str, CfgVal]) -> Any:
+        """Return run options as those of the scheduler."""
+        return cfg if isinstance(cfg, self.OPTIONS) else self.OPTIONS.from_cfg(cfg)
 
     def _build_image(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
@@ -244,7 +255,11 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
 
 
 def _mode(
-    wanted: str, settings: Settings, workspace: Workspace, build_cache: dict[object, object]
+    wanted: str,
+    given: FarcallOptions,
+    settings: Settings,
+    workspace: Workspace,
+    build_cache: dict[object, object],
 ) -> str:
     """Return what becomes of a workspace; where ``auto`` is none, that is told once."""
     if wanted not in _MODES:
@@ -252,7 +267,7 @@ def _mode(
     if wanted not in (AUTO, S3):
         return wanted
     home = _home_in(workspace)
-    if wanted == AUTO and (why := home or _why_not(settings)):
+    if wanted == AUTO and (why := home or _why_not(given, settings)):
         if AUTO not in build_cache:  # said once for all roles
             build_cache[AUTO] = why
             _log.warning(
@@ -269,13 +284,11 @@ def _mode(
     return S3
 
 
-def _why_not(settings: Settings) -> str:
+def _why_not(given: FarcallOptions, settings: Settings) -> str:
     """Say what the bucket lacks for workspaces; empty for nothing."""
     if "s3_bucket_name" not in settings.model_fields_set or not settings.s3_bucket_name:
         return "no bucket is configured (run option bucket, or s3_bucket_name in farcall.toml)"
-    if not settings.batch_job_role_name:
-        return "the job has no role to fetch it with (job_role_arn)"
-    return ""
+    return given.unfetchable(settings)
 
 
 def _home_in(workspace: Workspace) -> str:

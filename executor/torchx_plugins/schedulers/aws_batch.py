@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from torchx.plugins import register
 
 if TYPE_CHECKING:
-    from farcall.torchx.scheduler import FarcallScheduler
+    from farcall.torchx.batch.scheduler import BatchScheduler
 
 
 @register.scheduler(name="aws_batch")
-def aws_batch(session_name: str, **params: Any) -> FarcallScheduler:
+def aws_batch(session_name: str, **params: Any) -> BatchScheduler:
     """Make the scheduler.
 
     Args:
         session_name: Name of TorchX's session.
         **params: What TorchX hands to every scheduler, which is nothing of ours.
     """
-    from farcall.torchx.scheduler import FarcallScheduler
+    from farcall.torchx.batch.scheduler import BatchScheduler
 
-    return FarcallScheduler(session_name)
+    return BatchScheduler(session_name)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from farcall import SettingsError
-from farcall.torchx.options import BatchOptions, in_words
+from farcall.torchx.batch.options import BatchOptions
 
 
 def refused(**options):
@@ -133,13 +133,13 @@ def test_fargate_is_a_capability_of_the_definition():
 
 
 def test_what_is_found_out_later_is_said_of_run_options_too():
-    with pytest.raises(SettingsError, match="^queue is 'q', set queue$"), in_words():
+    with pytest.raises(SettingsError, match="^queue is 'q', set queue$"), BatchOptions.in_words():
         raise SettingsError("batch_queue is 'q', set batch_queue", option="batch_queue")
 
 
 def test_only_names_of_torchx_are_left_in_a_sentence():
     text = "secrets ask for a role; set batch_execution_role_name, or batch_job_role_name"
-    with pytest.raises(SettingsError) as caught, in_words():
+    with pytest.raises(SettingsError) as caught, BatchOptions.in_words():
         raise SettingsError(text, option="secrets")
     assert str(caught.value) == "secrets ask for a role; set execution_role_arn, or job_role_arn"
 

@@ -24,49 +24,30 @@ metadata["aws_batch"]               merged into the containerProperties of the r
 
 from __future__ import annotations
 
-import copy
-import getpass
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-import torchx
 from torchx.schedulers.devices import DEVICES
-from torchx.specs import (
-    MISSING,
-    NULL_RESOURCE,
-    AppDef,
-    DeviceMount,
-    RetryPolicy,
-    Role,
-    VolumeMount,
-    macros,
-)
+from torchx.specs import AppDef, DeviceMount, RetryPolicy, Role, VolumeMount, macros
 from torchx.specs import BindMount as FolderMount
 from torchx.specs.named_resources_aws import K8S_ITYPE
-from torchx.specs.overlays import apply_overlay, get_overlay, validate_overlay
 
 from farcall.model import job_names
 from farcall.model.commands import BindMount, Device, EfsMount, Mount, Nodes
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 from farcall.model.start_script import unwrap
-from farcall.torchx.options import BatchOptions, wrong_option
+from farcall.torchx import roles
+from farcall.torchx.batch.options import BatchOptions
+from farcall.torchx.options import wrong_option
+from farcall.torchx.roles import Warnings, wrong
 
 SCHEDULER = "aws_batch"
 OVERLAY = "ContainerProperties"
 """What a role's overlay is of, as `torchx.specs.overlays.set_overlay` calls it."""
-
-TAG_VERSION = "torchx.pytorch.org/version"
-TAG_APP = "torchx.pytorch.org/app-name"
-TAG_USER = "torchx.pytorch.org/user"
-
-ENV_ROLE_INDEX = "TORCHX_ROLE_IDX"
-ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
-ENV_IMAGE = "TORCHX_IMAGE"
 
 MOST_ROLES, MOST_NODES, MOST_ATTEMPTS, MOST_TAGS = 5, 1000, 10, 45
 _NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
@@ -76,9 +57,6 @@ _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _TAG_KEY, _TAG_VALUE = 128, 256
 _NO_TAG = re.compile(r"[^\w \t_.:/=+@-]")
 """What tags may not have, https://docs.aws.amazon.com/batch/latest/userguide/using-tags.html"""
-
-_NESTED = "__torchx_overlays__"
-"""Which `set_overlay` marks with what it wrote."""
 
 _OF_ROLE = ("command", "environment", "image", "resourceRequirements")
 """Fields of a container that a role has words for."""
@@ -130,7 +108,7 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
         SettingsError: An option is wrong, or Batch would refuse the job; it names role and field.
     """
     _check_size(app.roles)
-    warnings = _Warnings()
+    warnings = Warnings()
     settings = options.settings(
         attempts=_attempts(app.roles, warnings),
         instance_type=_instance_type(app.roles),
@@ -141,12 +119,12 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
     _check_platform(settings, is_fargate=is_fargate)
     write = _Groups(options, name, warnings, is_fargate=is_fargate)
     firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
-    roles = [write.resolved(role, first) for role, first in zip(app.roles, firsts, strict=False)]
+    found = [write.resolved(role, first) for role, first in zip(app.roles, firsts, strict=False)]
     return Planned(
         name=name,
-        groups=tuple(write.group(role, index) for index, role in enumerate(roles)),
+        groups=tuple(write.group(role, index) for index, role in enumerate(found)),
         settings=settings,
-        overlays=tuple(map(_overlay, roles)),
+        overlays=tuple(map(_overlay, found)),
         timeout_s=options.timeout_s,
         propagate_tags=options.propagate_tags,
         warnings=tuple(warnings.said),
@@ -160,21 +138,7 @@ def amend(containers: Sequence[dict[str, Any]], overlays: Sequence[Mapping[str, 
         SettingsError: One cannot be merged.
     """
     for container, overlay in zip(containers, overlays, strict=False):
-        try:
-            apply_overlay(container, copy.deepcopy(dict(overlay)))
-        except (TypeError, ValueError) as error:
-            raise SettingsError(
-                f'metadata["{SCHEDULER}"] cannot be merged into the container: {error}',
-                option="metadata",
-            ) from None
-
-
-class _Warnings:
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def __call__(self, role: Role, text: str) -> None:
-        self.said.append(f"role {role.name}: {text}")
+        roles.merge(container, overlay, SCHEDULER, "container")
 
 
 class _Groups:
@@ -188,7 +152,7 @@ class _Groups:
     """
 
     def __init__(
-        self, options: BatchOptions, name: str, warnings: _Warnings, *, is_fargate: bool
+        self, options: BatchOptions, name: str, warnings: Warnings, *, is_fargate: bool
     ) -> None:
         self._options = options
         self._name = name
@@ -215,7 +179,7 @@ class _Groups:
     def _check_replica_id(self, role: Role) -> None:
         for variable, value in role.env.items():
             if isinstance(value, str) and macros.replica_id in value:
-                raise _wrong(
+                raise wrong(
                     role,
                     f"env[{variable!r}]",
                     value,
@@ -239,22 +203,15 @@ class _Groups:
             index: Its place in the app.
         """
         _check_resource(role, is_fargate=self._is_fargate)
-        if not role.image or role.image == MISSING:
-            raise _wrong(role, "image", role.image, "name an image")
+        roles.check_image(role)
         if self._is_fargate:
             self._check_fargate(role)
         mounts, devices = self._mounts(role)
-        command = [] if role.entrypoint == MISSING else [role.entrypoint]
         return Nodes(
             count=role.num_replicas,
             image=role.image,
-            command=[*command, *role.args],
-            env={
-                **role.env,
-                ENV_ROLE_INDEX: str(index),
-                ENV_ROLE_NAME: role.name,
-                ENV_IMAGE: role.image,
-            },
+            command=roles.command(role),
+            env=roles.environment(role, index),
             vcpu=role.resource.cpu if role.resource.cpu > 0 else 1,
             memory=role.resource.memMB / 1024,
             num_gpus=max(role.resource.gpu, 0),
@@ -281,7 +238,7 @@ class _Groups:
         for what, found in asked.items():
             if found:
                 remedy = "Fargate has nothing of the kind; leave it out, or take platform=ec2"
-                raise _wrong(role, what, found, remedy)
+                raise wrong(role, what, found, remedy)
         for option in ("privileged", "shm_size"):
             if getattr(self._options, option):
                 raise wrong_option(option, getattr(self._options, option), "not on Fargate")
@@ -291,7 +248,7 @@ class _Groups:
         devices = list(self._devices(role))
         for mount in role.mounts:
             if isinstance(mount, DeviceMount):
-                devices.append(_device(mount))
+                devices.append(roles.device(mount))
             elif isinstance(mount, VolumeMount):
                 mounts.append(_volume(role, mount))
             else:
@@ -305,7 +262,7 @@ class _Groups:
                 known = " and ".join(sorted(DEVICES))
                 self._warn(role, f"resource.devices has {name!r}, and only {known} are known")
                 continue
-            yield from map(_device, mounts(number))
+            yield from map(roles.device, mounts(number))
 
     def _shm_size(self, role: Role) -> float | None:
         """Return the size of /dev/shm in GiB; PyTorch's loaders need more than docker's 64 MiB."""
@@ -320,25 +277,15 @@ class _Groups:
         return wanted / 1024
 
 
-def _check_size(roles: Sequence[Role]) -> None:
-    if len(roles) > MOST_ROLES:
-        names = ", ".join(role.name for role in roles)
+def _check_size(of: Sequence[Role]) -> None:
+    if len(of) > MOST_ROLES:
+        names = ", ".join(role.name for role in of)
         raise SettingsError(
-            f"the app has {len(roles)} roles ({names}): Batch allows {MOST_ROLES}; put those "
+            f"the app has {len(of)} roles ({names}): Batch allows {MOST_ROLES}; put those "
             "that run the same together, or submit several apps",
             option="roles",
         )
-    for role in roles:
-        if role.num_replicas < 1:
-            raise _wrong(role, "num_replicas", role.num_replicas, "1 or more is allowed")
-    replicas = sum(role.num_replicas for role in roles)
-    if replicas > MOST_NODES:
-        each = ", ".join(f"role {role.name}: {role.num_replicas}" for role in roles)
-        raise SettingsError(
-            f"num_replicas is {replicas} in all ({each}): Batch allows {MOST_NODES} nodes; ask "
-            "for fewer",
-            option="num_replicas",
-        )
+    roles.check_replicas(of, MOST_NODES, "Batch")
 
 
 def _check_platform(settings: Settings, *, is_fargate: bool) -> None:
@@ -352,34 +299,17 @@ def _check_platform(settings: Settings, *, is_fargate: bool) -> None:
 
 
 def _check_resource(role: Role, *, is_fargate: bool) -> None:
+    roles.check_resource(role)
     resource = role.resource
-    if resource == NULL_RESOURCE:
-        raise SettingsError(
-            f"role {role.name}: there is no resource; give it one, such as "
-            "torchx.specs.Resource(cpu=1, gpu=0, memMB=1024), or -h with a named one",
-            option="resource",
-        )
-    for what in ("cpu", "gpu", "memMB"):
-        value = getattr(resource, what)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise _wrong(role, f"resource.{what}", value, "a number is allowed")
-    if resource.memMB < 4:
-        raise _wrong(role, "resource.memMB", resource.memMB, "4 or more is allowed")
-    if resource.gpu > 0 and resource.gpu != int(resource.gpu):
-        raise _wrong(role, "resource.gpu", resource.gpu, "a whole number is allowed")
     if resource.cpu > 0 and resource.cpu != int(resource.cpu) and not is_fargate:
         allowed = "on EC2 a whole number is allowed; round it up, or take platform=fargate"
-        raise _wrong(role, "resource.cpu", resource.cpu, allowed)
+        raise wrong(role, "resource.cpu", resource.cpu, allowed)
 
 
-def _attempts(roles: Sequence[Role], warnings: _Warnings) -> int:
+def _attempts(of: Sequence[Role], warnings: Warnings) -> int:
     """Return the attempts of the job: Batch retries all of it, or nothing."""
-    for role in roles:
-        if not isinstance(role.max_retries, int) or role.max_retries < 0:
-            raise _wrong(role, "max_retries", role.max_retries, "a whole number is allowed")
-    most = max((role.max_retries for role in roles), default=0)
-    for role in roles:
+    most = roles.most_retries(of)
+    for role in of:
         _warn_of_retries(role, most, warnings)
         if role.min_replicas is not None and role.min_replicas < role.num_replicas:
             warnings(
@@ -390,7 +320,7 @@ def _attempts(roles: Sequence[Role], warnings: _Warnings) -> int:
     return min(most + 1, MOST_ATTEMPTS)
 
 
-def _warn_of_retries(role: Role, most: int, warnings: _Warnings) -> None:
+def _warn_of_retries(role: Role, most: int, warnings: Warnings) -> None:
     whole = "Batch retries a job as a whole"
     if role.max_retries < most:
         warnings(
@@ -402,13 +332,9 @@ def _warn_of_retries(role: Role, most: int, warnings: _Warnings) -> None:
         warnings(role, f"retry_policy is {role.retry_policy.value}, and {whole}")
 
 
-def _instance_type(roles: Sequence[Role]) -> str:
+def _instance_type(of: Sequence[Role]) -> str:
     """Return the instance type of all nodes; empty for any."""
-    found = {
-        role.name: str(role.resource.capabilities[K8S_ITYPE])
-        for role in roles
-        if role.resource.capabilities.get(K8S_ITYPE)
-    }
+    found = roles.instance_types(of)
     types = set(found.values())
     if len(types) > 1:
         each = ", ".join(f"role {name}: {type_}" for name, type_ in found.items())
@@ -421,14 +347,8 @@ def _instance_type(roles: Sequence[Role]) -> str:
 
 
 def _tags(app: AppDef, options: BatchOptions, common: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a job: those of farcall's settings, TorchX's, and the app's own."""
-    given = {
-        **common,
-        TAG_VERSION: torchx.__version__,
-        TAG_APP: app.name,
-        TAG_USER: options.user or _login(),
-        **{key: value for key, value in app.metadata.items() if not isinstance(value, dict)},
-    }
+    """Return the tags of a job, cleaned to what AWS takes."""
+    given = roles.tags(app, options.user, common)
     found: dict[str, str] = {}
     for key, value in given.items():
         label = _NO_TAG.sub("_", str(key))[:_TAG_KEY]
@@ -449,32 +369,8 @@ def _tags(app: AppDef, options: BatchOptions, common: Mapping[str, str]) -> dict
     return found
 
 
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in a container with a bare uid
-        return "user"
-
-
 def _overlay(role: Role) -> dict[str, Any]:
-    """Return what is merged into a role's containers, from its metadata or a file named there."""
-    given: Any = role.metadata.get(SCHEDULER)
-    if not given:
-        return {}
-    is_flat = isinstance(given, dict) and not {OVERLAY, _NESTED} & given.keys()
-    try:
-        found = given if is_flat else get_overlay(role, SCHEDULER, OVERLAY)
-        if not found:
-            raise ValueError(f"there is nothing in it for {OVERLAY}")  # noqa: TRY301
-        validate_overlay(found, blocklist=list(_OF_ROLE), overlay_name=OVERLAY)
-    except (TypeError, ValueError, OSError) as error:
-        text = f'role {role.name}: metadata["{SCHEDULER}"] cannot be used: {error}'
-        raise SettingsError(text, option="metadata") from None
-    return found
-
-
-def _device(mount: DeviceMount) -> Device:
-    return Device(mount.src_path, mount.dst_path, mount.permissions)
+    return roles.overlay(role, SCHEDULER, OVERLAY, _OF_ROLE)
 
 
 def _volume(role: Role, mount: VolumeMount) -> EfsMount:
@@ -482,12 +378,8 @@ def _volume(role: Role, mount: VolumeMount) -> EfsMount:
     parts = mount.src.split(":")
     if len(parts) > 3:
         allowed = "fs-..., fs-...:/folder or fs-...::fsap-... is allowed"
-        raise _wrong(role, "mounts", mount.src, allowed)
+        raise wrong(role, "mounts", mount.src, allowed)
     system, folder, point = (*parts, "", "")[:3]
     return EfsMount(
         system, mount.dst_path, mount.read_only, root=folder or "/", access_point=point
     )
-
-
-def _wrong(role: Role, what: str, found: object, allowed: str) -> SettingsError:
-    return SettingsError(f"role {role.name}: {what} is {found!r}: {allowed}", option=what)

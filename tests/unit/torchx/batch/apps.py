@@ -6,8 +6,8 @@ from typing import Any
 
 from torchx.specs import AppDef, Resource, Role
 
-from farcall.torchx.mapping import Planned, job_of
-from farcall.torchx.options import BatchOptions
+from farcall.torchx.batch.mapping import Planned, job_of
+from farcall.torchx.batch.options import BatchOptions
 
 
 def role(name: str = "trainer", **fields: Any) -> Role:

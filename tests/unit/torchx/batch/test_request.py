@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from farcall import SettingsError
-from farcall.torchx.request import plan
-from tests.unit.torchx.apps import app, planned, role
+from farcall.torchx.batch.request import plan
+from tests.unit.torchx.batch.apps import app, planned, role
 
 
 async def written(*roles, metadata=None, **options):

@@ -9,9 +9,9 @@ from torchx.specs.overlays import PUT, set_overlay
 
 import farcall
 from farcall import Device, EfsMount, SettingsError
-from farcall.torchx.mapping import amend, job_of, name_of, queue_name
-from farcall.torchx.options import BatchOptions
-from tests.unit.torchx.apps import app, planned, role
+from farcall.torchx.batch.mapping import amend, job_of, name_of, queue_name
+from farcall.torchx.batch.options import BatchOptions
+from tests.unit.torchx.batch.apps import app, planned, role
 
 ITYPE = "node.kubernetes.io/instance-type"
 

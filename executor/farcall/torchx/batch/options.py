@@ -1,0 +1,204 @@
+"""Run options of ``aws_batch``.
+
+Region, credentials, roles, log group, bucket, prefix and tags of ``farcall.toml`` and the
+environment serve where an option is not given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from farcall.model.commands import Ulimit
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+from farcall.torchx.options import FarcallOptions, workflow, wrong_option
+
+EC2, FARGATE = "ec2", "fargate"
+
+_SPELLED = {
+    "queue": "batch_queue",
+    "region": "region",
+    "profile": "profile",
+    "job_role_arn": "batch_job_role_name",
+    "execution_role_arn": "batch_execution_role_name",
+    "log_group": "batch_job_log_group_name",
+    "bucket": "s3_bucket_name",
+    "share_id": "share_identifier",
+    "priority": "priority",
+    "timeout_s": "time_limit",
+    "retry_on": "retry_on",
+    "job_definition_extra": "job_definition_extra",
+}
+"""Which option of farcall each run option is."""
+
+_NONE_UNLESS_SET = (
+    "batch_job_role_name",
+    "batch_execution_role_name",
+    "batch_job_log_group_name",
+)
+"""What nobody chose counts as none here: an account that ran TorchX need not have them."""
+
+_WHOLE = re.compile(r"-?\d+")
+
+
+@dataclass
+class BatchOptions(FarcallOptions):
+    """What ``-cfg`` takes; the text below each field is what ``torchx runopts`` shows."""
+
+    SPELLED: ClassVar[Mapping[str, str]] = _SPELLED
+    SECRET: ClassVar[tuple[str, ...]] = ("job_definition_extra",)
+
+    queue: str
+    """Job queue, by its name or ARN."""
+
+    user: str | None = None
+    """User that the job's tag names; your login if not given."""
+
+    privileged: bool = False
+    """Whether containers have the instance's root. Not on Fargate."""
+
+    job_role_arn: str | None = None
+    """Role that the command has, by its ARN or name; none if not given here or in farcall.toml."""
+
+    execution_role_arn: str | None = None
+    """Role that pulls the image and writes the log, by its ARN or name; Fargate needs one."""
+
+    ulimits: list[str] | None = None
+    """Limits of processes, each as name:soft:hard, such as nofile:65536:65536; -1 is no limit."""
+
+    share_id: str | None = None
+    """Share identifier, for queues with a fair-share policy; other queues refuse it."""
+
+    priority: int = 0
+    """Scheduling priority within share_id, 0 to 9999; the highest first."""
+
+    timeout_s: int | None = None
+    """Seconds that an attempt may run, at least 60; without limit if not given."""
+
+    retry_on: str = "failure"
+    """What max_retries is for: failure (whatever fails) or infrastructure (lost hosts, images)."""
+
+    platform: str = EC2
+    """Where the queue's jobs run: ec2 or fargate. Fargate takes one role of one replica."""
+
+    shm_size: int | None = None
+    """MiB of /dev/shm; all of the role's memory if not given, docker's own 64 MiB if 0."""
+
+    secrets: dict[str, str] | None = None
+    """Variables from Secrets Manager or SSM, as NAME:ARN, several separated by semicolons."""
+
+    log_group: str | None = None
+    """CloudWatch log group, which has to exist; Batch's own /aws/batch/job if not given."""
+
+    propagate_tags: bool = True
+    """Whether the tasks of ECS get the job's tags, too."""
+
+    job_definition_extra: str | None = None
+    """More of the job definition: a JSON object, or the path of a JSON or YAML file with one."""
+
+    region: str | None = None
+    """AWS region; that of farcall.toml, the environment or the profile if not given."""
+
+    profile: str | None = None
+    """AWS profile."""
+
+    bucket: str | None = None
+    """Bucket for workspaces."""
+
+    @property
+    def is_fargate(self) -> bool:
+        """Whether jobs run on Fargate."""
+        return self.platform == FARGATE
+
+    def limits(self) -> tuple[Ulimit, ...]:
+        """Return the limits of processes.
+
+        Raises:
+            SettingsError: One is not written as name:soft:hard.
+        """
+        return tuple(map(_limit, self.ulimits or ()))
+
+    def settings(self, *, attempts: int = 1, instance_type: str = "", name: str = "") -> Settings:
+        """Return farcall's settings for an app.
+
+        Args:
+            attempts: Attempts of the job, 1 to 10.
+            instance_type: Instance type of its nodes; empty for any.
+            name: Name of the app: its workflow where the settings name none.
+
+        Raises:
+            SettingsError: An option has a wrong value, in words of TorchX where it is one of its.
+        """
+        if self.platform not in (EC2, FARGATE):
+            raise wrong_option("platform", self.platform, f"{EC2} and {FARGATE} are allowed")
+        app: dict[str, Any] = {
+            # Those of functions, in farcall.toml, say nothing of apps.
+            "priority": None,
+            "share_identifier": "",
+            "nodes": 1,
+            "retry_attempts": attempts,
+            "instance_type": instance_type,
+        }
+        more = {
+            "job_definition_extra": self._extra(),
+            "priority": self.priority if self.share_id else None,
+        }
+        found = self._settings(app, more)
+        chosen = found.model_fields_set
+        none: dict[str, Any] = {option: "" for option in _NONE_UNLESS_SET if option not in chosen}
+        return found.replace(**none, **workflow(found, name))
+
+    def unfetchable(self, settings: Settings) -> str:
+        """Say why a job could not fetch its workspace from the bucket; empty where it can."""
+        if settings.batch_job_role_name:
+            return ""
+        return "the job has no role to fetch it with (job_role_arn)"
+
+    def _extra(self) -> dict[str, Any]:
+        given = self.job_definition_extra
+        found: Any = {}
+        if given:
+            found = _document(given)
+        if not isinstance(found, dict):
+            allowed = "a JSON object, or the path of a file with one, is allowed"
+            raise _wrong_extra(given, allowed)
+        if self.is_fargate:
+            found.setdefault("platformCapabilities", ["FARGATE"])
+        return found
+
+
+def _wrong_extra(given: str | None, allowed: str) -> SettingsError:
+    # It may hold secrets, where it is no path.
+    shown = ... if str(given).lstrip().startswith("{") else given
+    return wrong_option("job_definition_extra", shown, allowed)
+
+
+def _document(given: str) -> object:
+    text = given
+    if not given.lstrip().startswith("{"):
+        try:
+            text = Path(given).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            allowed = f"it is no JSON object, and no file that can be read ({why})"
+            raise _wrong_extra(given, allowed) from None
+    try:
+        return yaml.safe_load(text)  # which reads JSON, too
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", from line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise _wrong_extra(given, f"it is neither JSON nor YAML{where}") from None
+
+
+def _limit(text: str) -> Ulimit:
+    name, _, rest = text.strip().partition(":")
+    soft, _, hard = rest.partition(":")
+    if not name or not _WHOLE.fullmatch(soft) or not _WHOLE.fullmatch(hard):
+        raise wrong_option("ulimits", text, "name:soft:hard is allowed, such as nofile:1024:4096")
+    return Ulimit(name, int(soft), int(hard))

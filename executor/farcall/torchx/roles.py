@@ -1,0 +1,224 @@
+"""Role reader: what of TorchX's apps and roles is read alike for every platform. No I/O."""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torchx
+from torchx.specs import MISSING, NULL_RESOURCE, AppDef, DeviceMount, Role
+from torchx.specs.named_resources_aws import K8S_ITYPE
+from torchx.specs.overlays import apply_overlay, get_overlay, validate_overlay
+
+from farcall.model.commands import Device
+from farcall.model.errors import SettingsError
+
+TAG_VERSION = "torchx.pytorch.org/version"
+TAG_APP = "torchx.pytorch.org/app-name"
+TAG_USER = "torchx.pytorch.org/user"
+
+ENV_ROLE_INDEX = "TORCHX_ROLE_IDX"
+ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
+ENV_IMAGE = "TORCHX_IMAGE"
+
+_LEAST_MEMORY_MB = 4
+
+_NESTED = "__torchx_overlays__"
+"""Which `set_overlay` marks with what it wrote."""
+
+
+class Warnings:
+    """What an app asks for and does not get.
+
+    Attributes:
+        said: A sentence for each.
+    """
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __call__(self, role: Role, text: str) -> None:
+        """Note a sentence on a role."""
+        self.said.append(f"role {role.name}: {text}")
+
+
+def wrong(role: Role, what: str, found: object, allowed: str) -> SettingsError:
+    """Say that a field of a role has a wrong value."""
+    return SettingsError(f"role {role.name}: {what} is {found!r}: {allowed}", option=what)
+
+
+def check_replicas(roles: Sequence[Role], most: int, platform: str) -> None:
+    """Refuse a role of no replica, and more of them all than a job's nodes may be.
+
+    Raises:
+        SettingsError: Likewise.
+    """
+    for role in roles:
+        if role.num_replicas < 1:
+            raise wrong(role, "num_replicas", role.num_replicas, "1 or more is allowed")
+    replicas = sum(role.num_replicas for role in roles)
+    if replicas > most:
+        each = ", ".join(f"role {role.name}: {role.num_replicas}" for role in roles)
+        raise SettingsError(
+            f"num_replicas is {replicas} in all ({each}): {platform} allows {most} nodes; ask "
+            "for fewer",
+            option="num_replicas",
+        )
+
+
+def check_resource(role: Role) -> None:
+    """Refuse a resource that is none, or not of numbers.
+
+    Raises:
+        SettingsError: Likewise.
+    """
+    resource = role.resource
+    if resource == NULL_RESOURCE:
+        raise SettingsError(
+            f"role {role.name}: there is no resource; give it one, such as "
+            "torchx.specs.Resource(cpu=1, gpu=0, memMB=1024), or -h with a named one",
+            option="resource",
+        )
+    for what in ("cpu", "gpu", "memMB"):
+        value = getattr(resource, what)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            raise wrong(role, f"resource.{what}", value, "a number is allowed")
+    if resource.memMB < _LEAST_MEMORY_MB:
+        allowed = f"{_LEAST_MEMORY_MB} or more is allowed"
+        raise wrong(role, "resource.memMB", resource.memMB, allowed)
+    if resource.gpu > 0 and resource.gpu != int(resource.gpu):
+        raise wrong(role, "resource.gpu", resource.gpu, "a whole number is allowed")
+
+
+def check_image(role: Role) -> None:
+    """Refuse a role without an image.
+
+    Raises:
+        SettingsError: Likewise.
+    """
+    if not role.image or role.image == MISSING:
+        raise wrong(role, "image", role.image, "name an image")
+
+
+def most_retries(roles: Sequence[Role]) -> int:
+    """Return the most retries that a role asks for.
+
+    Raises:
+        SettingsError: One is no whole number.
+    """
+    for role in roles:
+        if not isinstance(role.max_retries, int) or role.max_retries < 0:
+            raise wrong(role, "max_retries", role.max_retries, "a whole number is allowed")
+    return max((role.max_retries for role in roles), default=0)
+
+
+def instance_types(roles: Sequence[Role]) -> dict[str, str]:
+    """Return by role's name the instance types that are asked for."""
+    return {
+        role.name: str(role.resource.capabilities[K8S_ITYPE])
+        for role in roles
+        if role.resource.capabilities.get(K8S_ITYPE)
+    }
+
+
+def command(role: Role) -> list[str]:
+    """Return what a role runs; empty for the image's own."""
+    first = [] if role.entrypoint == MISSING else [role.entrypoint]
+    return [*first, *role.args]
+
+
+def environment(role: Role, index: int) -> dict[str, str]:
+    """Return a role's variables.
+
+    Args:
+        role: The role.
+        index: Its place in the app.
+    """
+    return {
+        **role.env,
+        ENV_ROLE_INDEX: str(index),
+        ENV_ROLE_NAME: role.name,
+        ENV_IMAGE: role.image,
+    }
+
+
+def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, Any]:
+    """Return the tags of an app's job: those of farcall's settings, TorchX's, and the app's own.
+
+    Args:
+        app: The app.
+        user: Who submits it; None for the login.
+        common: Those of the settings.
+    """
+    return {
+        **common,
+        TAG_VERSION: torchx.__version__,
+        TAG_APP: app.name,
+        TAG_USER: user or login(),
+        **{key: value for key, value in app.metadata.items() if not isinstance(value, dict)},
+    }
+
+
+def login() -> str:
+    """Return who is logged in."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in a container with a bare uid
+        return "user"
+
+
+def device(mount: DeviceMount) -> Device:
+    """Return a device that a role mounts."""
+    return Device(mount.src_path, mount.dst_path, mount.permissions)
+
+
+def overlay(role: Role, namespace: str, kind: str, of_role: Sequence[str]) -> dict[str, Any]:
+    """Return what is merged into a role's document, from its metadata or a file named there.
+
+    Args:
+        role: The role.
+        namespace: Key of its metadata.
+        kind: What is overlaid, as `torchx.specs.overlays.set_overlay` calls it.
+        of_role: Fields that a role has words for, which are refused.
+
+    Raises:
+        SettingsError: It cannot be used.
+    """
+    given: Any = role.metadata.get(namespace)
+    if not given:
+        return {}
+    is_flat = isinstance(given, dict) and not {kind, _NESTED} & given.keys()
+    try:
+        found = given if is_flat else get_overlay(role, namespace, kind)
+        if not found:
+            raise ValueError(f"there is nothing in it for {kind}")  # noqa: TRY301
+        validate_overlay(found, blocklist=list(of_role), overlay_name=kind)
+    except (TypeError, ValueError, OSError) as error:
+        text = f'role {role.name}: metadata["{namespace}"] cannot be used: {error}'
+        raise SettingsError(text, option="metadata") from None
+    return found
+
+
+def merge(document: dict[str, Any], overlay: Mapping[str, Any], namespace: str, into: str) -> None:
+    """Merge an overlay into a document, as TorchX does.
+
+    Args:
+        document: It is changed.
+        overlay: What is merged.
+        namespace: Key of the role's metadata.
+        into: What the document is called.
+
+    Raises:
+        SettingsError: It cannot be merged.
+    """
+    try:
+        apply_overlay(document, copy.deepcopy(dict(overlay)))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f'metadata["{namespace}"] cannot be merged into the {into}: {error}',
+            option="metadata",
+        ) from None
