@@ -36,6 +36,8 @@ ELSEWHERE = {
     "backends/fake/backend": "contract/backends/test_backend.py",
     "backends/fake/bucket": "unit/storage/test_store.py",  # with a store in memory
     "backends/fake/script": "unit/backends/fake/test_platform.py",
+    "backends/kubernetes/credentials": "unit/backends/kubernetes/test_client.py",
+    "backends/kubernetes/refusals": "unit/backends/kubernetes/test_client.py",
     "backends/batch/backend": "unit/engine/test_submitter.py",
     "backends/bootstrap_program": "service/test_bootstrap.py",  # run as a container runs it
     "backends/batch/doctor": "cli/test_doctor.py",

@@ -1,0 +1,507 @@
+"""HTTP client of Kubernetes's API: requests that are paced and tried again, and streams.
+
+It is aiohttp, which is there already: the packages of clients bring hundreds of modules for
+models that nothing here needs (``benchmarks/kubernetes_clients.py`` tells what they cost).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import random
+import ssl
+import tempfile
+import urllib.request
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from multidict import CIMultiDict
+
+from farcall.aws.paced_client import Limiter, Meter, Ticket
+from farcall.backends.kubernetes import kubeconfig
+from farcall.backends.kubernetes.credentials import Credentials, Proof
+from farcall.backends.kubernetes.kubeconfig import Connection
+from farcall.backends.kubernetes.refusals import Call, KubeError, broken, place, refused
+from farcall.model import clock
+from farcall.model.errors import FarcallError, SettingsError
+from farcall.model.timing import Timing
+
+_log = logging.getLogger("farcall")
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+_PER_S = 50.0
+"""As kubectl does, https://github.com/kubernetes/kubernetes/pull/105520."""
+
+_AT_ONCE = 40
+_FIRST_WAIT_S = 0.2
+_LONGEST_PAUSE_S = 60.0
+_SAY_S = 15.0
+_SILENT_S = 120.0
+"""A watch has a bookmark a minute: one that is silent for longer has lost its connection."""
+
+_LARGEST_LINE_BYTES = 32 * 1024 * 1024
+_STRANGE_CHARACTERS = 300
+_UNAUTHORIZED = 401
+_AGENT = "farcall"
+
+
+def _nothing() -> None:
+    return None
+
+
+_UNANSWERED = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+
+
+class Kube:
+    """Requests to one API server, as one user.
+
+    Args:
+        connection: Where it is, and who asks.
+        namespace: Where jobs are; empty for that of the connection.
+        timing: How long requests are tried again.
+
+    Attributes:
+        connection: What it was opened with.
+        namespace: Where jobs are.
+        meter: Counts requests.
+    """
+
+    def __init__(self, connection: Connection, namespace: str, timing: Timing) -> None:
+        self.connection = connection
+        self.namespace = namespace or connection.namespace
+        self.meter = Meter()
+        self._timing = timing
+        self._credentials = Credentials(connection)
+        self._proxy = _proxy(connection)
+        self._limiter = Limiter(_PER_S)
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._paused_until = 0.0
+        self._http: aiohttp.ClientSession | None = None
+        self._certificate = ("", "")
+        self._opening = asyncio.Lock()
+        self._old: list[aiohttp.ClientSession] = []
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls, *, path: str = "", context: str = "", namespace: str = "", timing: Timing
+    ) -> Kube:
+        """Read the kubeconfig files, in a thread; nobody is asked yet.
+
+        Args:
+            path: A file; empty for where kubectl looks.
+            context: A context; empty for the current one.
+            namespace: A namespace; empty for the context's.
+            timing: How long requests are tried again.
+
+        Raises:
+            SettingsError: No cluster is known, or what is written cannot be used.
+        """
+        return cls(await asyncio.to_thread(kubeconfig.read, path, context), namespace, timing)
+
+    @property
+    def place(self) -> str:
+        """Which cluster is asked, for a sentence."""
+        return place(self.connection)
+
+    def path(self, resource: str, name: str = "", *, group: str = "", version: str = "v1") -> str:
+        """Return the path of what belongs to the namespace.
+
+        Args:
+            resource: Such as ``pods``.
+            name: Of one object, and of a part of it behind a slash.
+            group: Such as ``batch``; empty for the core's.
+            version: Of the group.
+        """
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        end = f"/{name}" if name else ""
+        return f"{root}/namespaces/{self.namespace}/{resource}{end}"
+
+    # --- one answer ---------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        ticket: Ticket | None = None,
+        patience_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Make a request that may be repeated, and repeat it where the server fails for a while.
+
+        So may each: a create that was carried out is refused the next time, for its name is taken.
+
+        Args:
+            method: Of HTTP.
+            path: From the server's root.
+            params: The query.
+            body: What is sent.
+            content_type: What that is.
+            ticket: With which the caller may take it back.
+            patience_s: Seconds from the first failure, after which it is not tried again; by
+                default those of the timing.
+
+        Raises:
+            KubeError: The server refused, or failed each time.
+            SettingsError: There are no credentials.
+        """
+        params = params or {}
+        call = Call.of(method, path, params)
+        tries = _Tries(call, self._timing.call_retry_s if patience_s is None else patience_s)
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        while True:
+            try:
+                async with self._room:
+                    return await self._once(call, method, path, params, data, content_type, ticket)
+            except KubeError as error:
+                if error.is_throttling:
+                    await self._pause(error)
+                    tries.note_throttled(error, self._timing.throttled_for_s)
+                else:
+                    if ticket is not None and not error.sent and not tries.was_sent:
+                        ticket.note_refused()
+                    await tries.wait_after(error)
+
+    async def _once(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        params: Mapping[str, Any],
+        data: bytes | None,
+        content_type: str,
+        ticket: Ticket | None,
+    ) -> dict[str, Any]:
+        await self._turn()
+        pace = await self._limiter.turn()
+        if ticket is not None:
+            ticket.note_sent()
+        try:
+            async with self._answer(call, method, path, params, data, content_type) as answer:
+                text = await answer.read()
+        except KubeError as error:
+            if error.is_throttling:
+                self._limiter.throttled(pace)
+                self.meter.note_throttled()
+                if ticket is not None:
+                    ticket.note_refused()
+            raise
+        except _UNANSWERED as error:
+            raise broken(call, self.connection, error) from error
+        return _parsed(call, self.connection, text)
+
+    async def _turn(self) -> None:
+        while (wait_s := self._paused_until - clock.now()) > 0:  # noqa: ASYNC110  # may grow
+            await asyncio.sleep(wait_s)
+
+    async def _pause(self, error: KubeError) -> None:
+        """Send nothing for as long as the server says; not all clients come again together."""
+        wait_s = min(error.retry_after_s or 1.0, _LONGEST_PAUSE_S)
+        wait_s *= random.uniform(1, 1.5)  # noqa: S311  # no secret
+        self._paused_until = max(self._paused_until, clock.now() + wait_s)
+
+    # --- streams ------------------------------------------------------------------------------
+
+    async def watch(
+        self, path: str, params: Mapping[str, Any], opened: Callable[[], object] = _nothing
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the events of a watch until the server ends it.
+
+        Args:
+            path: Of the list.
+            params: Its query.
+            opened: Is called when the server has taken it.
+
+        Raises:
+            KubeError: The server refused, or the connection broke; it is not tried again.
+        """
+        wanted = {**params, "watch": "true", "allowWatchBookmarks": "true"}
+        call = Call.of("GET", path, wanted)
+        async with contextlib.aclosing(self.stream(path, wanted, opened=opened)) as lines:
+            async for line in lines:
+                event = _parsed(call, self.connection, line)
+                if event.get("type") == "ERROR":
+                    status = event.get("object") or {}
+                    raise refused(
+                        call, self.connection, int(status.get("code") or 500), status, None
+                    )
+                yield event
+
+    async def stream(
+        self,
+        path: str,
+        params: Mapping[str, Any],
+        *,
+        silent_s: float = _SILENT_S,
+        opened: Callable[[], object] = _nothing,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of an answer, as they come, without their ends.
+
+        Args:
+            path: From the server's root.
+            params: The query.
+            silent_s: After so many seconds without anything the connection is given up.
+            opened: Is called when the server has taken it.
+
+        Raises:
+            KubeError: The server refused, or the connection broke; it is not tried again.
+        """
+        call = Call.of("GET", path, params)
+        await self._turn()
+        await self._limiter.turn()
+        try:
+            async with self._answer(call, "GET", path, params, None, JSON, silent_s) as answer:
+                opened()
+                async for line in _lines(answer.content):
+                    yield line
+        except KubeError as error:
+            if error.is_throttling:
+                await self._pause(error)
+            raise
+        except _UNANSWERED as error:
+            raise broken(call, self.connection, error) from error
+
+    # --- below --------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        params: Mapping[str, Any],
+        data: bytes | None,
+        content_type: str,
+        silent_s: float | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request, with other credentials where the server does not take these."""
+        for is_last in (False, True):
+            proof = await self._credentials.current()
+            http = await self._session(proof)
+            headers = CIMultiDict(self.connection.acts_as)
+            headers["Accept"] = JSON
+            if proof.authorization:
+                headers["Authorization"] = proof.authorization
+            if data is not None:
+                headers["Content-Type"] = content_type
+            self.meter.note_sent()
+            sent_at = clock.now()
+            async with http.request(
+                method,
+                f"{self.connection.server}{path}",
+                params={name: str(value) for name, value in params.items()},
+                data=data,
+                headers=headers,
+                timeout=self._timeout(silent_s),
+                allow_redirects=False,
+                proxy=self._proxy,
+                server_hostname=self.connection.server_name or None,
+            ) as answer:
+                if answer.status < 300:
+                    self.meter.note_answered(clock.now() - sent_at)
+                    yield answer
+                    return
+                error = await self._refusal(call, answer)
+            if is_last or answer.status != _UNAUTHORIZED or not self._credentials.may_renew:
+                raise error
+            self._credentials.expire(proof)
+
+    async def _refusal(self, call: Call, answer: aiohttp.ClientResponse) -> KubeError:
+        text = (await answer.read()).decode(errors="replace")
+        document: Any
+        try:
+            document = json.loads(text)
+        except ValueError:
+            document = text.strip()[:_STRANGE_CHARACTERS]
+        after = answer.headers.get("Retry-After")
+        return refused(call, self.connection, answer.status, document, after)
+
+    def _timeout(self, silent_s: float | None) -> aiohttp.ClientTimeout:
+        timing = self._timing
+        connect_s = timing.connect_timeout_s
+        return aiohttp.ClientTimeout(
+            total=None if silent_s else timing.request_timeout_s,
+            sock_connect=connect_s,
+            sock_read=silent_s or timing.read_timeout_s,
+        )
+
+    async def _session(self, proof: Proof) -> aiohttp.ClientSession:
+        """Return the connections that have a certificate; a renewed one has others."""
+        async with self._opening:
+            if self._is_closed:
+                raise FarcallError("the connection to Kubernetes is closed")
+            if self._http is None or proof.certificate != self._certificate:
+                context = await asyncio.to_thread(_tls, self.connection, proof.certificate)
+                if self._http is not None:
+                    self._old.append(self._http)
+                connector = aiohttp.TCPConnector(limit=0, ssl=context)
+                self._http = aiohttp.ClientSession(
+                    connector=connector,
+                    headers={"User-Agent": _AGENT},
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                )
+                self._certificate = proof.certificate
+            return self._http
+
+    async def close(self) -> None:
+        """Close all connections."""
+        async with self._opening:
+            self._is_closed = True
+            for each in (*self._old, self._http):
+                if each is not None:
+                    await each.close()
+
+
+class _Tries:
+    """Counts the tries of one request, and decides whether there is another.
+
+    Args:
+        call: What is asked.
+        patience_s: Seconds from the first failure, after which no further try begins but the
+            second.
+    """
+
+    def __init__(self, call: Call, patience_s: float) -> None:
+        self.was_sent = False
+        self._call = call
+        self._patience_s = patience_s
+        self._since: float | None = None
+        self._throttled_since: float | None = None
+        self._said_at = 0.0
+        self._count = 0
+
+    async def wait_after(self, error: KubeError) -> None:
+        """Wait before the next try; longer each time, and not for the same time as others.
+
+        Raises:
+            KubeError: A further try makes no sense; it tells whether one may have been carried
+                out.
+        """
+        self._throttled_since = None
+        self.was_sent = self.was_sent or error.sent
+        if self._since is None:
+            self._since = clock.now()
+        self._count += 1
+        spent_s = clock.now() - self._since
+        if not error.may_pass or (self._count > 1 and spent_s >= self._patience_s):
+            raise self._last(error, spent_s)
+        if spent_s - self._said_at >= _SAY_S:
+            self._said_at = spent_s
+            _log.warning("%s; trying again since %.0f s", error, spent_s)
+        await clock.back_off(self._count, error.retry_after_s or _FIRST_WAIT_S)
+
+    def note_throttled(self, error: KubeError, limit_s: float) -> None:
+        """Note that a try was not carried out, because requests come too fast.
+
+        Raises:
+            KubeError: Nothing else was answered for long.
+        """
+        now = clock.now()
+        self._throttled_since = self._throttled_since or now
+        if now - self._throttled_since > limit_s:
+            raise error
+
+    def _last(self, error: KubeError, spent_s: float) -> KubeError:
+        is_refusal = not error.may_pass
+        # A refusal says what is so: nothing of an earlier try is there.
+        error.sent = error.sent or (self.was_sent and not is_refusal)
+        if self._count > 1 and not is_refusal:
+            error.args = (f"{error.args[0]}; tried {self._count} times in {spent_s:.0f} s",)
+        return error
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield lines as they come; the reader's own has a limit, which a large pod exceeds."""
+    begun: list[bytes] = []
+    size = 0
+    async for chunk in content.iter_any():
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if size > _LARGEST_LINE_BYTES:
+            raise aiohttp.ClientPayloadError("a line without end")
+        if others:
+            yield b"".join(begun)
+            for line in others[:-1]:
+                yield line
+            begun, size = [others[-1]], len(others[-1])
+    if size:
+        yield b"".join(begun)
+
+
+def _parsed(call: Call, connection: Connection, text: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        shown = text[:_STRANGE_CHARACTERS].decode(errors="replace")
+        raise refused(call, connection, 502, shown, None)
+    return document
+
+
+def _proxy(connection: Connection) -> str | None:
+    """Return the proxy's URL: the kubeconfig's own, else the environment's."""
+    if connection.proxy:
+        return connection.proxy
+    parts = urlsplit(connection.server)
+    if _is_here(parts.hostname or ""):  # what kubectl does not ask a proxy for either
+        return None
+    if urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _tls(connection: Connection, certificate: tuple[str, str]) -> ssl.SSLContext:
+    """Return the context of a connection.
+
+    Raises:
+        SettingsError: A certificate cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cadata=connection.authority or None)
+        if not connection.is_verified:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        # Python 3.13 asks for extensions that the authorities of many clusters do not have, EKS's
+        # for one, and that Go does not ask for: https://github.com/kubernetes-client/python/issues/2394
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if certificate[0]:
+            _load(context, *certificate)
+    except (ssl.SSLError, ValueError) as error:
+        raise SettingsError(
+            f"the certificates of {place(connection)} cannot be used: {error}; see "
+            "certificate-authority, client-certificate and client-key in the kubeconfig file",
+            option="kubeconfig",
+        ) from error
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Have a context use a certificate and its key, which ssl takes from a file alone."""
+    handle, path = tempfile.mkstemp(prefix="farcall-", suffix=".pem")  # nobody else may read it
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{certificate}\n{key}")
+        context.load_cert_chain(path)
+    finally:
+        Path(path).unlink()

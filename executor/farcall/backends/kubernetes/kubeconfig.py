@@ -1,0 +1,346 @@
+"""Kubeconfig files: which API server is asked, by whose credentials, and in which namespace.
+
+They are read as kubectl reads them: of several files of ``KUBECONFIG`` the first that has a name
+or a value counts, and a path in one of them begins where that file is. Without any file a process
+in a pod has its service account.
+
+Sources:
+    https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
+    https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farcall.model.errors import SettingsError
+
+_DEFAULT = Path("~/.kube/config")
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod has its service account, https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
+
+_VARIABLE = "KUBECONFIG"
+_LISTS = {"clusters": "cluster", "contexts": "context", "users": "user"}
+_PATHS = {
+    "cluster": ("certificate-authority",),
+    "context": (),
+    "user": ("client-certificate", "client-key", "tokenFile"),
+}
+"""What of an entry is a path, which begins where the file is."""
+
+_INSTALL = 'there is no PyYAML, which reads kubeconfig files; pip install "farcall[kubernetes]"'
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPlugin:
+    """A command that prints credentials.
+
+    Attributes:
+        command: The command.
+        arguments: Its arguments.
+        environment: What its environment has besides this process's.
+        version: The ``apiVersion`` it is asked in.
+        tells_cluster: Whether it is told of the cluster.
+        mode: ``Never``, ``IfAvailable`` or ``Always``: whether it may ask a person.
+        hint: What to do where it is not installed.
+    """
+
+    command: str
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    version: str = ""
+    tells_cluster: bool = False
+    mode: str = "IfAvailable"
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An API server, and as whom it is asked.
+
+    Attributes:
+        origin: Where that is written, for a sentence.
+        context: The context's name; empty in a pod.
+        server: URL of the server.
+        namespace: The context's; ``default`` where it says none.
+        authority: PEM of the certificates that the server is verified by; empty for the system's.
+        is_verified: Whether it is verified at all.
+        server_name: The name that its certificate is to have; empty for that of the URL.
+        proxy: URL of a proxy; empty for what the environment says.
+        certificate: PEM of the client's certificate, and of its key; both empty for none.
+        token: Bearer token; empty for none.
+        token_file: A file that holds it, and is renewed; None for none.
+        login: User and password, for servers that still take them; None for none.
+        plugin: A command that prints credentials; None for none.
+        acts_as: Headers of whoever is impersonated.
+        told: The cluster as the file has it, for a plugin that is told of it.
+    """
+
+    origin: str
+    context: str
+    server: str
+    namespace: str = "default"
+    authority: str = ""
+    is_verified: bool = True
+    server_name: str = ""
+    proxy: str = ""
+    certificate: tuple[str, str] = field(default=("", ""), repr=False)
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    login: tuple[str, str] | None = field(default=None, repr=False)
+    plugin: ExecPlugin | None = None
+    acts_as: tuple[tuple[str, str], ...] = ()
+    told: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connection:
+    """Find the API server.
+
+    Args:
+        path: A kubeconfig file; empty for those of ``KUBECONFIG``, then ``~/.kube/config``, then
+            the service account of this pod.
+        context: A context of it; empty for its current one.
+        account: Where a pod has its service account.
+
+    Raises:
+        SettingsError: There is none, or what is written cannot be used.
+    """
+    files = _files(path)
+    if files:
+        return _of_files(files, context)
+    if not context and "KUBERNETES_SERVICE_HOST" in os.environ and (account / "token").exists():
+        return _of_pod(account)
+    where = f"${_VARIABLE} names no file that is there" if os.environ.get(_VARIABLE) else ""
+    raise SettingsError(
+        f"no Kubernetes cluster is known here: {where or f'there is no {_DEFAULT}'}, and this is "
+        "no pod with a service account; name a file in the option kubeconfig, or in "
+        f"{_VARIABLE}; `farcall local --kubernetes -- COMMAND` runs a command on an embedded one",
+        option="kubeconfig",
+    )
+
+
+def _files(path: str) -> list[Path]:
+    if path:
+        found = Path(path).expanduser()
+        if not found.is_file():
+            raise SettingsError(
+                f"kubeconfig is {path!r}, and there is no such file; name a file that "
+                "`kubectl --kubeconfig` takes",
+                option="kubeconfig",
+            )
+        return [found]
+    named = os.environ.get(_VARIABLE)
+    paths = [Path(each) for each in named.split(os.pathsep) if each] if named else [_DEFAULT]
+    return [each for each in map(Path.expanduser, paths) if each.is_file()]
+
+
+def _of_pod(account: Path) -> Connection:
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    name = f"[{host}]" if ":" in host else host
+    namespace = account / "namespace"
+    return Connection(
+        origin="the service account of this pod",
+        context="",
+        server=f"https://{name}:{port}",
+        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+        authority=(account / "ca.crt").read_text(),
+        token_file=account / "token",
+    )
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+class _Entries:
+    """What several files say, the first of them first.
+
+    Args:
+        files: The files.
+    """
+
+    def __init__(self, files: list[Path]) -> None:
+        self.origin = os.pathsep.join(map(str, files))
+        self.current = ""
+        self._by_name: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _LISTS}
+        for path in files:
+            self._add(path, _parsed(path))
+
+    def _add(self, path: Path, document: Mapping[str, Any]) -> None:
+        self.current = self.current or str(document.get("current-context") or "")
+        for kind, key in _LISTS.items():
+            for item in document.get(kind) or []:
+                if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+                    raise _bad(path, f"{kind} has an entry without a name")
+                entry = dict(_table(path, item.get(key) or {}, f"{key} {item['name']!r}"))
+                for name in _PATHS[key]:
+                    if entry.get(name):
+                        entry[name] = str(path.absolute().parent / str(entry[name]))
+                entry["@folder"] = path.absolute().parent
+                self._by_name[kind].setdefault(item["name"], entry)
+
+    def get(self, kind: str, name: str, whose: str) -> Mapping[str, Any]:
+        """Return an entry.
+
+        Raises:
+            SettingsError: There is none.
+        """
+        found = self._by_name[kind].get(name)
+        if found is None:
+            there = ", ".join(sorted(self._by_name[kind])) or "none"
+            raise SettingsError(
+                f"{whose} is {name!r}, and {self.origin} has no such {_LISTS[kind]}; it has: "
+                f"{there}; `kubectl config get-{kind}` shows them, too",
+                option="context" if kind == "contexts" else "kubeconfig",
+            )
+        return found
+
+
+def _parsed(path: Path) -> Mapping[str, Any]:
+    try:
+        import yaml  # others than Kubernetes's users do not need it
+    except ImportError as error:
+        raise SettingsError(_INSTALL, option="backend") from error
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _bad(path, f"it cannot be read: {error}") from error
+    return _table(path, document or {}, "the file")
+
+
+def _table(path: Path, found: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise _bad(path, f"{what} is no table of names and values")
+    return found
+
+
+def _bad(path: Path | str, what: str) -> SettingsError:
+    text = (
+        f"the kubeconfig file {path} cannot be used: {what}; `kubectl config view` reads it, too"
+    )
+    return SettingsError(text, option="kubeconfig")
+
+
+def _of_files(files: list[Path], context: str) -> Connection:
+    entries = _Entries(files)
+    name = context or entries.current
+    if not name:
+        raise SettingsError(
+            f"{entries.origin} says no current-context; name one in the option context, or by "
+            "`kubectl config use-context`",
+            option="context",
+        )
+    chosen = entries.get("contexts", name, "context" if context else "current-context")
+    cluster = entries.get("clusters", str(chosen.get("cluster") or ""), f"cluster of {name!r}")
+    wanted = str(chosen.get("user") or "")
+    user = entries.get("users", wanted, f"user of {name!r}") if wanted else {}
+    if user.get("auth-provider"):
+        raise _bad(
+            entries.origin,
+            f"user {wanted!r} has an auth-provider, which Kubernetes 1.26 did away with; let its "
+            "provider's command write an exec plugin in its place",
+        )
+    token_file = user.get("tokenFile")
+    return Connection(
+        origin=entries.origin,
+        context=name,
+        namespace=str(chosen.get("namespace") or "default"),
+        **_of_cluster(entries.origin, cluster),
+        certificate=(
+            _pem(entries.origin, user, "client-certificate"),
+            _pem(entries.origin, user, "client-key"),
+        ),
+        token=str(user.get("token") or ""),
+        token_file=Path(token_file) if token_file else None,
+        login=_login(user),
+        plugin=_plugin(entries.origin, user),
+        acts_as=tuple(_impersonation(user)),
+    )
+
+
+def _of_cluster(origin: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    server = str(cluster.get("server") or "").rstrip("/")
+    if not server.startswith(("https://", "http://")):
+        raise _bad(origin, f"the server of a cluster is {server!r}, which is no URL")
+    proxy = str(cluster.get("proxy-url") or "")
+    if proxy and not proxy.startswith(("https://", "http://")):
+        raise _bad(origin, f"proxy-url is {proxy!r}; http:// and https:// are what can be used")
+    authority = _pem(origin, cluster, "certificate-authority")
+    told = {
+        "server": server,
+        "tls-server-name": cluster.get("tls-server-name"),
+        "insecure-skip-tls-verify": cluster.get("insecure-skip-tls-verify"),
+        "certificate-authority-data": base64.b64encode(authority.encode()).decode(),
+        "proxy-url": proxy,
+        "config": _config(cluster),
+    }
+    return {
+        "server": server,
+        "authority": authority,
+        "is_verified": not cluster.get("insecure-skip-tls-verify"),
+        "server_name": str(cluster.get("tls-server-name") or ""),
+        "proxy": proxy,
+        "told": {name: value for name, value in told.items() if value},
+    }
+
+
+def _config(cluster: Mapping[str, Any]) -> Any:
+    """Return what a cluster has for plugins alone."""
+    for each in cluster.get("extensions") or []:
+        if isinstance(each, dict) and each.get("name") == "client.authentication.k8s.io/exec":
+            return each.get("extension")
+    return None
+
+
+def _pem(origin: str, entry: Mapping[str, Any], name: str) -> str:
+    """Return what an entry holds as data, or in a file."""
+    data, path = entry.get(f"{name}-data"), entry.get(name)
+    try:
+        if data:
+            return base64.b64decode(str(data), validate=False).decode("ascii")
+        return Path(path).read_text("ascii") if path else ""
+    except (OSError, ValueError, binascii.Error) as error:
+        raise _bad(origin, f"{name} cannot be read: {error}") from error
+
+
+def _login(user: Mapping[str, Any]) -> tuple[str, str] | None:
+    name, password = user.get("username"), user.get("password")
+    return (str(name), str(password)) if name and password is not None else None
+
+
+def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the headers, https://kubernetes.io/docs/reference/access-authn-authz/authentication/."""
+    found = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    found += [("Impersonate-Group", group) for group in user.get("as-groups") or []]
+    for name, values in (user.get("as-user-extra") or {}).items():
+        found += [(f"Impersonate-Extra-{name}", value) for value in values]
+    return [(name, str(value)) for name, value in found if value]
+
+
+def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:
+    wanted = user.get("exec")
+    if not wanted:
+        return None
+    if not isinstance(wanted, dict) or not wanted.get("command"):
+        raise _bad(origin, "an exec plugin has no command")
+    command = str(wanted["command"])
+    if os.sep in command:  # without one it is looked for in PATH
+        command = str(user["@folder"] / command)
+    try:
+        environment = {str(v["name"]): str(v["value"]) for v in wanted.get("env") or []}
+    except (KeyError, TypeError) as error:
+        raise _bad(origin, "env of an exec plugin is no list of name and value") from error
+    return ExecPlugin(
+        command=command,
+        arguments=tuple(map(str, wanted.get("args") or ())),
+        environment=environment,
+        version=str(wanted.get("apiVersion") or ""),
+        tells_cluster=bool(wanted.get("provideClusterInfo")),
+        mode=str(wanted.get("interactiveMode") or "IfAvailable"),
+        hint=str(wanted.get("installHint") or "").strip(),
+    )

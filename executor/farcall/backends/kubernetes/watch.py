@@ -1,0 +1,388 @@
+"""Watch of a cluster: the jobs of a run, and those of its pods that failed, as they change.
+
+Two connections follow all jobs of a run, however many tasks it has, and nobody asks for their
+status any more. Of its pods they carry those that failed: each change of a pod is kilobytes of
+JSON, and 10,000 pods change 50,000 times, which takes seconds to read; what else is to be known of
+a job's tasks, the job says.
+
+A watch goes on from the last version that it saw, after each cut. Where the server knows that
+version no longer (410) all is listed again.
+
+Source:
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
+from farcall.backends.kubernetes.refusals import KubeError
+from farcall.model import clock
+from farcall.model.errors import FarcallError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_log = logging.getLogger("farcall")
+
+PAGE = 500
+_LASTS_S = (240.0, 300.0)
+"""How long a watch is asked for: not all clients are to come again together."""
+
+_STALE_S = 3.0
+"""What was cut off so lately need not be asked for in another way."""
+
+_DENIED_S = 60.0
+_FIRST_WAIT_S = 0.1
+_AT_ONCE_S = 1.0
+_MOST_DELETED = 1000
+_REFUSED = (401, 403, 404)
+
+
+class SeenPod(Protocol):
+    """What a watch has to know of a pod.
+
+    Attributes:
+        uid: Its own.
+        job: Its job's ID.
+    """
+
+    @property
+    def uid(self) -> str:
+        """Its own."""
+
+    @property
+    def job(self) -> str:
+        """Its job's ID."""
+
+    def deleted(self) -> Self:
+        """Return the same pod, which is no more."""
+
+
+P = TypeVar("P", bound=SeenPod)
+
+
+@dataclass(slots=True)
+class Seen(Generic[P]):
+    """What is known of a job.
+
+    Attributes:
+        objects: Its documents, by name; of one that was deleted the last one.
+        is_deleted: Whether there is no such job any more.
+        failed: By UID, those of its pods that failed, the deleted ones, too.
+        versions: Counts what came.
+    """
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    is_deleted: bool = False
+    failed: dict[str, P] = field(default_factory=dict)
+    versions: int = 0
+
+
+class ClusterWatch(Generic[P]):
+    """Follows runs of one namespace.
+
+    Args:
+        kube: The API server.
+        read: Makes of a pod's document what is kept of it.
+    """
+
+    def __init__(self, kube: Kube, read: Callable[[Mapping[str, Any]], P]) -> None:
+        self._kube = kube
+        self._read = read
+        self._runs: dict[str, _Run[P]] = {}
+        self._run_of: dict[str, _Run[P]] = {}
+        self._deleted: dict[str, None] = {}
+
+    def follow(self, run: str) -> None:
+        """Follow a run from now on.
+
+        Args:
+            run: The label's value.
+        """
+        if run not in self._runs:
+            self._runs[run] = _Run(self._kube, run, self._read, self._note_deleted)
+
+    def note(self, run: str, job: dict[str, Any]) -> None:
+        """Take an object of a job that was made a moment ago, of which the watch may tell later.
+
+        Args:
+            run: The label's value.
+            job: The server's answer.
+        """
+        following = self._runs[run]
+        name = name_of(job)
+        self._run_of[name] = following
+        following.of(name).objects.setdefault(_own_name(job), _slim(job))
+
+    def get(self, name: str) -> Seen[P] | None:
+        """Return what is known of a job as it is now; None where somebody has to be asked."""
+        following = self._run_of.get(name)
+        if following is None or not following.jobs.is_current:
+            return None
+        return following.seen.get(name)
+
+    def knows_failed(self, name: str) -> bool:
+        """Tell whether all failed pods of a job are known."""
+        following = self._run_of.get(name)
+        return following is not None and following.pods.is_current
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        tasks = [feed.task for run in self._runs.values() for feed in (run.jobs, run.pods)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _note_deleted(self, name: str) -> None:
+        """Keep what is known of the last jobs that were deleted."""
+        self._deleted[name] = None
+        while len(self._deleted) > _MOST_DELETED:
+            oldest = next(iter(self._deleted))
+            del self._deleted[oldest]
+            following = self._run_of.pop(oldest, None)
+            if following is not None:
+                following.seen.pop(oldest, None)
+
+
+class _Run(Generic[P]):
+    """A run that is followed, and what is known of its jobs."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        run: str,
+        read: Callable[[Mapping[str, Any]], P],
+        on_deleted: Callable[[str], object],
+    ) -> None:
+        label = {"labelSelector": f"{RUN_LABEL}={run}"}
+        failed = {**label, "fieldSelector": "status.phase=Failed"}
+        self.seen: dict[str, Seen[P]] = {}
+        self.jobs = _Feed(
+            kube, kube.path("jobs", group="batch"), label, self._take_job, self._drop_job
+        )
+        self.pods = _Feed(kube, kube.path("pods"), failed, self._take_pod, self._drop_pod)
+        self._read = read
+        self._on_deleted = on_deleted
+        self._jobs_by_uid: dict[str, tuple[str, str]] = {}
+        self._job_of: dict[str, str] = {}
+
+    def of(self, name: str) -> Seen[P]:
+        """Return what is known of a job."""
+        return self.seen.setdefault(name, Seen())
+
+    def _take_job(self, job: dict[str, Any]) -> None:
+        name, own_name = name_of(job), _own_name(job)
+        self._jobs_by_uid[_uid(job)] = name, own_name
+        seen = self.of(name)
+        seen.objects[own_name] = job
+        seen.is_deleted = False
+        seen.versions += 1
+
+    def _drop_job(self, uid: str) -> None:
+        name, own_name = self._jobs_by_uid.pop(uid)
+        seen = self.of(name)
+        seen.versions += 1
+        if own_name == name:  # others belong to that one, and go with it
+            seen.is_deleted = True
+            self._on_deleted(name)
+
+    def _take_pod(self, document: dict[str, Any]) -> None:
+        found = self._read(document)
+        self._job_of[found.uid] = found.job
+        seen = self.of(found.job)
+        seen.failed[found.uid] = found
+        seen.versions += 1
+
+    def _drop_pod(self, uid: str) -> None:
+        seen = self.of(self._job_of.pop(uid))
+        seen.failed[uid] = seen.failed[uid].deleted()
+        seen.versions += 1
+
+
+class _Feed:
+    """One list that is followed.
+
+    Args:
+        kube: The API server.
+        path: The list.
+        params: Its query.
+        take: Is told of objects that there are, as they are now.
+        drop: Is told the UID of those that are no more.
+
+    Attributes:
+        task: The work.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        path: str,
+        params: Mapping[str, str],
+        take: Callable[[dict[str, Any]], None],
+        drop: Callable[[str], None],
+    ) -> None:
+        self._kube = kube
+        self._path = path
+        self._params = dict(params)
+        self._take = take
+        self._drop = drop
+        self._there: set[str] = set()
+        self._version = ""
+        self._is_open = False
+        self._cut_at = 0.0
+        self._failures = 0
+        self.task = asyncio.ensure_future(self._run())
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what was told is so now."""
+        if not self._version:
+            return False
+        return self._is_open or clock.now() - self._cut_at < _STALE_S
+
+    async def _run(self) -> None:
+        while True:
+            began = clock.now()
+            wait_s = 0.0
+            try:
+                await self._follow()
+                self._cut()
+                if clock.now() - began < _AT_ONCE_S:  # one that ends each watch at once
+                    wait_s = _AT_ONCE_S
+            except KubeError as error:
+                wait_s = self._note_failed(error)
+            except FarcallError as error:
+                _log.warning("%s", error)
+                wait_s = _DENIED_S
+            except Exception:  # whoever waits asks in another way
+                _log.exception("the watch of %s failed", self._path)
+                self._version = ""
+                wait_s = _DENIED_S
+            finally:
+                self._cut()
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # no secret
+
+    async def _follow(self) -> None:
+        if not self._version:
+            await self._list()
+        self._cut()
+        params = {
+            **self._params,
+            "resourceVersion": self._version,
+            "timeoutSeconds": int(random.uniform(*_LASTS_S)),  # noqa: S311  # no secret
+        }
+        events = self._kube.watch(self._path, params, self._note_open)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                document = event.get("object") or {}
+                self._note(str(event.get("type")), _slim(document))
+                self._version = version_of(document) or self._version
+
+    async def _list(self) -> None:
+        documents: list[dict[str, Any]] = []
+        version = ""
+        async for page in pages(self._kube, self._path, self._params):
+            version = version_of(page)
+            documents += [_slim(item) for item in page.get("items") or []]
+        there = {_uid(document) for document in documents}
+        for document in documents:
+            self._note("ADDED", document)
+        for uid in self._there - there:
+            self._there.discard(uid)
+            self._drop(uid)
+        self._version = version
+
+    def _note(self, kind: str, document: dict[str, Any]) -> None:
+        if kind == "BOOKMARK":
+            return
+        uid = _uid(document)
+        self._there.add(uid)
+        self._take(document)
+        if kind == "DELETED":
+            self._there.discard(uid)
+            self._drop(uid)
+
+    def _note_open(self) -> None:
+        self._is_open = True
+        self._failures = 0
+
+    def _cut(self) -> None:
+        if self._is_open or not self._cut_at:
+            self._cut_at = clock.now()
+        self._is_open = False
+
+    def _note_failed(self, error: KubeError) -> float:
+        """Return how long to wait before it is tried again."""
+        self._failures += 1
+        if error.is_outdated:
+            self._version = ""
+            _log.debug("%s; listing again", error)
+            return 0.0 if self._failures == 1 else _AT_ONCE_S
+        if error.status in _REFUSED:
+            self._version = ""
+            if self._failures == 1:
+                text = "%s; until that works the status of jobs is asked for one by one"
+                _log.warning(text, error)
+            return _DENIED_S
+        _log.debug("%s; watching again", error)
+        return float(min(5.0, _FIRST_WAIT_S * 2 ** min(self._failures, 10)))
+
+
+async def pages(
+    kube: Kube, path: str, params: Mapping[str, Any], limit: int = PAGE
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the pages of a list, a request each.
+
+    Args:
+        kube: The API server.
+        path: The list.
+        params: Its query.
+        limit: How many objects a page has.
+
+    Raises:
+        KubeError: The server refused.
+    """
+    wanted = {**params, "limit": limit}
+    while True:
+        page = await kube.request("GET", path, params=wanted)
+        yield page
+        more = (page.get("metadata") or {}).get("continue")
+        if not more:
+            return
+        wanted["continue"] = more
+
+
+def name_of(document: Mapping[str, Any]) -> str:
+    """Return the ID of the job that an object belongs to."""
+    metadata = document.get("metadata") or {}
+    return str((metadata.get("labels") or {}).get(JOB_LABEL) or metadata.get("name") or "")
+
+
+def version_of(document: Mapping[str, Any]) -> str:
+    """Return an object's resource version."""
+    return str((document.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _own_name(document: Mapping[str, Any]) -> str:
+    return str((document.get("metadata") or {}).get("name") or "")
+
+
+def _uid(document: Mapping[str, Any]) -> str:
+    return str((document.get("metadata") or {}).get("uid") or "")
+
+
+def _slim(document: dict[str, Any]) -> dict[str, Any]:
+    """Return it without what nobody reads, which is as large as all else together."""
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+    return document

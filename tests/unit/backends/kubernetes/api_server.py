@@ -1,0 +1,109 @@
+"""An HTTP server that answers as a test says: what a client makes of it is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import yaml
+from aiohttp import web
+
+
+class ApiServer:
+    """Hands each request to what the test has put in `answers`, and notes it.
+
+    Attributes:
+        requests: Method, path, query and body of what came.
+        answers: What is answered next, the first first; the last one stays.
+        headers: The last request's.
+    """
+
+    def __init__(self):
+        self.requests = []
+        self.answers = []
+        self.headers = {}
+        self.url = ""
+        self._runner = None
+
+    async def start(self, port=0):
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def stop(self):
+        await self._runner.cleanup()
+
+    async def _answer(self, request):
+        body = await request.read()
+        self.headers = request.headers
+        self.requests.append(
+            (request.method, request.path, dict(request.query), json.loads(body or "null"))
+        )
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return await answer(request)
+
+    def counted(self, method):
+        return sum(each[0] == method for each in self.requests)
+
+
+def give(document, status=200, **headers):
+    """Answer with a document."""
+
+    async def answer(_):
+        return web.json_response(document, status=status, headers=headers)
+
+    return answer
+
+
+def refuse(status, reason, message="no", details=None, **headers):
+    """Answer with a Status."""
+    document = {"kind": "Status", "status": "Failure", "reason": reason, "code": status}
+    return give({**document, "message": message, "details": details or {}}, status, **headers)
+
+
+async def cut(request):
+    """Break the connection after the request was read."""
+    request.transport.close()
+    return web.Response()
+
+
+def tell(*events, then="end"):
+    """Answer a watch: events, then the end, a cut in the middle of an event, or nothing more."""
+
+    async def answer(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for kind, document in events:
+            text = json.dumps({"type": kind, "object": document}).encode() + b"\n"
+            await response.write(text[:9])
+            await response.write(text[9:])
+        if then == "cut":
+            await response.write(b'{"type": "MODI')
+            request.transport.close()
+        elif then == "stay":
+            await asyncio.sleep(3600)
+        return response
+
+    return answer
+
+
+def kubeconfig(path: Path, url: str, user=None, **cluster):
+    """Write a file with one context."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
+        "users": [{"name": "u", "user": user or {"token": "secret"}}],
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "ml"}}
+        ],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path

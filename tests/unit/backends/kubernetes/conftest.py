@@ -1,0 +1,24 @@
+"""An API server that answers as a test says, and a client of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.backends.kubernetes.client import Kube
+from farcall.testing import Timing
+from tests.unit.backends.kubernetes.api_server import ApiServer, kubeconfig
+
+
+@pytest.fixture
+async def server():
+    opened = await ApiServer().start()
+    yield opened
+    await opened.stop()
+
+
+@pytest.fixture
+async def kube(server, tmp_path):
+    path = kubeconfig(tmp_path / "config", server.url)
+    opened = await Kube.open(path=str(path), timing=Timing.fast())
+    yield opened
+    await opened.close()

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import pickle
+import sys
+
+import pytest
+
+from farcall.aws.paced_client import Ticket
+from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
+from farcall.backends.kubernetes.refusals import KubeError
+from farcall.model.errors import SettingsError
+from farcall.testing import Timing
+from tests.support.patience import until_async
+from tests.unit.backends.kubernetes.api_server import cut, give, kubeconfig, refuse, tell
+
+JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+
+
+async def test_a_path_is_of_the_contexts_namespace(kube):
+    assert kube.namespace == "ml"
+    assert kube.path("jobs", group="batch") == JOBS
+    assert kube.path("pods", "a/log") == "/api/v1/namespaces/ml/pods/a/log"
+
+
+async def test_a_request_has_token_query_and_body(kube, server):
+    server.answers = [give({"kind": "Job"})]
+    params, body = {"dryRun": "All"}, {"a": "ü"}
+    answer = await kube.request(
+        "PATCH", f"{JOBS}/x", params=params, body=body, content_type=MERGE_PATCH
+    )
+    assert answer == {"kind": "Job"}
+    assert server.requests == [("PATCH", f"{JOBS}/x", params, body)]
+    assert server.headers["Authorization"] == "Bearer secret"
+    assert server.headers["Content-Type"] == MERGE_PATCH
+    assert kube.meter.last_minute == 1
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [refuse(500, "InternalError"), refuse(504, "Timeout"), refuse(409, "Conflict"), cut],
+    ids=["500", "504", "conflict", "cut"],
+)
+async def test_what_may_pass_is_tried_again(kube, server, failing):
+    server.answers = [failing, failing, give({"kind": "Job"})]
+    assert await kube.request("GET", f"{JOBS}/x") == {"kind": "Job"}
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 422, 501])
+async def test_a_refusal_is_told_at_once(kube, server, status):
+    reason = {409: "AlreadyExists", 403: "Forbidden"}.get(status, "Whatever")
+    server.answers = [refuse(status, reason, details={"name": "x"})]
+    with pytest.raises(KubeError) as caught:
+        await kube.request("GET", f"{JOBS}/x")
+    assert len(server.requests) == 1
+    error = caught.value
+    assert (error.code, error.status, error.operation) == (reason, status, "get jobs.batch x")
+    assert error.details == {"name": "x"}
+    assert error.sent is (status >= 500)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.code, again.call) == (str(error), error.code, error.call)
+
+
+async def test_too_many_requests_are_made_again_after_the_pause_and_none_before(kube, server):
+    busy = refuse(429, "TooManyRequests", **{"Retry-After": "1"})
+    server.answers = [busy, give({"kind": "Job"})]
+    first = asyncio.ensure_future(kube.request("GET", f"{JOBS}/x"))
+    await until_async(lambda: server.requests)
+    before = asyncio.get_running_loop().time()
+    await asyncio.gather(first, kube.request("GET", f"{JOBS}/y"))
+    assert asyncio.get_running_loop().time() - before > 0.9
+    assert kube.meter.throttled_at is not None
+
+
+async def test_a_create_whose_answer_is_lost_is_made_again_and_told_to_be_there(kube, server):
+    server.answers = [cut, refuse(409, "AlreadyExists")]
+    ticket = Ticket()
+    with pytest.raises(KubeError) as caught:
+        await kube.request("POST", JOBS, body={}, ticket=ticket)
+    assert caught.value.code == "AlreadyExists"
+    assert server.counted("POST") == 2
+
+
+async def test_a_request_that_is_never_answered_may_have_been_carried_out(kube, server):
+    server.answers = [cut]
+    with pytest.raises(KubeError, match=r"tried \d times") as caught:
+        await kube.request("POST", JOBS, body={}, patience_s=0.5)
+    assert caught.value.sent
+
+
+async def test_one_that_was_refused_can_be_taken_back(kube, server):
+    server.answers = [refuse(429, "TooManyRequests", **{"Retry-After": "60"})]
+    ticket = Ticket()
+    making = asyncio.ensure_future(kube.request("POST", JOBS, body={}, ticket=ticket))
+    await until_async(lambda: kube.meter.throttled_at)
+    assert ticket.withdraw()
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert server.counted("POST") == 1
+
+
+# --- errors say what to do --------------------------------------------------------------------
+
+
+async def test_what_is_forbidden_names_the_right(kube, server):
+    server.answers = [refuse(403, "Forbidden", 'User "me" cannot create resource "jobs"')]
+    with pytest.raises(KubeError) as caught:
+        await kube.request("POST", JOBS, body={})
+    text = str(caught.value)
+    assert "kubectl create role farcall-jobs --verb=create --resource=jobs.batch -n ml" in text
+    assert "kubectl create rolebinding farcall-jobs --role=farcall-jobs" in text
+
+
+async def test_the_right_to_a_part_is_named(kube, server):
+    server.answers = [refuse(403, "Forbidden")]
+    with pytest.raises(KubeError, match="--verb=get --resource=pods/log -n ml"):
+        await kube.request("GET", kube.path("pods", "a/log"))
+    with pytest.raises(KubeError, match="--verb=watch --resource=pods -n ml"):
+        async for _ in kube.watch(kube.path("pods"), {}):
+            pass
+
+
+async def test_a_missing_namespace_is_told(kube, server):
+    server.answers = [refuse(404, "NotFound", details={"kind": "namespaces", "name": "ml"})]
+    with pytest.raises(KubeError, match="set namespace to one that"):
+        await kube.request("POST", JOBS, body={})
+
+
+async def test_credentials_that_are_not_taken_are_told(kube, server):
+    server.answers = [refuse(401, "Unauthorized")]
+    with pytest.raises(KubeError, match=r"context here of .*renew its token or certificate"):
+        await kube.request("GET", JOBS)
+
+
+async def test_nothing_answers(server, tmp_path):
+    await server.stop()
+    path = kubeconfig(tmp_path / "config", server.url)
+    kube = await Kube.open(path=str(path), timing=Timing.fast())
+    with pytest.raises(KubeError) as caught:
+        await kube.request("GET", JOBS, patience_s=0)
+    await kube.close()
+    assert not caught.value.sent
+    for expected in (server.url, "context here", str(path), "kubectl config get-contexts"):
+        assert expected in str(caught.value)
+    await server.start()
+
+
+async def test_a_web_page_is_no_answer(kube, server):
+    server.answers = [give("<html>", 200)]
+    with pytest.raises(KubeError, match="no answer of Kubernetes"):
+        await kube.request("GET", JOBS, patience_s=0)
+
+
+async def test_control_characters_of_an_answer_are_shown(kube, server):
+    server.answers = [refuse(400, "BadRequest", "\x1b[31mred")]
+    with pytest.raises(KubeError) as caught:
+        await kube.request("GET", JOBS)
+    assert "\x1b" not in str(caught.value)
+
+
+# --- credentials ------------------------------------------------------------------------------
+
+
+def plugin(tmp_path, *, until=None):
+    """Return a user whose plugin prints another token each time."""
+    script = tmp_path / "plugin.py"
+    script.write_text(
+        "import json, os, pathlib\n"
+        f"count = pathlib.Path({str(tmp_path / 'count')!r})\n"
+        "n = int(count.read_text()) + 1 if count.exists() else 1\n"
+        "count.write_text(str(n))\n"
+        "asked = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
+        f"status = {{'token': f'token-{{n}}', 'expirationTimestamp': {until!r}}}\n"
+        "print(json.dumps({**asked, 'status': status}))\n"
+    )
+    return {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": [str(script)],
+            "provideClusterInfo": True,
+        }
+    }
+
+
+async def _open(server, tmp_path, user):
+    path = kubeconfig(tmp_path / "config", server.url, user)
+    return await Kube.open(path=str(path), timing=Timing.fast())
+
+
+async def test_a_plugins_token_is_kept_until_the_server_does_not_take_it(server, tmp_path):
+    kube = await _open(server, tmp_path, plugin(tmp_path))
+    server.answers = [give({}), give({}), refuse(401, "Unauthorized"), give({})]
+    await kube.request("GET", JOBS)
+    await kube.request("GET", JOBS)
+    assert server.headers["Authorization"] == "Bearer token-1"
+    await kube.request("GET", JOBS)
+    assert server.headers["Authorization"] == "Bearer token-2"
+    assert len(server.requests) == 4
+    await kube.close()
+
+
+async def test_an_expired_token_is_renewed_before_it_is_used(server, tmp_path):
+    kube = await _open(server, tmp_path, plugin(tmp_path, until="2020-01-01T00:00:00Z"))
+    server.answers = [give({})]
+    await kube.request("GET", JOBS)
+    await kube.request("GET", JOBS)
+    assert server.headers["Authorization"] == "Bearer token-2"
+    await kube.close()
+
+
+async def test_a_plugin_is_asked_once_for_many_requests(server, tmp_path):
+    kube = await _open(server, tmp_path, plugin(tmp_path))
+    server.answers = [give({})]
+    await asyncio.gather(*(kube.request("GET", JOBS) for _ in range(5)))
+    assert (tmp_path / "count").read_text() == "1"
+    await kube.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"command": "no-such-plugin", "installHint": "install it"}, "cannot be started.*install"),
+        ({"command": "sh", "args": ["-c", "echo log in first >&2; exit 3"]}, "3: log in first"),
+        ({"command": "echo"}, "no ExecCredential"),
+        ({"command": "echo", "apiVersion": "v0"}, "'v0'.*are known"),
+        ({"command": "echo", "interactiveMode": "Always"}, "ask a person"),
+    ],
+)
+async def test_a_plugin_that_fails_is_told(server, tmp_path, user, said):
+    user = {"apiVersion": "client.authentication.k8s.io/v1", **user}
+    kube = await _open(server, tmp_path, {"exec": user})
+    with pytest.raises(SettingsError, match=f"credential plugin `.*{said}"):
+        await kube.request("GET", JOBS)
+    await kube.close()
+
+
+async def test_a_token_file_is_read_again(server, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    kube = await _open(server, tmp_path, {"tokenFile": "token"})
+    server.answers = [give({}), refuse(401, "Unauthorized"), give({})]
+    await kube.request("GET", JOBS)
+    assert server.headers["Authorization"] == "Bearer one"
+    token.write_text("two\n")
+    await kube.request("GET", JOBS)
+    assert server.headers["Authorization"] == "Bearer two"
+    await kube.close()
+
+
+async def test_who_acts_as_another_says_so(server, tmp_path):
+    kube = await _open(server, tmp_path, {"token": "t", "as": "her", "as-groups": ["a", "b"]})
+    server.answers = [give({})]
+    await kube.request("GET", JOBS)
+    assert server.headers["Impersonate-User"] == "her"
+    assert server.headers.getall("Impersonate-Group") == ["a", "b"]
+    await kube.close()
+
+
+async def test_a_proxy_of_the_kubeconfig_is_asked(server, tmp_path):
+    path = kubeconfig(tmp_path / "config", "http://10.1.2.3:1", **{"proxy-url": server.url})
+    kube = await Kube.open(path=str(path), timing=Timing.fast())
+    server.answers = [give({"kind": "Job"})]
+    assert await kube.request("GET", JOBS) == {"kind": "Job"}
+    await kube.close()
+
+
+@pytest.mark.parametrize("name", ["certificate-authority-data", "client-certificate-data"])
+async def test_certificates_that_cannot_be_used_are_told(server, tmp_path, name):
+    where = {"user": {name: "Z2FyYmFnZQ=="}} if "client" in name else {name: "Z2FyYmFnZQ=="}
+    path = kubeconfig(tmp_path / "config", server.url, **where)
+    kube = await Kube.open(path=str(path), timing=Timing.fast())
+    with pytest.raises(SettingsError, match="certificates of .* cannot be used"):
+        await kube.request("GET", JOBS)
+    await kube.close()
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+async def test_events_come_one_by_one(kube, server):
+    server.answers = [tell(("ADDED", {"n": 1}), ("MODIFIED", {"n": 2}))]
+    events = [event async for event in kube.watch(JOBS, {"labelSelector": "a=b"})]
+    assert events == [
+        {"type": "ADDED", "object": {"n": 1}},
+        {"type": "MODIFIED", "object": {"n": 2}},
+    ]
+    query = server.requests[0][2]
+    assert query["watch"] == query["allowWatchBookmarks"] == "true"
+
+
+async def test_a_large_event_is_read(kube, server):
+    server.answers = [tell(("ADDED", {"text": "x" * 3_000_000}))]
+    [event] = [event async for event in kube.watch(JOBS, {})]
+    assert len(event["object"]["text"]) == 3_000_000
+
+
+async def test_a_version_that_is_too_old_is_an_error(kube, server):
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+    server.answers = [tell(("ERROR", status))]
+    with pytest.raises(KubeError) as caught:
+        async for _ in kube.watch(JOBS, {}):
+            pass
+    assert caught.value.is_outdated
+
+
+async def test_a_watch_that_is_cut_is_an_error(kube, server):
+    server.answers = [tell(("ADDED", {"n": 1}), then="cut")]
+    found = []
+    with pytest.raises(KubeError):
+        async for event in kube.watch(JOBS, {}):
+            found.append(event["object"])
+    assert found == [{"n": 1}]
+
+
+async def test_a_watch_that_is_silent_is_given_up(kube, server):
+    server.answers = [tell(then="stay")]
+    with pytest.raises(KubeError, match="no answer"):
+        async for _ in kube.stream(JOBS, {}, silent_s=0.2):
+            pass
+
+
+async def test_nobody_is_asked_after_the_end(kube, server):
+    server.answers = [give({})]
+    await kube.close()
+    with pytest.raises(Exception, match="is closed"):
+        await kube.request("GET", JOBS)
+    assert server.requests == []
+
+
+def test_a_connection_shows_no_secret(tmp_path):
+    from farcall.backends.kubernetes.kubeconfig import read
+
+    found = read(str(kubeconfig(tmp_path / "config", "https://h", {"token": "hush"})))
+    assert "hush" not in repr(found)
+    assert json.dumps(dataclasses.asdict(found), default=str)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import base64
+import os
+import sys
+
+import pytest
+import yaml
+
+from farcall.backends.kubernetes.kubeconfig import read
+from farcall.model.errors import SettingsError
+from tests.unit.backends.kubernetes.api_server import kubeconfig
+
+SERVER = "https://one.example:6443"
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch, tmp_path):
+    """No cluster of whoever runs the tests is found."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def entry(name, server, context="x", **more):
+    """Return a document with one cluster and one context."""
+    return {
+        "clusters": [{"name": name, "cluster": {"server": server}}],
+        "contexts": [{"name": context, "context": {"cluster": name, **more}}],
+    }
+
+
+def test_the_current_context_counts(tmp_path):
+    found = read(str(kubeconfig(tmp_path / "config", SERVER)))
+    assert (found.server, found.context, found.namespace) == (SERVER, "here", "ml")
+    assert found.token == "secret"
+    assert found.is_verified
+
+
+def test_files_are_found_as_kubectl_finds_them(tmp_path, monkeypatch):
+    home = tmp_path / "home" / ".kube"
+    home.mkdir(parents=True)
+    kubeconfig(home / "config", "https://home.example")
+    assert read().server == "https://home.example"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "named", "https://named.example")))
+    assert read().server == "https://named.example"
+    path = kubeconfig(tmp_path / "option", "https://option.example")
+    assert read(str(path)).server == "https://option.example"
+
+
+def test_of_several_files_the_first_that_says_something_counts(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text(yaml.safe_dump(entry("c", "https://first.example")))
+    document = {**entry("c", "https://second.example"), "current-context": "y"}
+    document["contexts"].append({"name": "y", "context": {"cluster": "c", "namespace": "n"}})
+    second.write_text(yaml.safe_dump(document))
+    paths = [str(tmp_path / "missing"), str(first), str(second)]
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(paths))
+    found = read()
+    assert (found.server, found.context, found.namespace) == ("https://first.example", "y", "n")
+    assert read(context="x").namespace == "default"
+
+
+def test_paths_begin_where_the_file_is(tmp_path, monkeypatch):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "ca.pem").write_text("CA")
+    (folder / "cert.pem").write_text("CERT")
+    user = {
+        "client-certificate": "cert.pem",
+        "client-key-data": base64.b64encode(b"KEY").decode(),
+        "exec": {"command": "./login", "apiVersion": "client.authentication.k8s.io/v1"},
+    }
+    path = kubeconfig(folder / "config", SERVER, user, **{"certificate-authority": "ca.pem"})
+    monkeypatch.chdir(tmp_path)
+    found = read(str(path))
+    assert found.authority == "CA"
+    assert found.certificate == ("CERT", "KEY")
+    assert found.plugin.command == str(folder / "login")
+
+
+def test_what_a_cluster_says_of_tls_is_taken(tmp_path):
+    cluster = {
+        "insecure-skip-tls-verify": True,
+        "tls-server-name": "inner",
+        "proxy-url": "http://proxy:3128",
+        "extensions": [
+            {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+        ],
+    }
+    found = read(str(kubeconfig(tmp_path / "config", SERVER, **cluster)))
+    assert (found.is_verified, found.server_name, found.proxy) == (
+        False,
+        "inner",
+        "http://proxy:3128",
+    )
+    assert found.told["config"] == {"audience": "a"}
+
+
+def test_a_pod_has_its_service_account(tmp_path, monkeypatch):
+    for name, text in (("token", "t"), ("ca.crt", "CA"), ("namespace", "mine\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    found = read(account=tmp_path)
+    assert (found.server, found.namespace) == ("https://[fd00::1]:443", "mine")
+    assert (found.token_file, found.authority) == (tmp_path / "token", "CA")
+
+
+def test_no_cluster_is_told(tmp_path, monkeypatch):
+    with pytest.raises(SettingsError, match=r"there is no ~/\.kube/config.*option kubeconfig"):
+        read()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    with pytest.raises(SettingsError, match=r"\$KUBECONFIG names no file that is there"):
+        read()
+    with pytest.raises(SettingsError, match="no such file"):
+        read(str(tmp_path / "missing"))
+
+
+def test_an_unknown_context_names_those_there_are(tmp_path):
+    path = str(kubeconfig(tmp_path / "config", SERVER))
+    with pytest.raises(SettingsError, match="context is 'prod'.*it has: here") as caught:
+        read(path, "prod")
+    assert caught.value.option == "context"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "says no current-context"),
+        ("- a", "no table"),
+        ("a: [", "cannot be read"),
+        ("current-context: x\nclusters: [{}]", "without a name"),
+        ("current-context: x\ncontexts: [{name: x, context: {cluster: c}}]", "no such cluster"),
+        ("current-context: x\ncontexts: [{name: x, context: 5}]", "no table"),
+    ],
+)
+def test_a_broken_file_is_told(tmp_path, text, said):
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "said"),
+    [
+        ({"auth-provider": {"name": "gcp"}}, {}, "did away with"),
+        ({"exec": {"args": []}}, {}, "no command"),
+        ({"client-key": "nowhere"}, {}, "client-key cannot be read"),
+        (None, {"server": "one.example"}, "no URL"),
+        (None, {"proxy-url": "socks5://h"}, "proxy-url"),
+        (None, {"certificate-authority-data": "/w=="}, "certificate-authority cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_is_told(tmp_path, user, cluster, said):
+    path = kubeconfig(tmp_path / "config", SERVER, user, **cluster)
+    with pytest.raises(SettingsError, match=said):
+        read(str(path))
+
+
+def test_without_yaml_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "config"
+    path.write_text("{}")
+    with pytest.raises(SettingsError, match=r'pip install "farcall\[kubernetes\]"'):
+        read(str(path))

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
+from farcall.backends.kubernetes.watch import ClusterWatch, pages
+from tests.support.patience import until_async
+from tests.unit.backends.kubernetes.api_server import cut, give, refuse, tell
+
+RUN = "me-1"
+
+
+@dataclass(frozen=True)
+class Pod:
+    uid: str
+    job: str
+    gone: bool = False
+
+    def deleted(self):
+        return replace(self, gone=True)
+
+
+def read(document):
+    metadata = document["metadata"]
+    return Pod(metadata["uid"], metadata["labels"][JOB_LABEL])
+
+
+def thing(name, version, job=None, **status):
+    """Return a document."""
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
+    metadata["labels"] = {JOB_LABEL: job or name, RUN_LABEL: RUN}
+    metadata["managedFields"] = [{"much": "text"}]
+    return {"metadata": metadata, "status": status}
+
+
+def listed(version, *items, more=""):
+    return give({"metadata": {"resourceVersion": str(version), "continue": more}, "items": items})
+
+
+BOOKMARK = ("BOOKMARK", {"metadata": {"resourceVersion": "50"}})
+
+
+class Lanes:
+    """Answers jobs and pods each from a list of its own."""
+
+    def __init__(self, server):
+        self.jobs, self.pods = [listed(1), tell(then="stay")], [listed(1), tell(then="stay")]
+        self.asked = {"jobs": [], "pods": []}
+        server.answers = [self._answer]
+
+    async def _answer(self, request):
+        kind = request.path.rpartition("/")[2]
+        answers = getattr(self, kind)
+        self.asked[kind].append(dict(request.query))
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        return await answer(request)
+
+
+@pytest.fixture
+def lanes(server):
+    return Lanes(server)
+
+
+@pytest.fixture
+async def watch(kube):
+    opened = ClusterWatch(kube, read)
+    yield opened
+    await opened.close()
+
+
+async def test_jobs_of_a_run_are_known_without_a_request(watch, lanes, kube):
+    lanes.jobs = [
+        listed(1),
+        tell(("ADDED", thing("a", 2)), ("MODIFIED", thing("a", 3, active=1)), then="stay"),
+    ]
+    watch.follow(RUN)
+    watch.note(RUN, thing("a", 2))
+    await until_async(lambda: (seen := watch.get("a")) and seen.objects["a"]["status"])
+    await until_async(lambda: kube.meter.last_minute == 4)
+    seen = watch.get("a")
+    assert seen.objects["a"]["status"] == {"active": 1}
+    assert "managedFields" not in seen.objects["a"]["metadata"]
+    assert kube.meter.last_minute == 4
+    assert watch.get("b") is None
+    assert all(query["labelSelector"] == f"{RUN_LABEL}={RUN}" for query in lanes.asked["jobs"])
+    assert lanes.asked["jobs"][1]["resourceVersion"] == "1"
+    assert lanes.asked["pods"][1]["fieldSelector"] == "status.phase=Failed"
+
+
+async def test_a_job_that_was_noted_is_known_before_the_watch_tells(watch, lanes):
+    watch.follow(RUN)
+    watch.note(RUN, thing("a", 2))
+    await until_async(lambda: watch.get("a"))
+    assert list(watch.get("a").objects) == ["a"]
+
+
+async def test_a_watch_that_is_cut_goes_on_from_the_last_version(watch, lanes):
+    lanes.jobs = [
+        listed(1),
+        tell(("ADDED", thing("a", 2)), then="cut"),
+        cut,
+        refuse(503, "ServiceUnavailable"),
+        tell(("MODIFIED", thing("a", 3, ready=1)), then="stay"),
+    ]
+    watch.follow(RUN)
+    watch.note(RUN, thing("a", 2))
+    await until_async(lambda: (seen := watch.get("a")) and seen.objects["a"]["status"])
+    versions = [query.get("resourceVersion") for query in lanes.asked["jobs"]]
+    assert versions == [None, "1", "2", "2", "2"]
+
+
+async def test_a_bookmark_is_gone_on_from(watch, lanes):
+    lanes.jobs = [listed(1), tell(BOOKMARK), tell(then="stay")]
+    watch.follow(RUN)
+    await until_async(lambda: len(lanes.asked["jobs"]) == 3)
+    assert lanes.asked["jobs"][2]["resourceVersion"] == "50"
+
+
+@pytest.mark.parametrize("how", ["event", "status"])
+async def test_a_version_that_is_known_no_more_has_all_listed_again(watch, lanes, how):
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+    old = tell(("ERROR", status)) if how == "event" else refuse(410, "Expired")
+    lanes.jobs = [
+        listed(1, thing("a", 1), thing("b", 1)),
+        old,
+        listed(9, thing("a", 8, succeeded=1)),
+        tell(then="stay"),
+    ]
+    watch.follow(RUN)
+    await until_async(lambda: len(lanes.asked["jobs"]) == 4)
+    for name in "ab":
+        watch.note(RUN, thing(name, 1))
+    await until_async(lambda: watch.get("a") and watch.get("b").is_deleted)
+    assert watch.get("a").objects["a"]["status"] == {"succeeded": 1}
+    assert not watch.get("a").is_deleted
+    assert lanes.asked["jobs"][3]["resourceVersion"] == "9"
+
+
+async def test_a_job_that_somebody_deletes_is_told(watch, lanes):
+    lanes.jobs = [
+        listed(1),
+        tell(("ADDED", thing("a", 2)), ("DELETED", thing("a", 3, active=1)), then="stay"),
+    ]
+    watch.follow(RUN)
+    watch.note(RUN, thing("a", 2))
+    await until_async(lambda: (seen := watch.get("a")) and seen.is_deleted)
+    assert watch.get("a").objects["a"]["status"] == {"active": 1}
+
+
+async def test_pods_that_failed_stay_known_when_they_are_deleted(watch, lanes):
+    pods = [thing(f"a-{n}", n, job="a") for n in range(3)]
+    lanes.pods = [
+        listed(5, *pods[:2]),
+        tell(("ADDED", pods[2]), ("DELETED", pods[0]), then="cut"),
+        refuse(410, "Expired"),
+        listed(9, pods[2]),
+        tell(then="stay"),
+    ]
+    lanes.jobs = [listed(1, thing("a", 1)), tell(then="stay")]
+    watch.follow(RUN)
+    watch.note(RUN, thing("a", 1))
+    await until_async(lambda: len(lanes.asked["pods"]) == 5 and watch.get("a"))
+    await until_async(lambda: watch.knows_failed("a"))
+    found = {pod.uid: pod.gone for pod in watch.get("a").failed.values()}
+    assert found == {"uid-a-0": True, "uid-a-1": True, "uid-a-2": False}
+
+
+async def test_where_the_server_is_away_somebody_has_to_be_asked(watch, lanes, server):
+    watch.follow(RUN)
+    watch.note(RUN, thing("a", 2))
+    await until_async(lambda: watch.get("a"))
+    port = int(server.url.rpartition(":")[2])
+    await server.stop()
+    await until_async(lambda: watch.get("a") is None)
+    await server.start(port)
+    lanes.jobs = [tell(("MODIFIED", thing("a", 3, ready=1)), then="stay")]
+    await until_async(lambda: watch.get("a"))
+
+
+async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
+    lanes.jobs = [refuse(403, "Forbidden")]
+    watch.follow(RUN)
+    await until_async(lambda: "asked for one by one" in caplog.text)
+    watch.note(RUN, thing("a", 2))
+    assert watch.get("a") is None
+    assert len(lanes.asked["jobs"]) == 1
+    assert "--verb=list --resource=jobs.batch" in caplog.text
+
+
+async def test_objects_of_one_job_are_kept_together(watch, lanes):
+    lanes.jobs = [listed(1, thing("a", 1), thing("a-n1", 1, job="a")), tell(then="stay")]
+    watch.follow(RUN)
+    watch.note(RUN, thing("a", 1))
+    await until_async(lambda: (seen := watch.get("a")) and len(seen.objects) == 2)
+    assert set(watch.get("a").objects) == {"a", "a-n1"}
+
+
+async def test_a_long_list_comes_in_pages(kube, server):
+    server.answers = [listed(1, thing("a", 1), more="next"), listed(1, thing("b", 1))]
+    found = [page["items"][0]["metadata"]["name"] async for page in pages(kube, "/api/v1/x", {})]
+    assert found == ["a", "b"]
+    assert [each[2].get("continue") for each in server.requests] == [None, "next"]
