@@ -43,6 +43,7 @@ ELSEWHERE = {
     "backends/batch/doctor": "cli/test_doctor.py",
     "backends/batch/preflight": "service/test_preflight.py",
     "backends/batch/listing": "service/test_catalog.py",
+    "backends/kubernetes/pods": "unit/backends/kubernetes/test_documents.py",
     "backends/matching": "unit/backends/batch/test_endings.py",
     "backends/batch/start_failures": "unit/backends/batch/test_endings.py",
     "client/submitted_job": "unit/client/test_job.py",
