@@ -55,7 +55,8 @@ class Assignment(NamedTuple):
         node: Index of this node of a job on several, of which the main one is 0.
         nodes: How many there are.
         attempt: Number of the attempt, from 1.
-        job_id: The Batch job's ID.
+        job_id: The job's ID; of an array's child with its index.
+        may_be_cancelled: Whether a mark may say that this task was cancelled alone.
     """
 
     where: Location
@@ -66,6 +67,7 @@ class Assignment(NamedTuple):
     job_id: str
     node: int = 0
     nodes: int = 1
+    may_be_cancelled: bool = False
 
     def __repr__(self) -> str:
         return f"<Assignment {self.number} of {self.where.url}, attempt {self.attempt}>"
@@ -97,9 +99,7 @@ class Assignment(NamedTuple):
                 where=Location.parse(environment.get(contract.ENV_BUNDLE, "")),
                 digest=_hexadecimal(contract.ENV_DIGEST, environment).hex(),
                 key=_hexadecimal(contract.ENV_OUTCOME_KEY, environment),
-                array_index=_number(contract.ENV_ARRAY_INDEX, environment, 0),
-                attempt=_number(contract.ENV_ATTEMPT, environment, 1) or 1,
-                job_id=environment.get(contract.ENV_JOB_ID, ""),
+                **_task(environment),
                 **_place(environment),
             )
         except KeyError as error:
@@ -147,12 +147,42 @@ def _number(name: str, environment: Mapping[str, str], least: int) -> int | None
     return int(text)
 
 
-def _place(environment: Mapping[str, str]) -> dict[str, int]:
+def _task(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Read which task of which job this is, and which attempt."""
+    own = _number(contract.ENV_OWN_INDEX, environment, 0)
+    job_id = environment.get(contract.ENV_OWN_JOB_ID) or environment.get(contract.ENV_JOB_ID, "")
+    attempt = _attempt(environment)
+    is_cancellable = environment.get(contract.ENV_CANCELLABLE) == "1"
+    return {
+        "array_index": own
+        if own is not None
+        else _number(contract.ENV_ARRAY_INDEX, environment, 0),
+        "attempt": attempt,
+        "job_id": job_id if own is None else f"{job_id}:{own}",
+        "may_be_cancelled": is_cancellable or (own is not None and attempt > 1),
+    }
+
+
+def _attempt(environment: Mapping[str, str]) -> int:
+    """Read the number of the attempt, or count those before it."""
+    for name in (contract.ENV_OWN_ATTEMPT, contract.ENV_ATTEMPT):
+        number = _number(name, environment, 1)
+        if number is not None:
+            return number
+    counted = (contract.ENV_FAILED_ATTEMPTS, contract.ENV_IGNORED_ATTEMPTS)
+    there = {name: text for name in counted if (text := environment.get(name))}
+    return 1 + sum(_number(name, there, 0) or 0 for name in there)
+
+
+def _place(environment: Mapping[str, str]) -> dict[str, Any]:
     """Read which of a job's nodes this one is."""
-    nodes = _number(contract.ENV_NODES, environment, 1) or 1
-    node = _number(contract.ENV_NODE_INDEX, environment, 0) or 0
+    names = (contract.ENV_OWN_NODES, contract.ENV_OWN_NODE_INDEX)
+    if contract.ENV_OWN_NODES not in environment:
+        names = (contract.ENV_NODES, contract.ENV_NODE_INDEX)
+    nodes = _number(names[0], environment, 1) or 1
+    node = _number(names[1], environment, 0) or 0
     if node >= nodes:
-        raise ValueError(f"{contract.ENV_NODE_INDEX} is {node}, of {nodes} nodes")
+        raise ValueError(f"{names[1]} is {node}, of {nodes} nodes")
     if _number(contract.ENV_MAIN_NODE, environment, 0):
         raise ValueError(
             f"{contract.ENV_MAIN_NODE} is not 0; the main node of farcall's jobs is the first one"
@@ -182,6 +212,22 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
         raise RefusedError(ExitCode.STORE_UNFIT, str(error)) from error
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+
+
+def is_cancelled(job: Assignment, storage: Storage) -> bool:
+    """Tell whether a client's mark says that the task was cancelled; others' marks say nothing.
+
+    Raises:
+        RefusedError: S3 could not be asked.
+    """
+    key = job.where.cancelled_key(job.entry)
+    try:
+        envelope.open_note(job.key, key, storage.read(key, 0, _LARGEST_RECEIPT_BYTES))
+    except (NotFoundError, TooShortError, envelope.EnvelopeError):
+        return False
+    except StorageError as error:
+        raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+    return True
 
 
 def is_receipted(job: Assignment, storage: Storage) -> bool:

@@ -127,6 +127,9 @@ RECEIPTS = ".delivered/"
 RETRIES = ".retried/"
 """Likewise in the keys of the notes on what ran its tasks again."""
 
+CANCELLED = ".cancelled/"
+"""Likewise in the keys of the marks that say which of its tasks were cancelled one by one."""
+
 SKIP = "skip"
 """Fact of a bundle: which calls of a task are not run, for they have a value. By the number of
 the entry, in decimal digits, a hexadecimal number whose lowest bit stands for the first call."""
@@ -201,12 +204,15 @@ class CallStatus(str, enum.Enum):
 class ExitCode(enum.IntEnum):
     """What the container's exit code says.
 
-    60 to 69 are final: another attempt would end the same way, and the job's retry rules say so
-    with the one pattern ``6*``. 70 to 79 may end differently the next time.
+    59 to 69 are final: another attempt would end the same way, and the job's retry rules say so,
+    Batch's with the one pattern ``6*``. 70 to 79 may end differently the next time.
     """
 
     RETURNED = 0
     RAISED = 1
+    CANCELLED = 59
+    """The task was cancelled alone, as a mark in the bucket says; nothing was run. Only on a
+    platform that cannot end one task of an array itself, which Batch can."""
     OUT_OF_MEMORY = 60
     """The kernel killed the task's process for its memory; the next attempt would have no more."""
     SHARED_MISSING = 61
@@ -237,8 +243,11 @@ class ExitCode(enum.IntEnum):
     """SIGTERM arrived. Never 0: Batch would call a reclaimed spot instance a success."""
 
 
+FINAL_CODES = range(59, 70)
+"""The final codes."""
+
 FINAL_EXIT_CODES = "6*"
-"""The final codes as a pattern for Batch's ``onExitCode``."""
+"""Those of them that there are on Batch, as a pattern for its ``onExitCode``."""
 
 
 class SharedPlace(NamedTuple):
@@ -292,6 +301,7 @@ class Location(NamedTuple):
         <root>/bundles/<bundle>                              the client, once, before SubmitJob
         <root>/bundles/<bundle>.delivered/<number>           the client, before it deletes outcomes
         <root>/bundles/<bundle>.retried/<bundle>             who runs tasks of it again
+        <root>/bundles/<bundle>.cancelled/<index>            who cancels one task of it
         <root>/outcomes/<bundle>/<index>                     the container, once: the commit point
         <root>/outcomes/<bundle>/nodes/<attempt>/<node>      a node that is not the main one
         <root>/values/<bundle>/<index>/<attempt>/<part>      body of a large outcome, in parts
@@ -369,6 +379,10 @@ class Location(NamedTuple):
     def retry_key(self, bundle: str) -> str:
         """Key of the note that a bundle has some of its tasks run again."""
         return f"{self.retries_prefix}{bundle}"
+
+    def cancelled_key(self, index: int) -> str:
+        """Key of the mark that a task was cancelled alone, which its container looks for."""
+        return f"{self.bundle_key}{CANCELLED}{index}"
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -493,11 +507,13 @@ def describe() -> dict[str, object]:
     return {
         "protocol_version": PROTOCOL_VERSION,
         "environment": list(JOB_ENVIRONMENT),
+        "platform_environment": list(PLATFORM_ENVIRONMENT),
         "exit_codes": {code.name: code.value for code in ExitCode},
         "keys": {
             "bundle": where.bundle_key,
             "receipt": where.receipt_key(0),
             "retry": where.retry_key("BUNDLE"),
+            "cancelled": where.cancelled_key(7),
             "outcome": where.outcome_key(7),
             "node": where.node_key(1, 7),
             "value": where.value_key(7, 1, 0),

@@ -16,6 +16,9 @@ from farcall_runtime.contract import (
     ENV_MAIN_ADDRESS,
     ENV_NODE_INDEX,
     ENV_NODES,
+    ENV_OWN_MAIN_ADDRESS,
+    ENV_OWN_NODE_INDEX,
+    ENV_OWN_NODES,
 )
 
 _HERE = "127.0.0.1"
@@ -29,7 +32,7 @@ class Node(NamedTuple):
     Attributes:
         index: Its number, from 0, which is the main one's.
         count: How many there are.
-        main_address: IPv4 address under which the others reach the main one.
+        main_address: IPv4 address, or name, under which the others reach the main one.
     """
 
     index: int  # type: ignore[assignment]  # a tuple's methods of these names are of no use here
@@ -48,12 +51,13 @@ def node() -> Node:
     Outside of jobs, and in jobs on one node, that is node 0 of 1, whose address is 127.0.0.1.
     Processes that the function starts are told the same.
     """
-    count = int(os.environ.get(ENV_NODES, "1"))
+    told = os.environ
+    count = int(told.get(ENV_OWN_NODES) or told.get(ENV_NODES, "1"))
     if count == 1:
         return Node(0, 1, _HERE)
-    return Node(
-        int(os.environ.get(ENV_NODE_INDEX, "0")), count, os.environ.get(ENV_MAIN_ADDRESS, _HERE)
-    )
+    index = told.get(ENV_OWN_NODE_INDEX) or told.get(ENV_NODE_INDEX, "0")
+    address = told.get(ENV_OWN_MAIN_ADDRESS) or told.get(ENV_MAIN_ADDRESS, _HERE)
+    return Node(int(index), count, address)
 
 
 def tell_address(environment: MutableMapping[str, str]) -> None:

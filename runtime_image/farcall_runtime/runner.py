@@ -24,6 +24,7 @@ from farcall_runtime.bundle import (
     Assignment,
     RefusedError,
     fetch,
+    is_cancelled,
     is_delivered,
     is_receipted,
     stored_code,
@@ -109,10 +110,10 @@ class Supervisor:
         """Run the attempt to its end and store what came of it."""
         assignment = self.assignment
         try:
-            stored = self._code_before() if assignment.attempt > 1 else None
-            if stored is not None:
+            known = self._known_code()
+            if known is not None:
                 self._child.end()
-                return stored
+                return known
             fetched = fetch(assignment, self._storage, self._child.payload)
             self._meta = fetched.meta
             prefix = self._packages(fetched.packages)
@@ -150,6 +151,17 @@ class Supervisor:
             self._times.end()
         self._streams.finish(self._times.give_up_streams_at)
         return self._store(*end)
+
+    def _known_code(self) -> ExitCode | None:
+        """Return what to exit with where nothing is to be run, else None.
+
+        Raises:
+            RefusedError: S3 could not be asked, or the outcome there is not ours.
+        """
+        stored = self._code_before() if self.assignment.attempt > 1 else None
+        if stored is not None or not self.assignment.may_be_cancelled:
+            return stored
+        return ExitCode.CANCELLED if is_cancelled(self.assignment, self._storage) else None
 
     def _code_before(self) -> ExitCode | None:
         """Return what to exit with where an earlier attempt has died on its way out, else None.

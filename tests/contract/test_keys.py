@@ -47,9 +47,21 @@ def test_the_contract_is_version_1():
             "FARCALL_LOG_LEVEL",
             "FARCALL_RETRY_OF",
         ],
+        "platform_environment": [
+            "FARCALL_INDEX",
+            "FARCALL_ATTEMPT",
+            "FARCALL_FAILED_ATTEMPTS",
+            "FARCALL_IGNORED_ATTEMPTS",
+            "FARCALL_JOB_ID",
+            "FARCALL_NODE_INDEX",
+            "FARCALL_NODE_COUNT",
+            "FARCALL_MAIN_ADDRESS",
+            "FARCALL_CANCELLABLE",
+        ],
         "exit_codes": {
             "RETURNED": 0,
             "RAISED": 1,
+            "CANCELLED": 59,
             "OUT_OF_MEMORY": 60,
             "SHARED_MISSING": 61,
             "STORE_UNFIT": 62,
@@ -72,6 +84,7 @@ def test_the_contract_is_version_1():
             "bundle": "PREFIX/v1/RUN/bundles/BUNDLE",
             "receipt": "PREFIX/v1/RUN/bundles/BUNDLE.delivered/0",
             "retry": "PREFIX/v1/RUN/bundles/BUNDLE.retried/BUNDLE",
+            "cancelled": "PREFIX/v1/RUN/bundles/BUNDLE.cancelled/7",
             "outcome": "PREFIX/v1/RUN/outcomes/BUNDLE/7",
             "node": "PREFIX/v1/RUN/outcomes/BUNDLE/nodes/1/7",
             "value": "PREFIX/v1/RUN/values/BUNDLE/7/1/00000000",
@@ -216,6 +229,9 @@ def test_a_missing_variable_is_named(missing):
         ("FARCALL_OUTCOME_KEY", "no hexadecimal digits"),
         *(("AWS_BATCH_JOB_ARRAY_INDEX", text) for text in ("", "x", "-1", " 1", "1.0", "\u0661")),
         *(("AWS_BATCH_JOB_ATTEMPT", text) for text in ("", "x", "0", "-1")),
+        *(("FARCALL_INDEX", text) for text in ("", "x", "-1")),
+        *(("FARCALL_ATTEMPT", text) for text in ("", "0")),
+        *(("FARCALL_FAILED_ATTEMPTS", text) for text in ("x", "-1")),
     ],
 )
 def test_a_variable_that_is_not_what_the_contract_says_is_refused(name, text):
@@ -223,6 +239,56 @@ def test_a_variable_that_is_not_what_the_contract_says_is_refused(name, text):
     with pytest.raises(RefusedError, match=name) as caught:
         Assignment.read({**GOOD, name: text})
     assert caught.value.code is ExitCode.BAD_ENVIRONMENT
+
+
+OWN = {
+    "FARCALL_INDEX": "7",
+    "FARCALL_FAILED_ATTEMPTS": "",
+    "FARCALL_IGNORED_ATTEMPTS": "",
+    "FARCALL_JOB_ID": "fit",
+}
+
+
+def test_a_platform_s_own_names_are_read():
+    found = Assignment.read({**GOOD, **OWN})
+    assert (found.number, found.attempt, found.job_id) == (7, 1, "fit:7")
+    assert not found.may_be_cancelled
+    plain = Assignment.read({**GOOD, "FARCALL_JOB_ID": "fit"})
+    assert (plain.array_index, plain.job_id) == (None, "fit")
+
+
+@pytest.mark.parametrize(
+    ("told", "attempt"),
+    [
+        ({"FARCALL_FAILED_ATTEMPTS": "0", "FARCALL_IGNORED_ATTEMPTS": ""}, 1),
+        ({"FARCALL_FAILED_ATTEMPTS": "2"}, 3),
+        ({"FARCALL_FAILED_ATTEMPTS": "1", "FARCALL_IGNORED_ATTEMPTS": "3"}, 5),
+        ({"FARCALL_ATTEMPT": "2", "FARCALL_FAILED_ATTEMPTS": "7"}, 2),
+        ({"AWS_BATCH_JOB_ATTEMPT": "4"}, 4),
+    ],
+)
+def test_attempts_are_counted_where_no_number_is_told(told, attempt):
+    found = Assignment.read({**GOOD, "FARCALL_INDEX": "0", **told})
+    assert found.attempt == attempt
+    assert found.may_be_cancelled == (attempt > 1)
+
+
+def test_a_task_may_be_cancelled_before_its_first_attempt_where_it_is_told_so():
+    assert Assignment.read({**GOOD, **OWN, "FARCALL_CANCELLABLE": "1"}).may_be_cancelled
+    assert not Assignment.read({**GOOD, "AWS_BATCH_JOB_ATTEMPT": "2"}).may_be_cancelled
+
+
+def test_own_names_of_nodes_come_first():
+    told = {
+        "FARCALL_NODE_INDEX": "1",
+        "FARCALL_NODE_COUNT": "2",
+        "AWS_BATCH_JOB_NODE_INDEX": "5",
+        "AWS_BATCH_JOB_NUM_NODES": "9",
+    }
+    found = Assignment.read({**GOOD, **told})
+    assert (found.node, found.nodes) == (1, 2)
+    with pytest.raises(RefusedError, match="FARCALL_NODE_INDEX is 2, of 2 nodes"):
+        Assignment.read({**GOOD, **told, "FARCALL_NODE_INDEX": "2"})
 
 
 # --- exit codes -------------------------------------------------------------------------------
@@ -242,13 +308,14 @@ def test_exit_codes_have_one_meaning_each():
 
 def test_our_exit_codes_are_those_of_nobody_else():
     """1 is a function's, 126 to 128 a shell's, above 128 a signal's."""
-    assert {code for code in OURS if not 60 <= code <= 79} == set()
+    assert {code for code in OURS if not 59 <= code <= 79} == set()
 
 
 def test_codes_in_the_sixties_are_final_and_the_pattern_says_so():
     assert contract.FINAL_EXIT_CODES == "6*"
     by_pattern = {code for code in ExitCode if str(code.value).startswith("6")}
     assert by_pattern == {code for code in ExitCode if 60 <= code <= 69}
+    assert by_pattern | {ExitCode.CANCELLED} == {c for c in ExitCode if c in contract.FINAL_CODES}
     assert by_pattern == {
         ExitCode.OUT_OF_MEMORY,
         ExitCode.SHARED_MISSING,

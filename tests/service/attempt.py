@@ -120,6 +120,11 @@ class Attempt:
         keys = [each["path"] for each in listed]
         return {key: self.data(key) for key in keys}
 
+    @property
+    def key(self):
+        """The bundle's outcome key."""
+        return self._bundle.key
+
     def receipt(self, *indexes, number=0, key=None):
         """Say as a client does that it has the values of some tasks."""
         name = self.where.receipt_key(number)

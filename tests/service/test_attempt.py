@@ -680,3 +680,58 @@ def test_memory_files_do_without_a_temporary_folder(attempt):
 
     assert (0, "") == made.end()
     assert bytes(1000) == value_of(made.outcome())
+
+
+# --- a task that was cancelled alone ----------------------------------------------------------
+
+
+def touch(path):
+    Path(path).touch()
+
+
+def mark(made, index, key=None):
+    name = made.where.cancelled_key(index)
+    made.put(name, b"".join(envelope.seal_note(key or made.key, name, {"reason": "enough"})))
+
+
+AGAIN = {"FARCALL_INDEX": "1", "FARCALL_FAILED_ATTEMPTS": "1", "FARCALL_JOB_ID": "fit"}
+FIRST = {"FARCALL_INDEX": "1", "FARCALL_CANCELLABLE": "1", "FARCALL_JOB_ID": "fit"}
+
+
+@pytest.mark.parametrize("told", [AGAIN, FIRST], ids=["again", "first"])
+def test_a_task_that_was_cancelled_runs_nothing(attempt, tmp_path, told):
+    ran = tmp_path / "ran"
+    made = attempt(touch, str(ran), tasks=3)
+    mark(made, 1)
+    code, _ = made.start(environment=told).end()
+    assert ExitCode.CANCELLED == code
+    assert not ran.exists()
+    assert made.outcome(made.where.outcome_key(1)) is None
+
+
+@pytest.mark.parametrize("told", [AGAIN, FIRST], ids=["again", "first"])
+def test_others_marks_cancel_nothing(attempt, tmp_path, told):
+    ran = tmp_path / "ran"
+    made = attempt(touch, str(ran), tasks=3)
+    mark(made, 2)
+    mark(made, 1, key=bytes(32))
+    code, _ = made.start(environment=told).end()
+    assert ExitCode.RETURNED == code
+    assert ran.exists()
+    outcome = made.outcome(made.where.outcome_key(1))
+    assert "fit:1" == outcome.meta["job_id"]
+
+
+def test_a_first_attempt_and_one_of_batch_look_for_no_mark(attempt, tmp_path):
+    for told in ({"FARCALL_INDEX": "1"}, {"AWS_BATCH_JOB_ARRAY_INDEX": "2"}):
+        made = attempt(touch, str(tmp_path / "ran"), tasks=3)
+        mark(made, 1)
+        mark(made, 2)
+        assert ExitCode.RETURNED == made.start(environment=told).end()[0]
+
+
+def test_a_cancel_that_comes_after_the_outcome_changes_nothing(attempt, tmp_path):
+    made = attempt(touch, str(tmp_path / "ran"), tasks=3)
+    assert ExitCode.RETURNED == made.start(environment={"FARCALL_INDEX": "1"}).end()[0]
+    mark(made, 1)
+    assert ExitCode.RETURNED == made.start(environment=AGAIN).end()[0]

@@ -101,12 +101,15 @@ class Capabilities:
         described_together: Number of jobs that one request describes.
         longest_log_line_bytes: The platform's own log cuts a longer line.
         logs_read_together: Number of logs that one request reads.
+        marks_ended_children: Whether a child of an array is ended for good only where a mark in
+            the bucket tells its container so; see `farcall.storage.marks`.
     """
 
     largest_array: int
     described_together: int
     longest_log_line_bytes: int
     logs_read_together: int
+    marks_ended_children: bool = False
 
 
 class LogLine(NamedTuple):
@@ -292,7 +295,8 @@ class Backend(Protocol):
         """End jobs, whatever their status; for those that have ended already it does nothing.
 
         Args:
-            job_ids: Jobs, arrays with all their children, or single children.
+            job_ids: Jobs, arrays with all their children, or single children. Where the
+                capabilities say so, marks of the latter are in the bucket already.
             reason: What `JobDetail.status_reason` says afterwards, behind `OWN_REASON` of
                 `farcall.model.endings`.
 

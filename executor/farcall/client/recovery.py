@@ -30,7 +30,15 @@ from farcall.payload.bundle import renamed
 from farcall.storage import bundles
 from farcall.storage.store import NO_SUCH_KEY, Arrived, Store
 from farcall_runtime import envelope
-from farcall_runtime.contract import RECEIPTS, SHARED, Location, bundles_prefix, is_key, run_root
+from farcall_runtime.contract import (
+    CANCELLED,
+    RECEIPTS,
+    SHARED,
+    Location,
+    bundles_prefix,
+    is_key,
+    run_root,
+)
 
 _log = logging.getLogger("farcall")
 
@@ -107,6 +115,8 @@ class Recovered:
                 receipts: list[tuple[str, int]] = []
                 with contextlib.suppress(FarcallError):
                     receipts = await store.list_keys(f"{where.bundle_key}{RECEIPTS}")
+                    if session.backend.capabilities.marks_ended_children:
+                        receipts += await store.list_keys(f"{where.bundle_key}{CANCELLED}")
                 store.end_bundle(where, delete=True)
                 store.delete_later(key for key, _ in receipts)  # after the bundle
 

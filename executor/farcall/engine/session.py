@@ -123,7 +123,7 @@ class Session:
         self.copying = asyncio.Semaphore(_COPIED_AT_ONCE)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._checks: dict[tuple[Any, ...], asyncio.Future[None]] = {}
-        self.terminations = Terminations(backend, self.tracker)
+        self.terminations = Terminations(backend, self.tracker, self.stores)
         self.launcher = Launcher(backend, access.timing)
         self._keeper = asyncio.ensure_future(self._keep())
         self._is_closing = False

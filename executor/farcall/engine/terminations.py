@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -13,10 +14,12 @@ from typing import TypeAlias
 
 from farcall.backends.base import Backend, raise_first
 from farcall.engine.tracker import Tracker
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.interrupts import Interrupts
 from farcall.model.submission import Submission
 from farcall.model.wording import counted, named
+from farcall.storage.marks import mark_cancelled
+from farcall.storage.stores import Stores
 
 _log = logging.getLogger("farcall")
 
@@ -56,11 +59,13 @@ class Terminations:
     Args:
         backend: Where the jobs run.
         tracker: Is told to look soon at what came of it.
+        stores: The buckets, for the marks of children where the backend needs them.
     """
 
-    def __init__(self, backend: Backend, tracker: Tracker) -> None:
+    def __init__(self, backend: Backend, tracker: Tracker, stores: Stores) -> None:
         self._backend = backend
         self._tracker = tracker
+        self._stores = stores
         self._requests: set[asyncio.Future[Refused]] = set()
         self._unended: dict[str, set[int]] = {}  # of arrays, children whose end is not known
         self._doomed: dict[str, _Doomed] = {}
@@ -158,6 +163,7 @@ class Terminations:
         self._asked.clear()
         for reason, job_ids in cut_off.items():
             try:
+                await self._mark(job_ids, reason)
                 raise_first(await self._backend.terminate(job_ids, reason))
             except FarcallError as error:
                 _log.warning("%s may still run: %s", named(job_ids), error)
@@ -211,6 +217,7 @@ class Terminations:
 
     async def _terminate_group(self, job_ids: list[str], reason: str) -> Refused:
         try:
+            await self._mark(job_ids, reason)
             refused = await self._backend.terminate(job_ids, reason)
         except Exception:
             self._note_answered(job_ids)  # whoever waits is told
@@ -218,6 +225,35 @@ class Terminations:
         self._note_answered(job_ids)
         self._tracker.hurry(job_ids)
         return refused
+
+    async def _mark(self, job_ids: Iterable[str], reason: str) -> None:
+        """Store the marks of children, before their pods are taken, where the backend needs any.
+
+        Raises:
+            ServiceError: S3 or the backend refused.
+        """
+        if not self._backend.capabilities.marks_ended_children:
+            return
+        children: dict[str, list[int]] = {}
+        for job_id in job_ids:
+            parent, is_child, index = job_id.partition(":")
+            if is_child:
+                children.setdefault(parent, []).append(int(index))
+        for parent, indexes in children.items():
+            submission = await self._submission(parent)
+            if submission is not None:
+                store = self._stores.of(submission.where.bucket)
+                await mark_cancelled(store, submission, indexes, reason)
+
+    async def _submission(self, job_id: str) -> Submission | None:
+        """Return what an array carries; None of one that is not there, or not farcall's."""
+        known = self._tracker.submission(job_id)
+        if known is not None:
+            return known
+        detail = (await self._backend.describe([job_id])).get(job_id)
+        with contextlib.suppress(UnknownError):
+            return None if detail is None else Submission.whole(detail)
+        return None
 
     def _note_answered(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:

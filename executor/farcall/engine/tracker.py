@@ -101,6 +101,11 @@ class Tracker:
         if job_id in self._watches:
             self._watches[job_id].leave(tell)
 
+    def submission(self, job_id: str) -> Submission | None:
+        """Return what a job carries that is waited for; None of a command and of all others."""
+        watch = self._watches.get(job_id)
+        return watch.submission if watch is not None and watch.leaves_outcomes else None
+
     def latest(self, job_id: str) -> JobDetail | None:
         """Return what Batch said last of a job as a whole; it asks nobody.
 

@@ -10,6 +10,9 @@ from farcall.model.endings import LOST, MEMORY, SUBNET, About, Verdict
 from farcall_runtime.contract import ExitCode
 
 EXITS: dict[int, Verdict] = {
+    ExitCode.CANCELLED: Verdict(
+        errors.JobCancelledError, "the task was cancelled, and ran nothing", "submit it again"
+    ),
     ExitCode.SHARED_MISSING: Verdict(
         errors.SharedMissingError,
         "the job did not find a value in the bucket that its arguments or its function share with "

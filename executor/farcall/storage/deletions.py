@@ -92,6 +92,7 @@ class Deletions:
         self._first: list[str] = []  # bundles of which nothing was delivered here
         self._bundles: dict[Location, _Bundle] = {}
         self._waiting: dict[_Bundle, None] = {}
+        self._marks: dict[Location, list[str]] = {}
         self._places = asyncio.Semaphore(_PARALLEL)
         self._sweeping: asyncio.Future[None] | None = None
         self._alone = asyncio.Lock()
@@ -125,6 +126,10 @@ class Deletions:
         self._waiting[bundle] = None
         self._start()
 
+    def note_mark(self, where: Location, key: str) -> None:
+        """Note a mark that is of no more use once its bundle is deleted."""
+        self._marks.setdefault(where, []).append(key)
+
     def end_bundle(self, where: Location, *, delete: bool) -> None:
         """Note that nothing else of a bundle is delivered here.
 
@@ -132,9 +137,10 @@ class Deletions:
             where: The bundle's place.
             delete: Whether it is to be deleted, too.
         """
-        bundle = self._bundles.pop(where, None)
+        bundle, marks = self._bundles.pop(where, None), self._marks.pop(where, ())
         if not delete or not self._may_delete:
             return
+        self._doomed.extend(marks)
         if bundle is None:
             self._first.append(where.bundle_key)
         else:

@@ -655,6 +655,10 @@ class Store:
         """
         self._deletions.add_delivered(submission, index, keys, peak_bytes)
 
+    def note_mark(self, where: Location, key: str) -> None:
+        """Have a mark deleted with its bundle."""
+        self._deletions.note_mark(where, key)
+
     def end_bundle(self, where: Location, *, delete: bool) -> None:
         """Note that nothing else of a bundle is delivered here.
 

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import ServiceError
 from farcall.model.submission import Submission
-from farcall_runtime.contract import Location
+from farcall.storage.stores import Stores
+from farcall_runtime.contract import CANCELLED, Location
 from tests.support.patience import PATIENCE_S
-from tests.unit.fakes import Client, ScriptedBatch, refusal
+from tests.unit.fakes import Client, ScriptedBatch, access_in_memory, refusal
 
 WHERE = Location("bucket", "farcall/v1/run", "0" * 16)
 ARRAY = Submission("a", "name", WHERE, bytes(32), 4)
@@ -22,6 +25,10 @@ class Looking:
 
     def __init__(self):
         self.told = []
+        self.known = {}
+
+    def submission(self, job_id):
+        return self.known.get(job_id)
 
     def hurry(self, job_ids):
         self.told += job_ids
@@ -38,8 +45,13 @@ async def tracker():
 
 
 @pytest.fixture
-async def terminations(client, tracker):
-    return Terminations(ScriptedBatch(client), tracker)
+async def stores(timing):
+    return Stores(access_in_memory(timing))
+
+
+@pytest.fixture
+async def terminations(client, tracker, stores):
+    return Terminations(ScriptedBatch(client), tracker, stores)
 
 
 def ended(client):
@@ -220,3 +232,81 @@ async def test_ctrl_c_while_jobs_are_ended_says_what_is_left(terminations, clien
     finally:
         assert signal.signal(signal.SIGINT, before) is handle
     assert caplog.text.count("left without") == 2
+
+
+# --- marks of children ---------------------------------------------------------------------------
+
+
+class Marking(ScriptedBatch):
+    """A platform that needs marks, and notes which there are when it is asked to end jobs."""
+
+    capabilities = replace(ScriptedBatch.capabilities, marks_ended_children=True)
+
+    def __init__(self, client, stores):
+        super().__init__(client)
+        self._stores = stores
+        self.marked = []
+        self.described = {}
+        self.asked_for = []
+
+    async def terminate(self, job_ids, reason):
+        listed = await self._stores.of("bucket").list_keys(f"{WHERE.bundle_key}{CANCELLED}")
+        self.marked.append(sorted(key.rpartition("/")[2] for key, _ in listed))
+        return await super().terminate(job_ids, reason)
+
+    async def describe(self, job_ids):
+        self.asked_for += job_ids
+        return {job_id: self.described[job_id] for job_id in job_ids if job_id in self.described}
+
+
+@pytest.fixture
+async def marking(client, stores):
+    return Marking(client, stores)
+
+
+async def test_children_are_marked_before_they_are_ended(marking, client, tracker, stores):
+    tracker.known["a"] = ARRAY
+    ending = Terminations(marking, tracker, stores)
+    await ending.end(["a:1", "x", "a:3"], "enough")
+    assert (marking.marked, marking.asked_for) == ([["1", "3"]], [])
+    assert sorted(ended(client)) == ["a:1", "a:3", "x"]
+
+
+async def test_an_array_as_a_whole_needs_no_mark(marking, tracker, stores):
+    tracker.known["a"] = ARRAY
+    ending = Terminations(marking, tracker, stores)
+    ending.note_children(ARRAY)
+    await ending.end([*CHILDREN, "x"], "enough")
+    assert marking.marked == [[]]
+
+
+async def test_what_an_array_carries_that_nobody_waits_for_is_asked(marking, tracker, stores):
+    marking.described["a"] = SimpleNamespace(
+        job_id="a",
+        name="name",
+        is_command=False,
+        environment={
+            "FARCALL_BUNDLE": WHERE.url,
+            "FARCALL_OUTCOME_KEY": ARRAY.key.hex(),
+            "FARCALL_DIGEST": "",
+        },
+        nodes=0,
+        array_size=4,
+    )
+    ending = Terminations(marking, tracker, stores)
+    await ending.end(["a:2", "other:1"], "enough")
+    assert marking.marked == [["2"]]
+    assert sorted(marking.asked_for) == ["a", "other"]
+
+
+async def test_nothing_is_ended_whose_mark_cannot_be_stored(
+    marking, client, tracker, stores, monkeypatch
+):
+    async def refuse(*_):
+        raise ServiceError("no", code="AccessDenied")
+
+    monkeypatch.setattr("farcall.engine.terminations.mark_cancelled", refuse)
+    tracker.known["a"] = ARRAY
+    with pytest.raises(ServiceError, match="no"):
+        await Terminations(marking, tracker, stores).end(["a:1"], "enough")
+    assert ended(client) == []
