@@ -91,12 +91,8 @@ def job(spec: JobSpec, image: str) -> dict[str, Any]:
         TaskTooLargeError: It exceeds a limit of Kubernetes.
     """
     name, settings = object_name(spec.name), spec.settings
-    container = {"image": image, **(_bootstrapped(spec.runtime) if spec.runtime else {})}
     metadata_ = metadata(spec, name)
-    metadata_["annotations"] |= {
-        OPTIONS_ANNOTATION: _options(settings, image, is_stock=spec.runtime is not None),
-        **_several(settings),
-    }
+    metadata_["annotations"] |= {**options(spec, image), **_several(settings)}
     document = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -107,7 +103,7 @@ def job(spec: JobSpec, image: str) -> dict[str, Any]:
             "completions": spec.size,
             "parallelism": min(settings.max_parallel or spec.size, spec.size),
             **retrying(settings),
-            "template": template(spec, settings, container),
+            "template": template(spec, settings, container(spec, image)),
         },
     }
     check_size(document)
@@ -179,7 +175,7 @@ def _final(operator: str, codes: list[int]) -> dict[str, Any]:
 def template(
     spec: JobSpec,
     settings: Settings,
-    container: Mapping[str, Any],
+    given: Mapping[str, Any],
     *,
     volumes: Iterable[Mapping[str, Any]] = (),
     labels: Mapping[str, str] | None = None,
@@ -190,7 +186,7 @@ def template(
     Args:
         spec: The job.
         settings: The options, with the resources of these pods.
-        container: Image, arguments, variables and the like of the container.
+        given: Image, arguments, variables and the like of the container.
         volumes: Volumes that are mounted into it.
         labels: Labels beside those of all pods.
         annotations: Annotations.
@@ -199,15 +195,15 @@ def template(
         SettingsError: The options do not make a pod that a cluster takes.
         TaskTooLargeError: It has more annotations than an object may have.
     """
-    extra, mounted = pods.volumes(spec, settings, container.get("volumeMounts", ()))
+    extra, mounted = pods.volumes(spec, settings, given.get("volumeMounts", ()))
     resources = pods.resources(settings)
     own = {
-        **container,
+        **given,
         "name": CONTAINER,
-        "env": _variables(spec, container.get("env", ())),
+        "env": _variables(spec, given.get("env", ())),
         "resources": {"limits": resources, "requests": resources},
-        "volumeMounts": [*container.get("volumeMounts", ()), *mounted],
-        "securityContext": pods.security(settings, container.get("securityContext", {})),
+        "volumeMounts": [*given.get("volumeMounts", ()), *mounted],
+        "securityContext": pods.security(settings, given.get("securityContext", {})),
     }
     if settings.s3_secret:
         own["envFrom"] = [{"secretRef": {"name": settings.s3_secret}}]
@@ -252,11 +248,26 @@ def _several(settings: Settings) -> dict[str, str]:
     return {VOLCANO_GROUP_SIZE: "1"} if settings.scheduler == "volcano" else {}
 
 
-def _options(settings: Settings, image: str, *, is_stock: bool) -> str:
-    """Write the options by which a job like this one is made."""
-    found = {name: getattr(settings, name) for name in _RETRIED}
-    found |= {"image": "", "stock_image_uri": image} if is_stock else {"image": image}
-    return json.dumps(found, sort_keys=True)
+def options(spec: JobSpec, image: str) -> dict[str, str]:
+    """Write the annotation with the options by which a job of tasks like this one is made.
+
+    Args:
+        spec: The job.
+        image: Image of its tasks.
+    """
+    found = {name: getattr(spec.settings, name) for name in _RETRIED}
+    found |= {"image": "", "stock_image_uri": image} if spec.runtime else {"image": image}
+    return {OPTIONS_ANNOTATION: json.dumps(found, sort_keys=True)}
+
+
+def container(spec: JobSpec, image: str) -> dict[str, Any]:
+    """Write image and command of the container of a task.
+
+    Args:
+        spec: The job.
+        image: Image of its tasks.
+    """
+    return {"image": image, **(_bootstrapped(spec.runtime) if spec.runtime else {})}
 
 
 def _bootstrapped(runtime: Runtime) -> dict[str, Any]:

@@ -1,0 +1,339 @@
+"""Jobs on several nodes, and of several groups: their Jobs, Service and host names. No I/O.
+
+The nodes of one group are the indexes of one Indexed Job. A node that fails ends all, the main
+node's good end ends the others, and nothing starts a gang anew: a Job makes a lone pod again, and
+a rank that comes alone waits for the others for ever. Only a Volcano job has all of them run
+again; see `farcall.backends.kubernetes.volcano`.
+
+The nodes of a second group have other pods, so each is a Job of its own. No Job of Kubernetes ends
+another one: `Gang` tells which are to be ended, to whoever looks.
+
+A host name is of use only where a headless Service has it, and one Service, made once, stands for
+all jobs of a namespace: a client that dies leaves no gang without names.
+
+Sources:
+    https://kubernetes.io/docs/concepts/workloads/controllers/job/
+    https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
+    https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from farcall.backends import groups
+from farcall.backends.base import JobSpec
+from farcall.backends.kubernetes import containers, documents, volcano
+from farcall.backends.kubernetes.names import (
+    CONTAINER,
+    INDEX_LABEL,
+    MANAGED_LABEL,
+    MANAGER,
+    NODE_LABEL,
+    object_name,
+)
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+from farcall_runtime.contract import ENV_OWN_MAIN_ADDRESS, ENV_OWN_NODE_INDEX, ENV_OWN_NODES
+
+SERVICE = "farcall-nodes"
+"""The headless Service of the nodes of all jobs in a namespace."""
+
+GANG_LABEL = "farcall/gang"
+"""Of the pods that have names in it."""
+
+_GANG = {GANG_LABEL: "yes"}
+_MOST_NODES = 1000
+
+
+class Group(NamedTuple):
+    """Nodes of a job that have the same pods.
+
+    Attributes:
+        first: Index of the first of them.
+        size: How many.
+        settings: The options with the group's resources.
+        asked: What the group asks of its containers.
+    """
+
+    first: int
+    size: int
+    settings: Settings
+    asked: containers.Container
+
+
+def check(job: JobSpec) -> None:
+    """See that a job's groups are what Kubernetes takes.
+
+    Raises:
+        SettingsError: They are not.
+    """
+    for place, group in enumerate(job.groups):
+        with groups.naming(job, place):
+            containers.check(group)
+    if job.nodes > _MOST_NODES:
+        raise SettingsError(
+            f"the job has {job.nodes} nodes: {_MOST_NODES} are allowed; ask for fewer",
+            option="nodes",
+        )
+    if is_volcano(job) and object_name(job.name)[0].isdigit():
+        raise SettingsError(
+            f"the job is called {job.name}: Volcano makes a Service of a job's name, which begins "
+            "with a letter; name the job otherwise",
+            option="name",
+        )
+
+
+def is_several(job: JobSpec) -> bool:
+    """Tell whether a job is one of these, and no plain Job of tasks."""
+    return bool(job.groups) or job.nodes > 1
+
+
+def is_volcano(job: JobSpec) -> bool:
+    """Tell whether a job is Volcano's own: it has several groups, or all nodes may run again."""
+    settings = job.settings
+    wants = len(job.groups) > 1 or settings.retry_attempts > 1
+    return settings.scheduler == "volcano" and job.nodes > 1 and wants
+
+
+def objects(job: JobSpec, image: str = "") -> list[dict[str, Any]]:
+    """Write what is to be made for a job, in this order; the last one bears the job's name.
+
+    Args:
+        job: The job, for which `is_several` is true.
+        image: Image of its tasks, where it has no groups.
+
+    Raises:
+        SettingsError: The groups are not what Kubernetes takes.
+        TaskTooLargeError: An object exceeds a limit of Kubernetes.
+    """
+    check(job)
+    found = _objects(job, image, list(_groups(job, image)))
+    for document in found:
+        documents.check_size(document)
+    return found
+
+
+def _objects(job: JobSpec, image: str, found: Sequence[Group]) -> list[dict[str, Any]]:
+    if job.nodes == 1:
+        return [_alone(job, found[0])]
+    if is_volcano(job):
+        return [_volcano_job(job, found, image)]
+    name = object_name(job.name)
+    later = [node for group in found[1:] for node in _singles(job, name, group)]
+    return [_service(), *later, _indexed(job, name, found[0], image)]
+
+
+def _groups(job: JobSpec, image: str) -> Iterator[Group]:
+    if not job.groups:
+        own = containers.Container(documents.container(job, image), [])
+        yield Group(0, job.nodes, job.settings, own)
+    starts = [0, *accumulate(group.count for group in job.groups)]
+    for place, (first, group) in enumerate(zip(starts, job.groups, strict=False)):
+        with groups.naming(job, place):
+            settings = groups.resources(job.settings, group)
+        if group.shm_size is not None:
+            settings = settings.model_copy(update={"shm_size": group.shm_size})
+        yield Group(first, group.count, settings, containers.of(group))
+
+
+def _alone(job: JobSpec, group: Group) -> dict[str, Any]:
+    """Write the Job of a command on one node, which is tried again like a task."""
+    spec = {
+        **documents.job_spec(job),
+        "completionMode": "Indexed",
+        "completions": 1,
+        "parallelism": 1,
+        **documents.retrying(job.settings, is_command=True),
+        "template": _template(job, group),
+    }
+    return _job(job, object_name(job.name), spec)
+
+
+def _indexed(job: JobSpec, name: str, group: Group, image: str) -> dict[str, Any]:
+    """Write the Job of the group that has the main node."""
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_LABEL}']"}}
+    spec = {
+        **documents.job_spec(job),
+        "completionMode": "Indexed",
+        "completions": group.size,
+        "parallelism": group.size,
+        **_once(),
+        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
+        "template": _placed(job, name, group, {"valueFrom": index}),
+    }
+    marks = {} if job.groups else documents.options(job, image)
+    if job.settings.scheduler == "volcano":
+        marks[documents.VOLCANO_GROUP_SIZE] = str(group.size)
+    return _job(job, name, spec, annotations=marks)
+
+
+def _singles(job: JobSpec, name: str, group: Group) -> Iterator[dict[str, Any]]:
+    """Write the Jobs of the nodes of a later group.
+
+    An index counts from 0 in each Job, and nothing in a pod adds numbers: of each of these nodes
+    the number stands in its own document.
+    """
+    for node in range(group.first, group.first + group.size):
+        template = _placed(job, name, group, {"value": str(node)})
+        template["metadata"]["labels"][NODE_LABEL] = str(node)
+        template["spec"]["hostname"] = _host(name, node)
+        spec = {**documents.job_spec(job), "completions": 1, "parallelism": 1, **_once()}
+        labels = {NODE_LABEL: str(node)}
+        yield _job(job, f"{name}-n{node}", {**spec, "template": template}, labels=labels)
+
+
+def _once() -> dict[str, Any]:
+    """Say that the first pod to fail, for whatever reason, ends its Job, which names it then."""
+    failed = {"containerName": CONTAINER, "operator": "NotIn", "values": [0]}
+    rules = [
+        {
+            "action": "FailJob",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        },
+        {"action": "FailJob", "onExitCodes": failed},
+    ]
+    return {"backoffLimit": 0, "podFailurePolicy": {"rules": rules}}
+
+
+def _volcano_job(job: JobSpec, found: Sequence[Group], image: str) -> dict[str, Any]:
+    """Write a Volcano job, a task of which is one node: no task knows the others' numbers."""
+    name = object_name(job.name)
+    main = f"{volcano.pod_name(name, 0)}.{name}"
+    tasks = []
+    for group in found:
+        for node in range(group.first, group.first + group.size):
+            told = _told(job.nodes, {"value": str(node)}, main)
+            template = _template(job, group, told, {NODE_LABEL: str(node)})
+            tasks.append((node, template))
+    metadata = documents.metadata(job, name)
+    if not job.groups:
+        metadata["annotations"] |= documents.options(job, image)
+    return volcano.document(job, metadata, tasks)
+
+
+def _placed(job: JobSpec, name: str, group: Group, index: dict[str, Any]) -> dict[str, Any]:
+    """Write a template whose pods have host names."""
+    told = _told(job.nodes, index, f"{_host(name, 0)}.{SERVICE}")
+    template = _template(job, group, told, _GANG)
+    template["spec"]["subdomain"] = SERVICE
+    return template
+
+
+def _template(
+    job: JobSpec,
+    group: Group,
+    told: Sequence[dict[str, Any]] = (),
+    labels: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    container = dict(group.asked.container)
+    container["env"] = [*container.get("env", ()), *told]
+    found: dict[str, Any] = documents.template(
+        job, group.settings, container, volumes=group.asked.volumes, labels=labels or {}
+    )
+    return found
+
+
+def _told(count: int, index: dict[str, Any], main: str) -> list[dict[str, Any]]:
+    """Write what a node is told of itself and the main one."""
+    return [
+        {"name": ENV_OWN_NODES, "value": str(count)},
+        {"name": ENV_OWN_MAIN_ADDRESS, "value": main},
+        {"name": ENV_OWN_NODE_INDEX, **index},
+    ]
+
+
+def _host(name: str, node: int) -> str:
+    """Return a node's host name, which the Job controller gives to those of an Indexed Job."""
+    return f"{name}-{node}"
+
+
+def _job(
+    job: JobSpec,
+    name: str,
+    spec: dict[str, Any],
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    metadata = documents.metadata(job, name)
+    metadata["labels"] = {**metadata.get("labels", {}), **(labels or {})}
+    metadata["annotations"] = {**metadata.get("annotations", {}), **(annotations or {})}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _service() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": SERVICE, "labels": {MANAGED_LABEL: MANAGER}},
+        "spec": {
+            "clusterIP": "None",
+            # A node looks for the others as it starts, before anything calls it ready.
+            "publishNotReadyAddresses": True,
+            "selector": _GANG,
+        },
+    }
+
+
+class Gang:
+    """The Jobs of one job of several groups, as one.
+
+    Args:
+        jobs: Their documents, as the cluster has them; the main one may be missing.
+    """
+
+    def __init__(self, jobs: Sequence[dict[str, Any]]) -> None:
+        self._jobs = jobs
+        self._main = next((each for each in jobs if _node(each) is None), None)
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """The main node's Job, ended as the whole is; None if there is none.
+
+        It has failed where any other has, for then a rank is missing for good.
+        """
+        main = self._main
+        if main is None or _end(main):
+            return main
+        failed = next(
+            (end for each in self._jobs if (end := _end(each)) and _has_failed(end)), None
+        )
+        if failed is None:
+            return main
+        status = main.get("status") or {}
+        conditions = [*(status.get("conditions") or ()), failed]
+        return {**main, "status": {**status, "conditions": conditions}}
+
+    @property
+    def left(self) -> list[str]:
+        """Names of the Jobs that are to be ended, for the whole has come to its end."""
+        whole = self.job
+        if whole is None or _end(whole) is None:
+            return []
+        return [each["metadata"]["name"] for each in self._jobs if _end(each) is None]
+
+
+def _node(job: dict[str, Any]) -> str | None:
+    labels = job["metadata"].get("labels") or {}
+    found: str | None = labels.get(NODE_LABEL)
+    return found
+
+
+def _end(job: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the condition with which a Job has come to its end, or comes to it."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        kind, status = condition.get("type"), condition.get("status")
+        if (
+            kind in ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
+            and status == "True"
+        ):
+            found: dict[str, Any] = condition
+            return found
+    return None
+
+
+def _has_failed(condition: dict[str, Any]) -> bool:
+    return condition["type"] in ("Failed", "FailureTarget")

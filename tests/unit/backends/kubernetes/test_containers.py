@@ -1,0 +1,93 @@
+"""Containers of command jobs: each field of a group in Kubernetes's words, or a clear refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall.backends.kubernetes import containers
+from farcall.model.commands import BindMount, ClaimMount, Device, EfsMount, Nodes, Ulimit
+from farcall.model.errors import SettingsError
+
+
+def of(**fields):
+    group = Nodes(1, "busybox:1", **fields)
+    containers.check(group)
+    return containers.of(group)
+
+
+def test_a_group_of_few_words_is_an_image_alone():
+    assert of() == containers.Container({"image": "busybox:1"}, [])
+
+
+def test_nothing_that_begins_with_a_dollar_is_replaced():
+    container, _ = of(command=["sh", "-c", "echo $(date) $$ $HOME"], env={"A": "$(B)"})
+    assert container["args"] == ["sh", "-c", "echo $$(date) $$$$ $$HOME"]
+    assert container["env"] == [{"name": "A", "value": "$$(B)"}]
+
+
+def test_folders_claims_and_devices_are_volumes():
+    container, volumes = of(
+        mounts=[BindMount("/data", "/in", read_only=True), ClaimMount("models", "/models")],
+        devices=[Device("/dev/fuse"), Device("/dev/a", "/dev/b")],
+    )
+    assert volumes == [
+        {"name": "mount-0", "hostPath": {"path": "/data"}},
+        {"name": "mount-1", "persistentVolumeClaim": {"claimName": "models"}},
+        {"name": "device-0", "hostPath": {"path": "/dev/fuse"}},
+        {"name": "device-1", "hostPath": {"path": "/dev/a"}},
+    ]
+    assert container["volumeMounts"] == [
+        {"name": "mount-0", "mountPath": "/in", "readOnly": True},
+        {"name": "mount-1", "mountPath": "/models"},
+        {"name": "device-0", "mountPath": "/dev/fuse"},
+        {"name": "device-1", "mountPath": "/dev/b"},
+    ]
+    assert container["securityContext"] == {"privileged": True}
+
+
+def test_a_secret_is_named_and_does_not_travel():
+    container, _ = of(env={"B": "2"}, secrets={"PASSWORD": "db/password"})
+    assert container["env"] == [
+        {"name": "B", "value": "2"},
+        {
+            "name": "PASSWORD",
+            "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}},
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("user", "context"),
+    [
+        ("1000", {"runAsUser": 1000}),
+        ("1000:100", {"runAsUser": 1000, "runAsGroup": 100}),
+        ("0", {"runAsUser": 0}),
+    ],
+)
+def test_users_are_numbers(user, context):
+    assert of(user=user).container["securityContext"] == context
+
+
+@pytest.mark.parametrize(
+    ("fields", "option", "said"),
+    [
+        ({"user": "daemon"}, "user", 'such as "1000" or "1000:1000"'),
+        ({"ulimits": [Ulimit("nofile", 1, 2)]}, "ulimits", "ulimit -n"),
+        ({"mounts": [EfsMount("fs-0123456789", "/efs")]}, "mounts", "ClaimMount"),
+        ({"mounts": [ClaimMount("My Claim", "/a")]}, "mounts", "PersistentVolumeClaim"),
+        ({"mounts": [BindMount("data", "/a")]}, "mounts", "a path on the node begins with /"),
+        ({"mounts": [BindMount("/data", "a")]}, "mounts", "begins with /"),
+        ({"mounts": [BindMount("/a", "/x"), ClaimMount("b", "/x")]}, "mounts", "allowed once"),
+        ({"secrets": {"A": "arn:aws:ssm:r:1:p"}}, "secrets", '"db/password"'),
+        ({"env": {"1A": "x"}}, "env", "no digit first"),
+        ({"env": {"A B": "x"}}, "env", "letters, digits"),
+        ({"command": "echo hi"}, "command", "a list of texts"),
+        ({"shm_size": 0}, "shm_size", "above 0"),
+        ({"devices": [Device("fuse")]}, "devices", "begin with /"),
+    ],
+)
+def test_what_there_is_no_word_for_is_refused_with_what_to_do(fields, option, said):
+    with pytest.raises(SettingsError) as caught:
+        of(**fields)
+    assert caught.value.option == option
+    assert said in str(caught.value)

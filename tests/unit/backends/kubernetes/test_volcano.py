@@ -1,0 +1,132 @@
+"""Volcano jobs: what a failure does to them, how they are ended, and how their end is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from farcall import Settings
+from farcall.backends.base import JobSpec
+from farcall.backends.kubernetes import nodes, volcano
+from farcall.local.kubernetes import volcano_schema
+from farcall.local.kubernetes.kinds import VOLCANO_COMMAND
+from farcall.model.commands import ENV_RUN, Nodes
+
+
+def policies(*, is_command=True, **options):
+    settings = Settings(backend="kubernetes", scheduler="volcano", nodes=2, **options)
+    groups = (Nodes(1, "a"), Nodes(1, "b")) if is_command else ()
+    bundle = {"FARCALL_BUNDLE": "s3://b/v1/run/bundles/0"}
+    job = JobSpec("one-0a1b", 1, {ENV_RUN: "run", **({} if groups else bundle)}, settings, groups)
+    (document,) = nodes.objects(job, "image")
+    return document["spec"]["policies"]
+
+
+def action(found, *, event="PodFailed", code=1):
+    """Return what Volcano does, by the first policy that fits."""
+    for policy in found:
+        if policy.get("event") == event or policy.get("exitCode") == code:
+            return policy["action"]
+    return "SyncJob"
+
+
+def test_with_one_attempt_a_failure_leaves_the_pods_and_their_logs():
+    found = policies(retry_attempts=1)
+    assert action(found) == action(found, event="PodEvicted", code=0) == "TerminateJob"
+
+
+@pytest.mark.parametrize(
+    ("code", "of_command", "of_task"),
+    [
+        (1, "RestartJob", "RestartJob"),
+        (64, "RestartJob", "TerminateJob"),
+        (59, "RestartJob", "TerminateJob"),
+        (137, "TerminateJob", "TerminateJob"),
+        (143, "RestartJob", "RestartJob"),
+    ],
+)
+def test_failures_are_tried_again_but_for_what_ends_the_same_way(code, of_command, of_task):
+    asked = {"retry_attempts": 2, "retry_on": "failure"}
+    assert action(policies(**asked), code=code) == of_command
+    assert action(policies(is_command=False, **asked), code=code) == of_task
+
+
+def test_of_infrastructure_alone_only_what_was_stopped_or_deleted_is_tried_again():
+    found = policies(retry_attempts=3, retry_on="infrastructure")
+    assert action(found, event="PodEvicted", code=0) == "RestartJob"
+    assert action(found, code=143) == "RestartJob"
+    assert action(found, code=1) == "TerminateJob"
+
+
+def test_a_pod_is_told_how_many_attempts_there_were():
+    job = JobSpec(
+        "one-0a1b",
+        1,
+        {"FARCALL_BUNDLE": "s3://b/v1/run/bundles/0"},
+        Settings(backend="kubernetes", scheduler="volcano", nodes=2, retry_attempts=2),
+    )
+    (document,) = nodes.objects(job, "image")
+    (container,) = document["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    (found,) = (each for each in container["env"] if each["name"] == "FARCALL_FAILED_ATTEMPTS")
+    path = found["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['volcano.sh/job-retry-count']"
+
+
+def test_a_command_names_the_job_and_no_later_one_of_its_name():
+    job = {"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}}
+    command = volcano.command(job)
+    assert volcano_schema.faults(VOLCANO_COMMAND, command) == []
+    assert (command["action"], command["target"]["name"], command["target"]["uid"]) == (
+        "AbortJob",
+        "one",
+        "u-1",
+    )
+
+
+def volcano_job(phase, **status):
+    state = {"phase": phase, "lastTransitionTime": "2026-11-23T21:00:00Z"}
+    tasks = [
+        {"name": "n0", "replicas": 1, "template": {"spec": {}}},
+        {"name": "n1", "replicas": 2},
+    ]
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "metadata": {"name": "one"},
+        "spec": {"tasks": tasks, "maxRetry": 2},
+        "status": {"state": state, **status},
+    }
+
+
+@pytest.mark.parametrize(
+    ("phase", "condition"),
+    [
+        ("Pending", None),
+        ("Running", None),
+        ("Restarting", None),
+        ("Aborting", None),
+        ("Completing", "SuccessCriteriaMet"),
+        ("Terminating", "FailureTarget"),
+        ("Completed", "Complete"),
+        ("Failed", "Failed"),
+        ("Terminated", "Failed"),
+        ("Aborted", "Failed"),
+    ],
+)
+def test_each_phase_is_read_as_a_job_s_condition(phase, condition):
+    job = volcano_job(phase)
+    assert volcano.is_one(job)
+    read = volcano.as_job(job)
+    assert [each["type"] for each in read["status"]["conditions"]] == (
+        [condition] * bool(condition)
+    )
+    assert (read["spec"]["completions"], read["spec"]["backoffLimit"]) == (3, 1)
+
+
+def test_numbers_of_pods_are_a_job_s():
+    read = volcano.as_job(volcano_job("Running", pending=1, running=2, failed=3))
+    status = read["status"]
+    assert (status["active"], status["ready"], status["failed"], status["succeeded"]) == (
+        3,
+        2,
+        3,
+        0,
+    )
