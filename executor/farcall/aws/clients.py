@@ -36,7 +36,7 @@ from farcall.aws import buckets, endpoints, refusals
 from farcall.aws.buckets import Place
 from farcall.aws.s3 import S3Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
-from farcall.model.settings import Settings
+from farcall.model.settings import BATCH, Settings
 from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force
 from farcall_runtime.storage import store_config
@@ -194,9 +194,9 @@ class Aws:
         region: The region in force.
         region_origin: Where that comes from.
         has_console: Whether this is AWS itself, whose console shows jobs and logs.
-        batch: The client of Batch. It sends each request once; `farcall.aws.paced_client` tries
-            again. overruled: Warns of a ``credentials`` file that other keys come before; else
-            empty.
+        batch: The client of Batch; None where the jobs run elsewhere. It sends each request once;
+            `farcall.aws.paced_client` tries again.
+        overruled: Warns of a ``credentials`` file that other keys come before; else empty.
     """
 
     def __init__(self, session: Any, region: tuple[str, str], settings: Settings) -> None:
@@ -215,6 +215,7 @@ class Aws:
         self._addressing = buckets.addressing(core, settings.endpoint_url)
         self.has_console = False
         self.batch: Any = None
+        self._lacking: ServiceError | None = None  # credentials, and why
         self.overruled = ""
         self._regions: dict[str, str] = {}
         self._locating = asyncio.Lock()
@@ -245,30 +246,52 @@ class Aws:
     async def open(cls, settings: Settings) -> Aws:
         """Open the clients. What takes long, reading AWS's service models, happens in a thread.
 
+        On Kubernetes AWS is asked for nothing but the bucket, which a command job does without: a
+        lack of credentials is told of where they are needed first.
+
         Raises:
             SettingsError: The profile or the credentials file does not exist.
-            ServiceError: There are no credentials.
+            ServiceError: There are no credentials, and the jobs run on Batch.
         """
         aws = await cls.configured(settings)
+        is_batch = settings.backend == BATCH
         try:
-            credentials = await aws._session.get_credentials()
-        except botocore.exceptions.BotoCoreError as error:
-            raise _unusable(error) from error
-        if credentials is None:
-            raise ServiceError(
-                "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
-                "a profile or a credentials file in farcall's options; without an account "
-                f"{refusals.WITHOUT}"
-            )
+            credentials = await aws._found_credentials(is_batch=is_batch)
+        except ServiceError as error:
+            if is_batch:
+                raise
+            aws._lacking = error
+            return aws
         if "credentials" in settings.model_fields_set and credentials.method == _ENVIRONMENT:
             aws.overruled = (
                 f"credentials is {settings.credentials!r}, and the keys of AWS_ACCESS_KEY_ID in "
                 "the environment are used all the same, as everywhere in AWS; unset them, or set "
                 "profile to one of the file, which comes before them"
             )
-        aws.batch = await aws._enter("batch", attempts=1)
-        aws.has_console = endpoints.is_aws(aws.batch.meta.endpoint_url)
+        if is_batch:
+            aws.batch = await aws._enter("batch", attempts=1)
+            aws.has_console = endpoints.is_aws(aws.batch.meta.endpoint_url)
         return aws
+
+    async def _found_credentials(self, *, is_batch: bool) -> Any:
+        try:
+            credentials = await self._session.get_credentials()
+        except botocore.exceptions.BotoCoreError as error:
+            raise _unusable(error) from error
+        if credentials is None and is_batch:
+            raise ServiceError(
+                "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
+                "a profile or a credentials file in farcall's options; without an account "
+                f"{refusals.WITHOUT}"
+            )
+        if credentials is None:
+            raise ServiceError(
+                "no credentials for the bucket were found; set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or name a profile or a credentials file in "
+                "farcall's options: functions travel through a bucket of S3 or of a store like it "
+                "(endpoint_url); command jobs alone need none"
+            )
+        return credentials
 
     async def close(self) -> None:
         """Close the clients."""
@@ -281,8 +304,9 @@ class Aws:
 
         Raises:
             FarcallError: The clients are closed.
-            ServiceError: The configuration cannot be used.
+            ServiceError: The configuration cannot be used, or there are no credentials.
         """
+        self._need_credentials()
         async with self._opening:
             if self._is_closed:
                 raise _closed()
@@ -297,7 +321,11 @@ class Aws:
             bucket: The bucket's name.
             sending: Whether requests may send for minutes. Others are given up, and made again,
                 where no answer comes for half a minute.
+
+        Raises:
+            ServiceError: There are no credentials.
         """
+        self._need_credentials()
         if _settle_at_exit() != os.getpid():
             raise FarcallError(
                 "this process was forked by one that had used farcall, whose threads it has "
@@ -339,6 +367,10 @@ class Aws:
             encryption=self._settings.s3_encryption,
             kms_key_id=self._settings.s3_kms_key_id,
         )
+
+    def _need_credentials(self) -> None:
+        if self._lacking is not None:
+            raise self._lacking
 
     async def _frozen(self, anew: bool) -> Any:
         if anew:
@@ -532,19 +564,20 @@ def _verify(core: Any) -> Any:
 
 
 @functools.cache
-def _models(paths: str | None) -> botocore.loaders.Loader:
+def _models(paths: str | None, *, is_batch: bool) -> botocore.loaders.Loader:
     """Return what reads the models of AWS's services, once for all sessions of this process.
 
     It has read those that every session wants.
 
     Args:
         paths: Where the configuration has more of them.
+        is_batch: Whether the jobs run on Batch; otherwise few sessions want any.
     """
     loader = botocore.loaders.create_loader(paths)
     loader.search_paths.append(_MODELS)
     for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
         loader.load_data(name)
-    for service in _SERVICES:
+    for service in _SERVICES if is_batch else ():
         loader.load_service_model(service, "service-2")
         loader.load_service_model(service, "endpoint-rule-set-1")
     return loader
@@ -576,7 +609,8 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
             f"the certificates of {certificates} cannot be read: {error}; AWS_CA_BUNDLE, "
             "ca_bundle in the AWS configuration, or REQUESTS_CA_BUNDLE says which file is read"
         ) from error
-    core.register_component("data_loader", _models(core.get_config_variable("data_path")))
+    models = _models(core.get_config_variable("data_path"), is_batch=settings.backend == BATCH)
+    core.register_component("data_loader", models)
     region = _region(core, settings)
     return aioboto3.Session(botocore_session=core, region_name=region[0]), region
 

@@ -291,6 +291,22 @@ class Backend(Protocol):
             ServiceError: The platform refused.
         """
 
+    async def options_of(self, job_id: str) -> dict[str, Any]:
+        """Return the options of this platform alone that one of farcall's jobs was submitted with.
+
+        What every platform's `JobDetail` tells, such as vCPUs and memory, is not among them, but
+        its queue and its image are.
+
+        Args:
+            job_id: The job; an array as a whole.
+
+        Returns:
+            Options by name, as `Settings` has them; empty if there is no such job.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
+
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs, whatever their status; for those that have ended already it does nothing.
 

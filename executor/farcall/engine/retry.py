@@ -31,7 +31,7 @@ from farcall.model.errors import (
     SettingsError,
 )
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import Settings
+from farcall.model.settings import Settings, options_of
 from farcall.model.submission import Submission
 from farcall.model.wording import counted
 from farcall.model.workflows import Workflow
@@ -51,18 +51,12 @@ RETRY_OF, SIZES = "retry_of", "sizes"
 calls its arguments are, those that are left out among them."""
 
 CHANGEABLE = (
-    "vcpu",
-    "memory",
-    "num_gpus",
-    "time_limit",
-    "retry_attempts",
-    "retry_on",
-    "batch_queue",
-    "priority",
-    "share_identifier",
-    "tags",
+    *("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "retry_on", "tags"),
+    *("batch_queue", "priority", "share_identifier"),
+    *("queue", "priority_class", "max_parallel", "ttl"),
 )
-"""Options that a retry may have of its own: all that a submission says beside its definition."""
+"""Options that a retry may have of its own: all that a submission says beside its definition, on
+each platform those that it has."""
 
 _SAME = (FIXED, PACKAGES, SHARED)
 """Facts of a bundle that are as true of some of its tasks."""
@@ -170,11 +164,12 @@ class Plan:
         Raises:
             SettingsError: A value is wrong, or the option is not one that can be another.
         """
+        changeable = [name for name in CHANGEABLE if name in options_of(self.settings.backend)]
         for name in options:
-            if name not in CHANGEABLE:
+            if name not in changeable:
                 raise SettingsError(
                     f"{name} cannot be changed for a retry, which runs in the job definition of "
-                    f"the job: {', '.join(CHANGEABLE)} can; submit the calls anew for another "
+                    f"the job: {', '.join(changeable)} can; submit the calls anew for another "
                     f"{name}",
                     option=name,
                 )
@@ -269,13 +264,13 @@ async def look(session: Session, settings: Settings, job_id: str) -> Plan:
     noted = await retries.read(session.stores.of(submission.where.bucket), submission)
     await _take_in(session, submission, noted, ends, _DEEPEST)
     wanted = range(submission.size) if only is None else only
-    requests = await session.backend.requests_of(parent)
+    own = await session.backend.options_of(parent)
     origin = Origin(str(facts.get("python", "")), str(facts.get("cloudpickle", "")))
     return Plan(
         submission,
         detail,
         Workflow(detail.environment.get(contract.ENV_WORKFLOW, "")),
-        _as_submitted(settings, submission, detail, facts, requests or {}),
+        _as_submitted(settings, submission, detail, facts, own),
         [ends.lacking[index] for index in sorted(ends.lacking)],
         sum(calls[index].run for index in wanted),
         sum(
@@ -385,29 +380,20 @@ def _as_submitted(
     submission: Submission,
     detail: JobDetail,
     facts: Mapping[str, Any],
-    requests: Mapping[str, Any],
+    own: Mapping[str, Any],
 ) -> Settings:
     """Return the options that make a job like one that there is, but for its definition."""
     root = submission.where.root.split("/")
-    asked = requests.get("SubmitJob", {})
-    definition = requests.get("RegisterJobDefinition", {})
-    groups = definition.get("nodeProperties", {}).get("nodeRangeProperties") or [{}]
-    container = definition.get("containerProperties") or groups[0].get("container", {})
-    platforms = definition.get("platformCapabilities")
     found: dict[str, Any] = {
         "s3_bucket_name": submission.where.bucket,
         "prefix": "/".join(root[:-2]),
-        "batch_queue": detail.queue,
         "nodes": submission.nodes,
         "instance_type": detail.instance_type,
         "retry_attempts": detail.attempts_allowed,
         "tags": dict(detail.tags),
-        "priority": asked.get("schedulingPriorityOverride"),
-        "share_identifier": asked.get("shareIdentifier", ""),
         "num_gpus": detail.gpus,
-        **_image_of(detail),
         "log_level": detail.environment.get(contract.ENV_LOG_LEVEL, contract.LOG_LEVEL),
-        "job_definition_extra": {"platformCapabilities": platforms} if platforms else {},
+        **own,
     }
     if detail.vcpu:
         found["vcpu"] = detail.vcpu
@@ -417,21 +403,7 @@ def _as_submitted(
         found["time_limit"] = detail.time_limit_s
     if facts.get("retry_on") in ("failure", "infrastructure"):
         found["retry_on"] = facts["retry_on"]
-    if container:
-        found["batch_job_role_name"] = container.get("jobRoleArn", "")
-        found["batch_execution_role_name"] = container.get("executionRoleArn", "")
     return settings.replace(**found)
-
-
-def _image_of(detail: JobDetail) -> dict[str, str]:
-    """Return the options by which a job has its image."""
-    if not detail.runtime:
-        return {"container_image_uri": detail.image}
-    return {
-        "container_image_uri": "",
-        "batch_job_definition_name": "",
-        "stock_image_uri": detail.image,
-    }
 
 
 # --- how the tasks ended ----------------------------------------------------------------------

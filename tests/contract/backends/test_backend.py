@@ -121,6 +121,16 @@ async def test_what_submitted_a_job_is_read_back(jobs):
     assert await jobs.backend.requests_of(NOBODY) is None
 
 
+async def test_the_options_of_a_job_are_read_back(jobs):
+    spec = await jobs.spec(say, ("a",), retry_attempts=2)
+    found = await jobs.backend.options_of(await jobs.submit(spec))
+    given = {name: value for name, value in found.items() if name != "batch_job_definition_name"}
+    again = spec.settings.replace(**given)
+    assert again.job_queue == spec.settings.job_queue
+    assert again.task_image == spec.settings.task_image
+    assert await jobs.backend.options_of(NOBODY) == {}
+
+
 async def test_a_submitted_job_cannot_be_taken_back(jobs):
     ticket = Ticket()
     await jobs.backend.submit(await jobs.spec(say, ("a",)), ticket)

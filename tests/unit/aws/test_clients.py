@@ -321,3 +321,43 @@ async def test_certificates_that_are_not_there_are_told(monkeypatch):
     monkeypatch.setenv("AWS_CA_BUNDLE", "not-there.pem")
     with pytest.raises(ServiceError, match="certificates of not-there.pem.*AWS_CA_BUNDLE"):
         await Aws.open(Settings(s3_bucket_name="bucket"))
+
+
+# --- without credentials ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def nobody(monkeypatch, tmp_path):
+    """Nobody's machine: there are no keys anywhere."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+async def test_batch_needs_credentials_at_once(nobody):
+    with pytest.raises(ServiceError, match="no AWS credentials were found; run `aws configure`"):
+        await Aws.open(Settings())
+
+
+async def test_kubernetes_needs_them_for_the_bucket_alone(nobody):
+    aws = await Aws.open(Settings(backend="kubernetes"))
+    assert aws.batch is None
+    for needs in (lambda: aws.store("bucket"), lambda: aws.store("bucket", sending=True)):
+        with pytest.raises(
+            ServiceError, match="no credentials for the bucket were found; set AWS"
+        ):
+            needs()
+    with pytest.raises(ServiceError, match="command jobs alone need none"):
+        await aws.client("s3")
+    await aws.close()
+
+
+async def test_on_kubernetes_no_client_of_batch_is_opened(silent):
+    settings = Settings(backend="kubernetes", endpoint_url=silent, s3_bucket_name="mine")
+    aws = await Aws.open(settings)
+    assert aws.batch is None
+    assert aws.place("mine").url == f"{silent}/mine"
+    aws.store("mine")
+    await aws.close()

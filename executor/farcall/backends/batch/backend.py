@@ -227,6 +227,10 @@ class BatchBackend:
         """Return the RegisterJobDefinition and the SubmitJob request for a job like another."""
         return await self._batch.requests_of(job_id)
 
+    async def options_of(self, job_id: str) -> dict[str, Any]:
+        """Return queue, image, roles and the like that a job was submitted with."""
+        return await self._batch.options_of(job_id)
+
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs; return those that Batch refused to end, with why."""
         return await self._batch.terminate(job_ids, reason)

@@ -17,7 +17,7 @@ from farcall.backends.batch.describe import from_describe, from_summary
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.endings import may_be_stopped
 from farcall.backends.batch.listing import Listing
-from farcall.backends.batch.resubmission import requests_of
+from farcall.backends.batch.resubmission import options_of, requests_of
 from farcall.model.endings import OWN_REASON
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
@@ -261,9 +261,21 @@ class Batch:
         Raises:
             ServiceError: Batch refused the call.
         """
+        job = await self._document(job_id)
+        return requests_of(job) if job else None
+
+    async def options_of(self, job_id: str) -> dict[str, Any]:
+        """Return Batch's own options of a job; none if Batch does not know it.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        job = await self._document(job_id)
+        return options_of(from_describe(job), requests_of(job)) if job else {}
+
+    async def _document(self, job_id: str) -> dict[str, Any] | None:
         reply = await self._polling.call("describe_jobs", jobs=[job_id])
-        jobs = reply.get("jobs", [])
-        return requests_of(jobs[0]) if jobs else None
+        return next(iter(reply.get("jobs", [])), None)
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs, whatever their status; for those that have ended already it does nothing.

@@ -488,7 +488,7 @@ ENDINGS: tuple[Row, ...] = (
     ),
     *_BY_TEXT,
     *_RUNTIME_ENDINGS,
-    *(Row(exit_code(code), verdict) for code, verdict in EXITS.items()),
+    *(Row(exit_code(code), EXITS[code]) for code in EXITS if code is not ExitCode.CANCELLED),
     Row(
         lambda detail: detail.exit_code is None and not detail.array_size,
         _MACHINE_LOST_IT,

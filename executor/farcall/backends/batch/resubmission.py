@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farcall.model.commands import ENV_RUN
+from farcall.model.jobs import JobDetail
 
 _OF_RUN = (
     "containerInstanceArn",
@@ -54,6 +55,41 @@ def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
     if job.get("schedulingPriority"):
         submission["schedulingPriorityOverride"] = job["schedulingPriority"]
     return {"RegisterJobDefinition": definition, "SubmitJob": submission}
+
+
+def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of Batch alone that a job was submitted with.
+
+    Args:
+        detail: The job.
+        requests: Those for a job like it, as `requests_of` reads them.
+    """
+    asked, definition = requests["SubmitJob"], requests["RegisterJobDefinition"]
+    groups = definition.get("nodeProperties", {}).get("nodeRangeProperties") or [{}]
+    container = definition.get("containerProperties") or groups[0].get("container", {})
+    platforms = definition.get("platformCapabilities")
+    found: dict[str, Any] = {
+        "batch_queue": detail.queue,
+        "priority": asked.get("schedulingPriorityOverride"),
+        "share_identifier": asked.get("shareIdentifier", ""),
+        "job_definition_extra": {"platformCapabilities": platforms} if platforms else {},
+        **image_of(detail),
+    }
+    if container:
+        found["batch_job_role_name"] = container.get("jobRoleArn", "")
+        found["batch_execution_role_name"] = container.get("executionRoleArn", "")
+    return found
+
+
+def image_of(detail: JobDetail) -> dict[str, str]:
+    """Return the options by which a job has its image."""
+    if not detail.runtime:
+        return {"container_image_uri": detail.image}
+    return {
+        "container_image_uri": "",
+        "batch_job_definition_name": "",
+        "stock_image_uri": detail.image,
+    }
 
 
 def _asked_for(container: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from farcall.backends.base import (
     LogMissingError,
 )
 from farcall.backends.batch.documents import LARGEST_ARRAY
+from farcall.backends.batch.resubmission import options_of
 from farcall.backends.fake.bucket import FakeAccess
 from farcall.backends.fake.platform import FakePlatform, listed, request_of
 from farcall.model.endings import OWN_REASON
@@ -126,6 +127,14 @@ class FakeBackend:
         """Return the SubmitJob request that Batch would get."""
         job = await self._ask(lambda: self._platform.job(job_id))
         return {"SubmitJob": request_of(job.spec)} if job is not None else None
+
+    async def options_of(self, job_id: str) -> dict[str, Any]:
+        """Return Batch's options of a job."""
+        detail = (await self.describe([job_id])).get(job_id)
+        requests = await self.requests_of(job_id)
+        if detail is None or requests is None:
+            return {}
+        return options_of(detail, {**requests, "RegisterJobDefinition": {}})
 
     async def terminate(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
         """End jobs; none is refused."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from farcall.backends.batch.resubmission import requests_of
+from dataclasses import replace
+
+from farcall.backends.batch.describe import from_describe
+from farcall.backends.batch.resubmission import options_of, requests_of
 
 RUN = {"name": "FARCALL_RUN", "value": "ann-20261122-190000-0a1b2c"}
 ASKED = {
@@ -55,3 +58,24 @@ def test_a_job_on_several_nodes():
         {"targetNodes": "0:1", "container": ASKED}
     ]
     assert groups[0]["container"] is CONTAINER
+
+
+def test_options_of_batch_alone():
+    container = {
+        **CONTAINER,
+        "jobRoleArn": "arn:aws:iam::111122223333:role/mine",
+        "executionRoleArn": "arn:aws:iam::111122223333:role/theirs",
+    }
+    job = {**JOB, "container": container, "schedulingPriority": 7, "shareIdentifier": "blue"}
+    detail = from_describe(job)
+    assert options_of(detail, requests_of(job)) == {
+        "batch_queue": detail.queue,
+        "priority": 7,
+        "share_identifier": "blue",
+        "job_definition_extra": {},
+        "container_image_uri": "alpine",
+        "batch_job_role_name": container["jobRoleArn"],
+        "batch_execution_role_name": container["executionRoleArn"],
+    }
+    stock = options_of(replace(detail, runtime="s3://bucket/key"), requests_of(job))
+    assert (stock["stock_image_uri"], stock["container_image_uri"]) == ("alpine", "")
