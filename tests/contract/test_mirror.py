@@ -63,6 +63,8 @@ ELSEWHERE = {
     "torchx/command_line": "torchx/test_command.py",
     "torchx/batch/places": "torchx/test_runner.py",
     "torchx/batch/scheduler": "torchx/test_scheduler.py",
+    "torchx/kubernetes/places": "torchx/test_scheduler.py",
+    "torchx/kubernetes/scheduler": "torchx/test_scheduler.py",
     "torchx/logs": "torchx/test_runner.py",
     "torchx/options": "unit/torchx/batch/test_options.py",
     "torchx/request": "unit/torchx/batch/test_request.py",

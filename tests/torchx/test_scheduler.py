@@ -5,22 +5,39 @@ import sys
 
 import pytest
 from torchx.runner import Runner, get_runner
+from torchx.schedulers import kubernetes_scheduler
 
 from farcall.torchx.batch.scheduler import BatchScheduler
+from farcall.torchx.kubernetes.places import Namespaces
+from farcall.torchx.kubernetes.scheduler import KubernetesScheduler
 from torchx_plugins.schedulers.aws_batch import aws_batch
+from torchx_plugins.schedulers.kubernetes_job import kubernetes_job
+
+FACTORIES = {
+    "aws_batch": (aws_batch, BatchScheduler),
+    "kubernetes_job": (kubernetes_job, KubernetesScheduler),
+}
 
 IMPORTED = """
-import sys, torchx_plugins.schedulers.aws_batch
+import sys, torchx_plugins.schedulers.aws_batch, torchx_plugins.schedulers.kubernetes_job
 print(*sorted(name for name in sys.modules if name.partition(".")[0] in
     ("farcall", "aiobotocore", "botocore", "pydantic")))
 """
 
 
-def test_torchx_finds_the_scheduler_and_keeps_its_own():
+def test_torchx_finds_the_schedulers_and_keeps_its_own():
     with get_runner() as runner:
         found = runner.scheduler_backends()
-    assert found[0] == "aws_batch"
+    assert found[:2] == ["aws_batch", "kubernetes_job"]
     assert {"local_docker", "local_cwd", "slurm", "kubernetes"} <= {*found}
+
+
+def test_torchx_s_own_kubernetes_is_still_its_own():
+    with get_runner() as runner:
+        found = runner._scheduler("kubernetes")
+        assert type(found) is kubernetes_scheduler.KubernetesScheduler
+        assert runner.scheduler_run_opts("kubernetes").get("queue").is_required
+        assert not runner.scheduler_run_opts("kubernetes_job").get("queue").is_required
 
 
 def test_what_torchx_imports_on_every_command_imports_nothing_of_farcall():
@@ -30,13 +47,24 @@ def test_what_torchx_imports_on_every_command_imports_nothing_of_farcall():
     assert found.stdout.split() == []
 
 
+@pytest.mark.parametrize("name", FACTORIES)
 @pytest.mark.parametrize("params", [{}, {"home": "/tmp", "unknown": 1}])
-def test_the_factory_takes_what_torchx_hands_to_every_scheduler(params):
-    made = aws_batch("session", **params)
-    assert isinstance(made, BatchScheduler)
-    assert (made.backend, made.session_name) == ("aws_batch", "session")
+def test_the_factory_takes_what_torchx_hands_to_every_scheduler(name, params):
+    factory, kind = FACTORIES[name]
+    made = factory("session", **params)
+    assert isinstance(made, kind)
+    assert (made.backend, made.session_name) == (name, "session")
 
 
 def test_a_runner_takes_the_factory_without_any_registration():
     with Runner("me", {"aws_batch": aws_batch}) as runner:
         assert runner.scheduler_run_opts("aws_batch").get("queue").is_required
+
+
+def test_a_namespace_in_an_app_s_id_is_the_one_that_is_asked(monkeypatch):
+    monkeypatch.setenv("FARCALL_NAMESPACE", "mine")
+    places = Namespaces()
+    assert places.settings("ml").namespace == "ml"
+    assert places.settings("").namespace == "mine"
+    assert places.asked({"context": "c", "namespace": None, "other": 1}).context == "c"
+    assert {places.settings("").backend, places.asked({}).backend} == {"kubernetes"}

@@ -21,6 +21,7 @@ from farcall.backends.base import raise_first
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.session import Session, session_for
 from farcall.model.errors import SettingsError, UnknownError
+from farcall.model.settings import Settings
 from farcall.torchx import command_line, logs, request, states
 from farcall.torchx.apps import App, Apps, Places, Wanted, listed
 from farcall.torchx.options import Options
@@ -81,8 +82,14 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         """
 
     @abstractmethod
-    def _read_back(self, requests: dict[str, Any], app: App) -> Request:
-        """Return what `Backend.requests_of` says of an app as a request."""
+    def _read_back(self, requests: dict[str, Any], app: App, settings: Settings) -> Request:
+        """Return what `Backend.requests_of` says of an app as a request.
+
+        Args:
+            requests: It.
+            app: The app.
+            settings: With which it was found.
+        """
 
     async def _check(self, session: Session, wanted: Request) -> None:
         """See, before anything is submitted, that the platform takes a request.
@@ -166,7 +173,9 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             if app is None:
                 return None
             found = await app.session.backend.requests_of(app.detail.job_id)
-            return None if found is None else self._read_back(found, app)
+            return (
+                None if found is None else self._read_back(found, app, self._apps.settings(app_id))
+            )
 
         found = self._loop.run(read())
         return None if found is None else AppDryRunInfo(found, str)

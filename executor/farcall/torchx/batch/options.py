@@ -16,7 +16,7 @@ import yaml
 
 from farcall.model.commands import Ulimit
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
+from farcall.model.settings import BATCH, Settings
 from farcall.torchx.options import FarcallOptions, workflow, wrong_option
 
 EC2, FARGATE = "ec2", "fargate"
@@ -138,6 +138,7 @@ class BatchOptions(FarcallOptions):
         if self.platform not in (EC2, FARGATE):
             raise wrong_option("platform", self.platform, f"{EC2} and {FARGATE} are allowed")
         app: dict[str, Any] = {
+            "backend": BATCH,
             # Those of functions, in farcall.toml, say nothing of apps.
             "priority": None,
             "share_identifier": "",

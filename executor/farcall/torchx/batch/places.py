@@ -14,7 +14,7 @@ from farcall.aws.refusals import is_denied
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
+from farcall.model.settings import BATCH, Settings
 from farcall.model.wording import named
 from farcall.torchx.apps import Wanted
 from farcall.torchx.batch.mapping import queue_name
@@ -25,11 +25,12 @@ class Queues:
 
     def settings(self, place: str) -> Settings:
         """Return the settings of whoever asks: a queue's name says nothing of its region."""
-        return Settings()
+        return Settings(backend=BATCH)
 
     def asked(self, cfg: Mapping[str, Any]) -> Settings:
         """Return the settings to list apps with: ``region`` and ``profile`` are read."""
-        return Settings(**{name: cfg[name] for name in ("region", "profile") if cfg.get(name)})
+        given = {name: cfg[name] for name in ("region", "profile") if cfg.get(name)}
+        return Settings(backend=BATCH, **given)
 
     async def queues(self, session: Session, place: str) -> list[str]:
         """Return the queue; that of the settings, then all others, where it is left out."""

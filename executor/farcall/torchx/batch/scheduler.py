@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
+from farcall.model.settings import Settings
 from farcall.torchx.apps import App, Places
 from farcall.torchx.batch import mapping, request
 from farcall.torchx.batch.options import BatchOptions
@@ -32,7 +33,7 @@ class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):
     async def _written(self, planned: mapping.Planned) -> BatchRequest:
         return await request.plan(planned)
 
-    def _read_back(self, requests: dict[str, Any], app: App) -> BatchRequest:
+    def _read_back(self, requests: dict[str, Any], app: App, settings: Settings) -> BatchRequest:
         options = {"region": app.session.aws.region}
         return BatchRequest(
             requests["RegisterJobDefinition"], requests["SubmitJob"], options=options

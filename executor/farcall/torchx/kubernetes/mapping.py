@@ -1,0 +1,508 @@
+"""App mapping: a TorchX app and its run options, as groups of nodes, settings and pods. No I/O.
+
+Each role becomes a group, each replica a node. What farcall's groups have no word for, such as
+ports, devices and the role's overlay, is written into the documents that the groups make:
+`amend` does that.
+
+==================================  ==========================================================
+TorchX                              Kubernetes
+==================================  ==========================================================
+``type=bind,src=/a,dst=/b``         a folder of the node
+``type=volume,src=data,dst=/b``     a PersistentVolumeClaim
+``type=device,src=/dev/a``          a device of the node, for which the container is privileged
+resource.devices                    resources of that name, such as ``vpc.amazonaws.com/efa``
+capability                          ``node.kubernetes.io/instance-type`` of the role's nodes
+port_map                            ports of the container
+``[FIELD_PATH]`` in ``env``         a field of the pod
+``${app_id}``                       the job's name, without its namespace
+``${replica_id}``                   the replica's number in its role, as text; no shell is needed
+``${rank0_env}``                    ``TORCHX_RANK0_HOST``, which every replica has
+metadata["kubernetes"]              merged into the role's pods, as by TorchX's own ``kubernetes``
+==================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torchx
+from torchx.specs import AppDef, DeviceMount, RetryPolicy, Role, VolumeMount, macros
+from torchx.specs.named_resources_aws import EFA_DEVICE, K8S_ITYPE
+
+from farcall.model.commands import BindMount, ClaimMount, Device, Mount, Nodes
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+from farcall.torchx import roles
+from farcall.torchx.kubernetes.options import DEFAULT, VOLCANO, KubernetesOptions
+from farcall.torchx.options import wrong_option
+from farcall.torchx.roles import ENV_ROLE_INDEX, Warnings, wrong
+from farcall_runtime.contract import ENV_OWN_MAIN_ADDRESS, ENV_OWN_NODE_INDEX
+
+NAMESPACE = "kubernetes"
+"""Key of a role's metadata whose value overlays its pods, that of TorchX's own scheduler."""
+
+OVERLAY = "V1Pod"
+RANK0 = "TORCHX_RANK0_HOST"
+FIELD = "[FIELD_PATH]"
+CONTAINER = "task"
+"""Name of a pod's container that runs the role, as every backend's Kubernetes document has it."""
+
+MOST_NODES, MOST_ATTEMPTS = 1000, 10
+
+REPLICA = "@replica-id-of-torchx@"
+"""Stands in a role's texts for what differs from one replica to another."""
+
+_LONGEST_PLAIN = 35
+"""With a hyphen and 16 digits a name has the 52 characters that a Job's may have."""
+
+_NO_NAME = re.compile(r"[^a-z0-9]+")
+_NO_LABEL = re.compile(r"[^A-Za-z0-9_.-]")
+_LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+_LABEL_PREFIX = "torchx.pytorch.org"
+_PORT_NAME = re.compile(r"(?=.{1,15}\Z)(?=.*[a-z])[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+"""https://kubernetes.io/docs/concepts/services-networking/service/#field-spec-ports"""
+
+_MARKED = re.compile(rf"\$\$|\$\({ENV_OWN_NODE_INDEX}\)")
+
+
+@dataclass(frozen=True)
+class Pods:
+    """What a role's pods have beside what a group of nodes says.
+
+    Attributes:
+        role: The role's name.
+        first: Index of its first node.
+        minimum: Number of replicas that a Volcano job needs.
+        labels: Labels, without the replica's number.
+        node_selector: Labels of their nodes.
+        ports: By name.
+        devices: By resource's name, how many.
+        requests: Quantities that are not the limits.
+        overlay: What is merged at last.
+    """
+
+    role: str
+    first: int
+    minimum: int
+    labels: Mapping[str, str]
+    node_selector: Mapping[str, str]
+    ports: Mapping[str, int]
+    devices: Mapping[str, int]
+    requests: Mapping[str, str]
+    overlay: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An app as a command job.
+
+    Attributes:
+        name: The job's name, which is a name of Kubernetes's, too.
+        groups: What its nodes run, a group for each role.
+        settings: Cluster, namespace, queue, attempts, tags.
+        pods: What else the pods of each role have.
+        timeout_s: Seconds an attempt may run; None for no limit.
+        validate: Whether the API server checks all of it first.
+        warnings: What the app asks for and does not get.
+    """
+
+    name: str
+    groups: tuple[Nodes, ...]
+    settings: Settings
+    pods: tuple[Pods, ...]
+    timeout_s: int | None
+    validate: bool
+    warnings: tuple[str, ...]
+
+
+def name_of(app: AppDef) -> str:
+    """Return a name for an app's job, which no other job has."""
+    plain = _NO_NAME.sub("-", app.name.lower()).strip("-")
+    if not plain[:1].isalpha():
+        plain = f"app-{plain}"  # what Volcano names so begins with a letter
+    return f"{plain[:_LONGEST_PLAIN].strip('-')}-{secrets.token_hex(8)}"
+
+
+def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned:
+    """Map an app, which stays as it is.
+
+    Args:
+        app: The app.
+        options: The run options.
+        name: The job's name; see `name_of`.
+
+    Raises:
+        SettingsError: An option is wrong, or Kubernetes would refuse the job; it names role and
+            field.
+    """
+    roles.check_replicas(app.roles, MOST_NODES, "a job of farcall's")
+    _check_options(options)
+    warnings = Warnings()
+    settings = options.settings(attempts=_attempts(app.roles), name=app.name)
+    tags = roles.tags(app, options.user, settings.tags)
+    settings = settings.replace(tags={key: str(value) for key, value in tags.items()})
+    _warn(app.roles, settings, warnings)
+    firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
+    found = [_resolved(role, name) for role in app.roles]
+    write = _Groups(app, options, name)
+    return Planned(
+        name=name,
+        groups=tuple(write.group(role, index) for index, role in enumerate(found)),
+        settings=settings,
+        pods=tuple(
+            write.pods(role, index, first)
+            for index, (role, first) in enumerate(zip(found, firsts, strict=False))
+        ),
+        timeout_s=options.timeout_s,
+        validate=options.validate_spec,
+        warnings=tuple(warnings.said),
+    )
+
+
+def _check_options(options: KubernetesOptions) -> None:
+    for option in ("reserved_millicpu", "reserved_memmb", "efa_device_count"):
+        value = getattr(options, option)
+        if value is not None and value < 0:
+            raise wrong_option(option, value, "0 or more is allowed")
+
+
+def _attempts(of: Sequence[Role]) -> int:
+    return min(roles.most_retries(of) + 1, MOST_ATTEMPTS)
+
+
+def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
+    """Say what roles ask for and do not get."""
+    is_volcano = settings.scheduler == VOLCANO
+    is_several = sum(role.num_replicas for role in of) > 1
+    if settings.scheduler == DEFAULT and settings.queue:
+        warnings.said.append(
+            f"queue is {settings.queue!r}, and the cluster's own scheduler has no queues; set "
+            "scheduler=volcano or scheduler=kueue"
+        )
+    most = roles.most_retries(of)
+    for role in of:
+        if is_several and role.max_retries and not is_volcano:
+            warnings(
+                role,
+                f"max_retries is {role.max_retries}, and nodes that belong together are started "
+                "anew by scheduler=volcano alone",
+            )
+        _warn_of_retries(role, most, warnings, is_several=is_several)
+        if not is_volcano and (role.min_replicas or role.num_replicas) < role.num_replicas:
+            warnings(
+                role,
+                f"min_replicas is {role.min_replicas}, and all {role.num_replicas} are needed; "
+                "scheduler=volcano can do with fewer",
+            )
+
+
+def _warn_of_retries(role: Role, most: int, warnings: Warnings, *, is_several: bool) -> None:
+    if role.max_retries < most:
+        warnings(role, f"max_retries is {role.max_retries}, and {most} hold for all roles")
+    elif most >= MOST_ATTEMPTS:
+        warnings(
+            role, f"max_retries is {most}, and farcall makes {MOST_ATTEMPTS} attempts at most"
+        )
+    if most and is_several and role.retry_policy != RetryPolicy.APPLICATION:
+        warnings(
+            role,
+            f"retry_policy is {role.retry_policy.value}, and nodes that belong together are "
+            "started anew together",
+        )
+
+
+def _resolved(role: Role, name: str) -> Role:
+    """Return a role with the values of its macros."""
+    values = macros.Values(
+        img_root="",
+        app_id=name,
+        replica_id="0" if role.num_replicas == 1 else REPLICA,
+        rank0_env=RANK0,
+    )
+    return values.apply(role)
+
+
+class _Groups:
+    """Writes what becomes of each role, whose macros have their values.
+
+    Args:
+        app: The app.
+        options: The run options.
+        name: The job's name.
+    """
+
+    def __init__(self, app: AppDef, options: KubernetesOptions, name: str) -> None:
+        self._app = app
+        self._options = options
+        self._name = name
+
+    def group(self, role: Role, index: int) -> Nodes:
+        """Write the group of a role.
+
+        Args:
+            role: The role.
+            index: Its place in the app.
+        """
+        roles.check_resource(role)
+        roles.check_image(role)
+        mounts, devices = _mounts(role)
+        return Nodes(
+            count=role.num_replicas,
+            image=role.image,
+            command=roles.command(role),
+            env=roles.environment(role, index),
+            vcpu=role.resource.cpu if role.resource.cpu > 0 else 1,
+            memory=role.resource.memMB / 1024,
+            num_gpus=max(int(role.resource.gpu), 0),
+            mounts=mounts,
+            devices=devices,
+            shm_size=self._shm_size(role),
+            name=f"role {role.name}",
+        )
+
+    def pods(self, role: Role, index: int, first: int) -> Pods:
+        """Say what else a role's pods have.
+
+        Args:
+            role: The role.
+            index: Its place in the app.
+            first: Index of its first node.
+        """
+        least = role.num_replicas if role.min_replicas is None else role.min_replicas
+        return Pods(
+            role=role.name,
+            first=first,
+            minimum=min(max(least, 0), role.num_replicas),
+            labels=self._labels(role, index),
+            node_selector=_node_selector(role),
+            ports=_ports(role),
+            devices=self._devices(role),
+            requests=self._requests(role),
+            overlay=roles.overlay(role, NAMESPACE, OVERLAY, ()),
+        )
+
+    def _labels(self, role: Role, index: int) -> dict[str, str]:
+        """Return the labels of TorchX's own scheduler, but for who manages the pods."""
+        return {
+            f"{_LABEL_PREFIX}/version": _label(torchx.__version__),
+            f"{_LABEL_PREFIX}/app-name": _label(self._app.name),
+            f"{_LABEL_PREFIX}/role-index": str(index),
+            f"{_LABEL_PREFIX}/role-name": _label(role.name),
+            "app.kubernetes.io/name": _label(self._app.name),
+            "app.kubernetes.io/instance": self._name,
+        }
+
+    def _devices(self, role: Role) -> dict[str, int]:
+        devices = dict(role.resource.devices)
+        wanted = self._options.efa_device_count
+        if wanted is not None:
+            devices[EFA_DEVICE] = wanted
+        for name, number in devices.items():
+            if not isinstance(number, int) or number < 0:
+                raise wrong(role, f"resource.devices[{name!r}]", number, "a number is allowed")
+        return {name: number for name, number in devices.items() if number}
+
+    def _requests(self, role: Role) -> dict[str, str]:
+        """Return what pods request of their node, where that is less than they may use.
+
+        TorchX takes a role for a whole node, of which some is the node's own. A role that is no
+        larger than twice that is no whole node, and requests all of its limit.
+        """
+        cpu = round(role.resource.cpu * 1000) if role.resource.cpu > 0 else 1000
+        memory = int(role.resource.memMB)
+        found = {}
+        if 0 < self._options.reserved_millicpu < cpu / 2:
+            found["cpu"] = f"{cpu - self._options.reserved_millicpu}m"
+        if 0 < self._options.reserved_memmb < memory / 2:
+            found["memory"] = f"{memory - self._options.reserved_memmb}Mi"
+        return found
+
+    def _shm_size(self, role: Role) -> float | None:
+        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than 64 MiB."""
+        wanted = self._options.shm_size
+        if wanted == 0:
+            return None
+        if wanted is None:
+            return role.resource.memMB / 1024
+        if not 0 < wanted <= role.resource.memMB:
+            most = f"at most the {role.resource.memMB} MiB of memory of role {role.name}"
+            raise wrong_option("shm_size", wanted, f"{most}, and at least 0, is allowed")
+        return wanted / 1024
+
+
+def _mounts(role: Role) -> tuple[list[Mount], list[Device]]:
+    mounts: list[Mount] = []
+    devices = []
+    for mount in role.mounts:
+        if isinstance(mount, DeviceMount):
+            devices.append(roles.device(mount))
+        elif isinstance(mount, VolumeMount):
+            mounts.append(ClaimMount(mount.src, mount.dst_path, mount.read_only))
+        else:
+            mounts.append(BindMount(mount.src_path, mount.dst_path, mount.read_only))
+    return mounts, devices
+
+
+def _node_selector(role: Role) -> dict[str, str]:
+    found = roles.instance_types([role]).get(role.name, "")
+    if not _LABEL.fullmatch(found):
+        allowed = "up to 63 letters, digits and - _ . are allowed"
+        raise wrong(role, f"resource.capabilities[{K8S_ITYPE!r}]", found, allowed)
+    return {K8S_ITYPE: found} if found else {}
+
+
+def _ports(role: Role) -> dict[str, int]:
+    for name, port in role.port_map.items():
+        if not _PORT_NAME.fullmatch(name):
+            allowed = "a port's name has up to 15 lower-case letters, digits and hyphens"
+            raise wrong(role, "port_map", name, allowed)
+        if not 1 <= port <= 65535:
+            raise wrong(role, f"port_map[{name!r}]", port, "1 to 65535 are allowed")
+    return dict(role.port_map)
+
+
+def _label(text: str) -> str:
+    """Return a text as a label's value."""
+    return _NO_LABEL.sub(".", text)[:63].strip("-_.")
+
+
+# --- documents --------------------------------------------------------------------------------
+
+
+def amend(documents: Sequence[dict[str, Any]], planned: Planned) -> None:
+    """Write into the documents of an app what groups of nodes have no word for.
+
+    Args:
+        documents: They are changed.
+        planned: The app.
+
+    Raises:
+        SettingsError: An overlay cannot be merged.
+    """
+    for document in documents:
+        for template, task in _templates(document):
+            of_role = _environment(container_of(template)).get(ENV_ROLE_INDEX, {})
+            pods = planned.pods[int(of_role.get("value", 0))]
+            _amend(template, pods, planned)
+            if task is not None:
+                _need(document, task, template, pods)
+
+
+def _templates(
+    document: Mapping[str, Any],
+) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Yield the templates of a document, with the task where it is a Volcano job."""
+    spec = document.get("spec", {})
+    if "template" in spec:
+        yield spec["template"], None
+    for task in spec.get("tasks", ()):
+        yield task["template"], task
+
+
+def containers(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the containers of a document that run roles."""
+    for template, _ in _templates(document):
+        yield container_of(template)
+
+
+def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the container of a template that runs a role.
+
+    Raises:
+        SettingsError: There is none: an overlay has replaced it.
+    """
+    for each in template["spec"].get("containers", ()):
+        if each.get("name") == CONTAINER:
+            found: dict[str, Any] = each
+            return found
+    raise SettingsError(
+        f'metadata["{NAMESPACE}"] leaves no container {CONTAINER!r}, which runs the role; add to '
+        "containers, and replace none",
+        option="metadata",
+    )
+
+
+def _environment(container: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in container.get("env", ())}
+
+
+def _amend(template: dict[str, Any], pods: Pods, planned: Planned) -> None:
+    container, spec = container_of(template), template["spec"]
+    replica = _replica(container, pods)
+    _amend_container(container, pods, replica)
+    metadata = template.setdefault("metadata", {})
+    number = {} if replica.startswith("$") else {f"{_LABEL_PREFIX}/replica-id": replica}
+    metadata["labels"] = {**metadata.get("labels", {}), **pods.labels, **number}
+    # A sidecar of Istio would go on when the role has ended, and the pod with it.
+    inject = {"sidecar.istio.io/inject": "false"}
+    metadata["annotations"] = {**metadata.get("annotations", {}), **inject}
+    if pods.node_selector:
+        spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **pods.node_selector}
+    if planned.timeout_s is None:
+        spec.pop("activeDeadlineSeconds", None)
+    roles.merge(template, pods.overlay, NAMESPACE, "pod")
+    container_of(template)
+
+
+def _replica(container: Mapping[str, Any], pods: Pods) -> str:
+    """Return the number of a template's replica in its role, or what Kubernetes makes it of."""
+    index = _environment(container).get(ENV_OWN_NODE_INDEX)
+    if index is None:
+        return "0"
+    if "value" in index:
+        return str(int(index["value"]) - pods.first)
+    return f"$({ENV_OWN_NODE_INDEX})"  # only of the first role, whose nodes count from 0
+
+
+def _amend_container(container: dict[str, Any], pods: Pods, replica: str) -> None:
+    # As TorchX's own scheduler does: in the place of the image's entrypoint.
+    container["command"] = [*container.get("command", ()), *container.pop("args", ())]
+    if not container["command"]:
+        del container["command"]
+    given = _environment(container)
+    main = given.get(ENV_OWN_MAIN_ADDRESS, {"value": "localhost"})
+    variables = {RANK0: {**main, "name": RANK0}, **given}
+    # Variables are made of those before them.
+    order = sorted(variables.values(), key=lambda each: each["name"] != ENV_OWN_NODE_INDEX)
+    container["env"] = [_field(each, replica) for each in order]
+    if "command" in container:
+        container["command"] = [part.replace(REPLICA, replica) for part in container["command"]]
+    limits = container["resources"]["limits"] | {k: str(v) for k, v in pods.devices.items()}
+    container["resources"] = {"limits": limits, "requests": {**limits, **pods.requests}}
+    if pods.ports:
+        container["ports"] = [{"name": n, "containerPort": p} for n, p in pods.ports.items()]
+
+
+def _field(variable: dict[str, Any], replica: str) -> dict[str, Any]:
+    """Return a variable with the replica's number, and one that is a field of the pod as that."""
+    value = variable.get("value")
+    if not isinstance(value, str):
+        return variable
+    if value.startswith(FIELD):
+        path = value.removeprefix(FIELD)
+        return {"name": variable["name"], "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    return {**variable, "value": value.replace(REPLICA, replica)}
+
+
+def _need(
+    document: dict[str, Any], task: dict[str, Any], template: Mapping[str, Any], pods: Pods
+) -> None:
+    """Have a Volcano job run without a replica that its role does not need."""
+    if int(_replica(container_of(template), pods)) >= pods.minimum:
+        task["minAvailable"] = 0
+        document["spec"]["minAvailable"] -= 1
+
+
+def plain(text: str) -> str:
+    """Return what a document's text says: dollar signs are doubled there."""
+    return _MARKED.sub(lambda found: REPLICA if found[0] != "$$" else "$", text)
+
+
+def marked(text: str) -> str:
+    """Return the text of which `plain` makes this one."""
+    return text.replace("$", "$$").replace(REPLICA, f"$({ENV_OWN_NODE_INDEX})")

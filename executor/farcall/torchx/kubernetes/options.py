@@ -1,0 +1,160 @@
+"""Run options of ``kubernetes_job``.
+
+Where an option is not given, that of the section ``[executors.kubernetes]`` of ``farcall.toml``
+and of the environment serves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from farcall.model.settings import KUBERNETES, Settings
+from farcall.torchx.options import FarcallOptions, workflow, wrong_option
+
+SCHEDULER = "kubernetes_job"
+DEFAULT, VOLCANO, KUEUE = "default", "volcano", "kueue"
+
+_SPELLED = {
+    "queue": "queue",
+    "scheduler": "scheduler",
+    "namespace": "namespace",
+    "service_account": "service_account",
+    "priority_class": "priority_class",
+    "image_pull_secrets": "image_pull_secrets",
+    "node_selector": "node_selector",
+    "kubeconfig": "kubeconfig",
+    "context": "context",
+    "ttl": "ttl",
+    "timeout_s": "time_limit",
+    "retry_on": "retry_on",
+    "s3_secret": "s3_secret",
+    "bucket": "s3_bucket_name",
+}
+"""Which option of farcall each run option is."""
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TAINT = re.compile(r"(?P<key>[^=:\s]+)(=(?P<value>[^=:\s]*))?(:(?P<effect>[A-Za-z]+))?")
+_NEVER = -1
+
+
+@dataclass
+class KubernetesOptions(FarcallOptions):
+    """What ``-cfg`` takes; the text below each field is what ``torchx runopts`` shows."""
+
+    SPELLED: ClassVar[Mapping[str, str]] = _SPELLED
+
+    queue: str | None = None
+    """Queue of Volcano, or LocalQueue of Kueue; scheduler=default needs none and has none."""
+
+    scheduler: str | None = None
+    """What places the pods: default (the cluster's own), volcano or kueue."""
+
+    namespace: str | None = None
+    """Namespace of the job; the context's if not given, and default where that has none."""
+
+    service_account: str | None = None
+    """Service account of the pods; without one they get no token, either."""
+
+    priority_class: str | None = None
+    """PriorityClass of the job's pods."""
+
+    image_pull_secrets: list[str] | None = None
+    """Names of the Secrets that images are pulled with."""
+
+    node_selector: dict[str, str] | None = None
+    """Labels that a pod's node has to have, as LABEL:VALUE, several separated by semicolons."""
+
+    tolerations: list[str] | None = None
+    """Taints of nodes that are tolerated, each as key=value:effect, key:effect or key."""
+
+    validate_spec: bool = True
+    """Whether the API server checks all of a job before any is made; a dry run asks nobody."""
+
+    reserved_millicpu: int = 100
+    """Thousandths of a CPU by which a pod requests less than its limit, for what its node needs
+    itself; nothing where that would be half of the limit or more."""
+
+    reserved_memmb: int = 1024
+    """MiB of memory by which a pod requests less than its limit, for what its node needs itself;
+    nothing where that would be half of the limit or more."""
+
+    efa_device_count: int | None = None
+    """EFA devices of each pod: those of the resource if not given, none if 0."""
+
+    shm_size: int | None = None
+    """MiB of /dev/shm; all of the role's memory if not given, the node's own 64 MiB if 0."""
+
+    timeout_s: int | None = None
+    """Seconds that an attempt may run, at least 60; without limit if not given."""
+
+    retry_on: str = "failure"
+    """What max_retries is for: failure (whatever fails) or infrastructure (lost nodes)."""
+
+    ttl: int | None = None
+    """Seconds after which an ended job is deleted, 60 or more; -1 never; a day if not given."""
+
+    user: str | None = None
+    """User that the job's tag names; your login if not given."""
+
+    kubeconfig: str | None = None
+    """Path of the kubeconfig; KUBECONFIG, ~/.kube/config or the pod's own access if not given."""
+
+    context: str | None = None
+    """Context of the kubeconfig; its current one if not given."""
+
+    s3_secret: str | None = None
+    """Secret whose AWS_ACCESS_KEY_ID and so on the pods get, to fetch a workspace in a bucket."""
+
+    bucket: str | None = None
+    """Bucket for workspaces."""
+
+    def settings(self, *, attempts: int = 1, name: str = "") -> Settings:
+        """Return farcall's settings for an app.
+
+        Args:
+            attempts: Attempts of the job, 1 to 10.
+            name: Name of the app: its workflow where the settings name none.
+
+        Raises:
+            SettingsError: An option has a wrong value, in words of TorchX where it is one of its.
+        """
+        app: dict[str, Any] = {
+            "backend": KUBERNETES,
+            # Those of functions, in farcall.toml, say nothing of apps.
+            "nodes": 1,
+            "retry_attempts": attempts,
+            "instance_type": "",
+            "image": "",
+            "mounts": [],
+            "shm_size": None,
+            "max_parallel": None,
+        }
+        tolerations = None if self.tolerations is None else [*map(_toleration, self.tolerations)]
+        more = {"ttl": "never" if self.ttl == _NEVER else self.ttl, "tolerations": tolerations}
+        found = self._settings(app, more)
+        if found.scheduler != DEFAULT and not found.queue:
+            raise wrong_option(
+                "queue", self.queue, f"scheduler={found.scheduler} needs the name of a queue"
+            )
+        return found.replace(**workflow(found, name))
+
+    def unfetchable(self, settings: Settings) -> str:
+        """Say why a job could not fetch its workspace from the bucket; empty where it can."""
+        if settings.s3_secret or settings.service_account:
+            return ""
+        return "the pods have nothing to fetch it with (s3_secret or service_account)"
+
+
+def _toleration(taint: str) -> dict[str, str]:
+    """Read a toleration as kubectl writes the taint."""
+    found = _TAINT.fullmatch(taint.strip())
+    if found is None or (found["effect"] or _EFFECTS[0]) not in _EFFECTS:
+        allowed = f"key=value:effect, key:effect or key is allowed; effects: {', '.join(_EFFECTS)}"
+        raise wrong_option("tolerations", taint, allowed)
+    toleration = {"key": found["key"], "operator": "Exists"}
+    if found["value"] is not None:
+        toleration |= {"operator": "Equal", "value": found["value"]}
+    return toleration | ({"effect": found["effect"]} if found["effect"] else {})

@@ -1,0 +1,63 @@
+"""Apps of TorchX, for tests, and the documents that they make."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torchx.specs import AppDef, Resource, Role
+
+from farcall.backends.kubernetes import nodes
+from farcall.engine.launcher import command_of
+from farcall.torchx.kubernetes.mapping import Planned, job_of
+from farcall.torchx.kubernetes.options import KubernetesOptions
+from farcall.torchx.kubernetes.request import KubernetesRequest, of_documents
+
+
+def role(name: str = "trainer", **fields: Any) -> Role:
+    """Return a role, small where nothing else is said."""
+    usual = {
+        "image": "alpine:3",
+        "entrypoint": "sh",
+        "args": ["-c", "echo hi"],
+        "resource": Resource(cpu=1, gpu=0, memMB=128),
+    }
+    return Role(name, **{**usual, **fields})
+
+
+def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
+    """Return an app, of one role where none is given."""
+    return AppDef(name, list(roles) or [role()], **fields)
+
+
+def planned(of: AppDef, **options: Any) -> Planned:
+    """Return an app as a job."""
+    return job_of(of, KubernetesOptions(**options), name="hello-1")
+
+
+def request(of: AppDef, **options: Any) -> KubernetesRequest:
+    """Return the request of an app."""
+    found = planned(of, **options)
+    spec = command_of(found.settings, found.groups, found.name, "run-1")
+    return of_documents(found, json.loads(json.dumps(nodes.objects(spec))))
+
+
+def templates(request: KubernetesRequest) -> list[dict[str, Any]]:
+    """Return the templates of a request's pods."""
+    found = []
+    for each in request.objects:
+        spec = each["spec"]
+        found += [spec["template"]] if "template" in spec else []
+        found += [task["template"] for task in spec.get("tasks", ())]
+    return found
+
+
+def container(template: dict[str, Any]) -> dict[str, Any]:
+    """Return the container of a template that runs the role."""
+    [found] = [each for each in template["spec"]["containers"] if each["name"] == "task"]
+    return found
+
+
+def env(template: dict[str, Any]) -> dict[str, Any]:
+    """Return the variables of a template, by name."""
+    return {each["name"]: each.get("value", each) for each in container(template)["env"]}

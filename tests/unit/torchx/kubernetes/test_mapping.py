@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+import pytest
+import yaml
+from torchx.specs import BindMount, DeviceMount, Resource, RetryPolicy, VolumeMount, macros
+from torchx.specs.overlays import JOIN, PUT, set_overlay
+
+from farcall import ClaimMount, Device, SettingsError
+from farcall.torchx.kubernetes.mapping import marked, name_of, plain
+from tests.unit.torchx.kubernetes.apps import (
+    app,
+    container,
+    env,
+    planned,
+    request,
+    role,
+    templates,
+)
+
+ITYPE = "node.kubernetes.io/instance-type"
+EFA = "vpc.amazonaws.com/efa"
+VOLCANO = {"scheduler": "volcano", "queue": "q"}
+
+
+def refused(of, **options):
+    with pytest.raises(SettingsError) as caught:
+        request(of, **options)
+    return str(caught.value)
+
+
+def sized(cpu=1, gpu=0, mib=128, **more):
+    return Resource(cpu=cpu, gpu=gpu, memMB=mib, **more)
+
+
+def made(of, **options):
+    """Return the templates of an app's pods, in the order of its nodes."""
+    found = templates(request(of, **options))
+    return sorted(found, key=lambda each: int(env(each)["TORCHX_ROLE_IDX"]))
+
+
+def resources(**more):
+    options = {name: more.pop(name) for name in list(more) if name.startswith(("reserved", "efa"))}
+    [template] = made(app(role(resource=sized(**more))), **options)
+    return container(template)["resources"]
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hello", "My_App.v2", "9lives", "---", "Ü", "a" * 99, ""])
+def test_names_are_labels_of_dns_with_room_for_a_node_s_number(name):
+    found = {name_of(app(name=name)) for _ in range(2)}
+    assert len(found) == 2
+    for each in found:
+        assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", each)
+        assert len(each) <= 52
+
+
+def test_a_name_is_recognised():
+    assert name_of(app(name="My_App")).startswith("my-app-")
+
+
+# --- roles ------------------------------------------------------------------------------------
+
+
+def test_the_app_stays_as_it_is():
+    given = app(role(args=["${app_id}"], resource=sized(devices={EFA: 2})))
+    before = copy.deepcopy(given)
+    request(given)
+    assert given == before
+
+
+def test_one_replica_is_a_job_and_has_no_service():
+    [document] = request(app()).objects
+    assert (document["kind"], document["metadata"]["name"]) == ("Job", "hello-1")
+    assert env(document["spec"]["template"])["TORCHX_RANK0_HOST"] == "localhost"
+
+
+def test_each_role_has_its_own_pods():
+    first, *others = made(app(role(num_replicas=2), role("ps", num_replicas=2, image="other")))
+    assert [container(each)["image"] for each in (first, *others)] == [
+        "alpine:3",
+        "other",
+        "other",
+    ]
+    assert [env(each)["TORCHX_ROLE_NAME"] for each in others] == ["ps", "ps"]
+    assert {env(each)["TORCHX_RANK0_HOST"] for each in (first, *others)} == {
+        "hello-1-0.farcall-nodes"
+    }
+
+
+def test_with_volcano_several_roles_are_a_volcano_job():
+    [document] = request(app(role(num_replicas=2), role("ps")), **VOLCANO).objects
+    assert document["apiVersion"] == "batch.volcano.sh/v1alpha1"
+    assert (document["spec"]["queue"], document["spec"]["minAvailable"]) == ("q", 3)
+
+
+def test_a_role_s_command_stands_in_the_place_of_the_image_s_own():
+    [template] = made(app())
+    assert container(template)["command"] == ["sh", "-c", "echo hi"]
+    assert "args" not in container(template)
+
+
+def test_a_role_without_entrypoint_runs_the_image_s_own():
+    [template] = made(app(role(entrypoint="<MISSING>", args=[])))
+    assert not {"command", "args"} & container(template).keys()
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (role(num_replicas=0), "role trainer: num_replicas is 0"),
+        (role(num_replicas=1001), r"num_replicas is 1001 in all (role trainer: 1001)"),
+        (role(image=""), "role trainer: image is ''"),
+        (role(resource=Resource(-1, -1, -1)), "role trainer: there is no resource"),
+        (role(resource=sized(mib=0)), "role trainer: resource.memMB is 0"),
+        (role(resource=sized(gpu=0.5)), "role trainer: resource.gpu is 0.5"),
+        (role(resource=sized(devices={EFA: -1})), "resource.devices['vpc.amazonaws.com/efa'] is"),
+        (role(resource=sized(capabilities={ITYPE: "a b"})), f"capabilities['{ITYPE}'] is 'a b'"),
+        (role(max_retries=-1), "role trainer: max_retries is -1"),
+        (role(port_map={"Http": 80}), "role trainer: port_map is 'Http'"),
+        (role(port_map={"http": 0}), "role trainer: port_map['http'] is 0"),
+    ],
+)
+def test_what_kubernetes_would_refuse_is_refused_by_role_and_field(of, text):
+    assert text in refused(app(of))
+
+
+# --- resources --------------------------------------------------------------------------------
+
+
+def test_a_small_role_requests_all_that_it_may_use():
+    assert resources(cpu=0.1, mib=1024) == {
+        "limits": {"cpu": "100m", "memory": "1024Mi"},
+        "requests": {"cpu": "100m", "memory": "1024Mi"},
+    }
+
+
+def test_a_whole_node_leaves_some_to_the_node():
+    found = resources(cpu=4, mib=16000)
+    assert found["limits"] == {"cpu": "4", "memory": "16000Mi"}
+    assert found["requests"] == {"cpu": "3900m", "memory": "14976Mi"}
+
+
+@pytest.mark.parametrize("mib", [4, 512, 1024, 1025, 2048, 2049, 65536])
+@pytest.mark.parametrize("reserved", [0, 1, 1024, 100_000])
+def test_no_request_is_nothing(mib, reserved):
+    found = resources(mib=mib, reserved_memmb=reserved, reserved_millicpu=reserved)
+    memory = int(found["requests"]["memory"].removesuffix("Mi"))
+    assert mib / 2 < memory <= mib
+    assert found["requests"]["cpu"] not in ("0", "0m")
+
+
+def test_what_is_reserved_is_an_option():
+    found = resources(cpu=4, mib=16000, reserved_millicpu=0, reserved_memmb=4000)
+    assert found["requests"] == {"cpu": "4", "memory": "12000Mi"}
+    assert "reserved_memmb is -1: 0 or more" in refused(app(), reserved_memmb=-1)
+
+
+def test_gpus_and_devices_are_limits_and_requests_alike():
+    found = resources(gpu=8, devices={EFA: 4})
+    for each in found.values():
+        assert (each["nvidia.com/gpu"], each[EFA]) == ("8", "4")
+
+
+def test_the_number_of_efa_devices_is_an_option():
+    assert EFA not in resources(devices={EFA: 4}, efa_device_count=0)["limits"]
+    assert resources(devices={EFA: 4}, efa_device_count=2)["limits"][EFA] == "2"
+    assert resources(efa_device_count=1)["limits"][EFA] == "1"
+
+
+def test_roles_may_have_instance_types_of_their_own():
+    one, other = made(app(role(resource=sized(capabilities={ITYPE: "p5.48xlarge"})), role("ps")))
+    assert one["spec"]["nodeSelector"] == {ITYPE: "p5.48xlarge"}
+    assert "nodeSelector" not in other["spec"]
+
+
+def test_shared_memory_is_all_of_the_memory_unless_it_is_not_to_be():
+    def size(**options):
+        [group] = planned(app(role(resource=sized(mib=1024))), **options).groups
+        return group.shm_size
+
+    assert (size(), size(shm_size=0), size(shm_size=512)) == (1, None, 0.5)
+    assert "shm_size is 2048: at most the 1024 MiB" in refused(
+        app(role(resource=sized(mib=1024))), shm_size=2048
+    )
+
+
+# --- mounts, ports, variables -----------------------------------------------------------------
+
+
+def test_mounts_are_folders_claims_and_devices():
+    of = role(
+        mounts=[
+            BindMount("/a", "/b", read_only=True),
+            VolumeMount("data", "/c", read_only=False),
+            DeviceMount("/dev/x", "/dev/y", "rw"),
+        ]
+    )
+    [group] = planned(app(of)).groups
+    assert group.mounts[1] == ClaimMount("data", "/c")
+    assert group.devices == [Device("/dev/x", "/dev/y", "rw")]
+    [template] = made(app(of))
+    sources = [{**each, "name": ""} for each in template["spec"]["volumes"]]
+    assert {"name": "", "hostPath": {"path": "/a"}} in sources
+    assert {"name": "", "persistentVolumeClaim": {"claimName": "data"}} in sources
+    assert container(template)["securityContext"]["privileged"] is True
+
+
+def test_ports_are_the_container_s():
+    [template] = made(app(role(port_map={"http": 8080})))
+    assert container(template)["ports"] == [{"name": "http", "containerPort": 8080}]
+
+
+def test_a_variable_may_be_a_field_of_the_pod():
+    [template] = made(app(role(env={"POD": "[FIELD_PATH]metadata.name", "A": "b"})))
+    assert env(template)["POD"] == {
+        "name": "POD",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
+    }
+    assert env(template)["A"] == "b"
+
+
+def test_there_is_no_limit_of_time_unless_one_is_given():
+    assert "activeDeadlineSeconds" not in made(app())[0]["spec"]
+    assert made(app(), timeout_s=90)[0]["spec"]["activeDeadlineSeconds"] == 90
+
+
+def test_pods_have_the_labels_of_torchx_s_own_scheduler():
+    first, second = made(app(role(), role("p s"), name="My app", metadata={"team": "x"}))
+    labels = second["metadata"]["labels"]
+    assert labels["torchx.pytorch.org/app-name"] == "My.app"
+    assert labels["torchx.pytorch.org/role-name"] == "p.s"
+    assert labels["torchx.pytorch.org/replica-id"] == "0"
+    assert labels["app.kubernetes.io/instance"] == "hello-1"
+    assert first["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+    tags = planned(app(metadata={"team": "x"}), user="ann").settings.tags
+    assert (tags["team"], tags["torchx.pytorch.org/user"]) == ("x", "ann")
+
+
+# --- macros -----------------------------------------------------------------------------------
+
+
+def test_one_replica_has_its_number_as_text():
+    [template] = made(app(role(args=[macros.replica_id], env={"ME": macros.replica_id})))
+    assert (container(template)["command"], env(template)["ME"]) == (["sh", "0"], "0")
+
+
+def test_replicas_of_the_first_role_have_it_from_kubernetes():
+    [template] = made(
+        app(role(num_replicas=2, args=[macros.replica_id], env={"ME": macros.replica_id}))
+    )
+    assert container(template)["command"] == ["sh", "$(FARCALL_NODE_INDEX)"]
+    names = [each["name"] for each in container(template)["env"]]
+    assert env(template)["ME"] == "$(FARCALL_NODE_INDEX)"
+    # Kubernetes replaces only what stands before.
+    assert names.index("FARCALL_NODE_INDEX") < names.index("ME")
+
+
+def test_replicas_of_other_roles_count_from_zero():
+    _, *workers = made(app(role(), role("w", num_replicas=2, args=[macros.replica_id])))
+    assert [container(each)["command"][1] for each in workers] == ["0", "1"]
+
+
+def test_replicas_of_a_volcano_job_have_it_as_text():
+    found = made(app(role(num_replicas=2, args=[macros.replica_id]), role("ps")), **VOLCANO)
+    assert [container(each)["command"][1] for each in found[:2]] == ["0", "1"]
+
+
+def test_app_and_rank_0_are_known():
+    [template] = made(app(role(args=[macros.app_id, f"${{{macros.rank0_env}:=localhost}}"])))
+    assert container(template)["command"][1:] == ["hello-1", "$${TORCHX_RANK0_HOST:=localhost}"]
+
+
+def test_dollar_signs_are_the_command_s():
+    [template] = made(
+        app(role(num_replicas=2, args=["-c", "echo $$(date) $$$$ $$A ${replica_id}"]))
+    )
+    # TorchX takes two of them for one, and Kubernetes again.
+    assert container(template)["command"][-1] == "echo $$(date) $$$$ $$A $(FARCALL_NODE_INDEX)"
+
+
+@pytest.mark.parametrize("text", ["", "a", "$", "$$", "$(date)", "$(FARCALL_NODE_INDEX)", "$$(A"])
+def test_what_a_document_says_is_read_as_it_is_written(text):
+    assert plain(marked(text)) == text
+
+
+def test_a_replica_s_number_stays_where_a_text_is_read_and_written():
+    written = "$$(FARCALL_NODE_INDEX) $(FARCALL_NODE_INDEX) $$"
+    assert marked(plain(written)) == written
+
+
+# --- retries ----------------------------------------------------------------------------------
+
+
+def test_retries_are_attempts():
+    [document] = request(app(role(max_retries=2))).objects
+    assert document["spec"]["backoffLimitPerIndex"] == 2
+    assert request(app(role(num_replicas=2, max_retries=2)), **VOLCANO).objects[0]["spec"][
+        "maxRetry"
+    ] in (2, 3)
+
+
+def test_what_a_role_does_not_get_is_said():
+    many = app(
+        role(num_replicas=2, max_retries=1, min_replicas=1, retry_policy=RetryPolicy.REPLICA),
+        role("ps", max_retries=11),
+    )
+    said = "\n".join(planned(many).warnings)
+    assert "role trainer: max_retries is 1, and nodes that belong together" in said
+    assert "role trainer: max_retries is 1, and 11 hold for all roles" in said
+    assert "role trainer: min_replicas is 1, and all 2 are needed" in said
+    assert "role trainer: retry_policy is REPLICA" in said
+    assert "role ps: max_retries is 11, and farcall makes 10 attempts at most" in said
+    assert planned(app(role(max_retries=1))).warnings == ()
+    assert planned(app(role(num_replicas=2, max_retries=1)), **VOLCANO).warnings == ()
+
+
+def test_a_queue_of_no_scheduler_is_told_of():
+    [said] = planned(app(), queue="q").warnings
+    assert "the cluster's own scheduler has no queues" in said
+
+
+def test_volcano_can_do_with_fewer_replicas():
+    [document] = request(app(role(num_replicas=3, min_replicas=2), role("ps")), **VOLCANO).objects
+    assert document["spec"]["minAvailable"] == 3
+    assert [each["minAvailable"] for each in document["spec"]["tasks"]] == [1, 1, 0, 1]
+
+
+# --- overlays ---------------------------------------------------------------------------------
+
+
+def test_an_overlay_is_merged_into_the_role_s_pods_alone():
+    of = role()
+    set_overlay(
+        of, "kubernetes", "V1Pod", {"spec": {"priority": 3}, "metadata": {"labels": {"a": "b"}}}
+    )
+    one, other = made(app(of, role("ps")))
+    assert one["spec"]["priority"] == 3
+    assert one["metadata"]["labels"]["a"] == "b"
+    assert "priority" not in other["spec"]
+
+
+def test_a_sidecar_and_a_change_of_the_container_are_overlays():
+    changed = {
+        JOIN("containers", on="name"): [
+            {"name": "task", "workingDir": "/w"},
+            {"name": "side", "image": "s"},
+        ]
+    }
+    [template] = made(app(role(metadata={"kubernetes": {"V1Pod": {"spec": changed}}})))
+    assert container(template)["workingDir"] == "/w"
+    assert [each["name"] for each in template["spec"]["containers"]] == ["task", "side"]
+
+
+def test_an_overlay_may_be_a_file(tmp_path):
+    path = tmp_path / "pod.yaml"
+    path.write_text(yaml.safe_dump({"V1Pod": {"spec": {"priority": 4}}}))
+    [template] = made(app(role(metadata={"kubernetes": f"file://{path}"})))
+    assert template["spec"]["priority"] == 4
+
+
+@pytest.mark.parametrize(
+    ("overlay", "text"),
+    [
+        ({"V1Pod": {"spec": {PUT("containers"): [{"name": "other"}]}}}, "no container 'task'"),
+        ({"V1Pod": {"spec": "text"}}, "cannot be merged into the pod"),
+        ("file:///nowhere.yaml", "role trainer: metadata"),
+    ],
+)
+def test_a_wrong_overlay_is_refused(overlay, text):
+    assert text in refused(app(role(metadata={"kubernetes": overlay})))
+
+
+def test_an_edit_of_one_role_reaches_no_other():
+    found = request(app(role(), role("ps")))
+    one, other = templates(found)
+    container(one)["env"].clear()
+    assert container(other)["env"]
+    assert json.loads(json.dumps(found.objects)) == found.objects
