@@ -50,7 +50,7 @@ def make(store: Store, job: dict[str, Any]) -> dict[str, str]:
         _put(store, CONFIG_MAP, {"metadata": {**meta, "name": f"{name}-svc"}, "data": _hosts(job)})
         selector = {"volcano.sh/job-name": name, "volcano.sh/job-namespace": namespace}
         arguments = " ".join(plugins["svc"] or ())
-        spec = {"clusterIP": "None", "clusterIPs": ["None"], "selector": selector}
+        spec: dict[str, Any] = {"clusterIP": "None", "clusterIPs": ["None"], "selector": selector}
         if _PUBLISHED in arguments and f"{_PUBLISHED}=false" not in arguments:
             spec["publishNotReadyAddresses"] = True
         _put(store, SERVICE, {"metadata": {**meta, "name": name}, "spec": spec})

@@ -1,0 +1,297 @@
+"""Pod logs: lines and their times, several in one, and how often is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timezone
+
+import pytest
+from aiohttp import web
+
+from farcall.backends.base import LogMissingError
+from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.logs import PodLog, PodLogs
+from farcall.backends.kubernetes.refusals import KubeError
+from farcall.testing import Timing
+from tests.support.patience import until_async
+from tests.unit.backends.kubernetes.api_server import kubeconfig, refuse
+
+WAITS = 'container "task" in pod "a" is waiting to start: ContainerCreating'
+
+
+def at(second, fraction=0):
+    return datetime(2026, 11, 23, 21, 0, second, fraction, tzinfo=timezone.utc)
+
+
+def stamp(second, fraction="000000000"):
+    return f"2026-11-23T21:00:{second:02d}.{fraction}Z"
+
+
+class Kubelet:
+    """Serves logs of pods as a kubelet does; a log is lines, and whether more may come.
+
+    Attributes:
+        logs: By pod, what it has written: seconds, a fraction, and the text.
+        over: Pods whose container has ended.
+        asked: Pod and query of each request.
+    """
+
+    def __init__(self, server):
+        self.logs = {}
+        self.over = set()
+        self.asked = []
+        self._news = asyncio.Condition()
+        self._server = server
+        server.answers.append(self._answer)
+
+    async def write(self, pod, *lines):
+        self.logs.setdefault(pod, []).extend(lines)
+        async with self._news:
+            self._news.notify_all()
+
+    async def end(self, pod):
+        self.over.add(pod)
+        await self.write(pod)
+
+    async def _answer(self, request):
+        pod, query = request.path.split("/")[-2], dict(request.query)
+        self.asked.append((pod, query))
+        assert query["container"] == "task"
+        if pod not in self.logs:
+            return await refuse(404, "NotFound", f'pods "{pod}" not found')(request)
+        if self.logs[pod] is None:
+            return await refuse(400, "BadRequest", WAITS)(request)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        given = 0
+        while True:
+            lines = [line for line in self.logs[pod] if _is_since(line, query.get("sinceTime"))]
+            if "tailLines" in query:
+                lines = lines[-int(query["tailLines"]) :]
+            for second, fraction, text in lines[given:]:
+                await response.write(f"{stamp(second, fraction)} {text}\n".encode())
+            given = len(lines)
+            if query.get("follow") != "true" or pod in self.over:
+                return response
+            async with self._news:
+                await self._news.wait()
+
+
+def _is_since(line, since):
+    return since is None or stamp(line[0], "")[:19] >= since[:19]
+
+
+def line(second, text, fraction="000000000"):
+    return second, fraction, text
+
+
+@pytest.fixture
+async def kubelet(server):
+    return Kubelet(server)
+
+
+@pytest.fixture
+async def logs(kube):
+    opened = PodLogs(kube)
+    yield opened
+    await opened.close()
+
+
+async def read(log):
+    return [(each.at, each.text) async for page in log.read() for each in page]
+
+
+async def events(logs, *pods, since=None, until=None):
+    found = []
+    async for page in logs.events(pods, since, until):
+        found += page
+    return found
+
+
+# --- one pod ------------------------------------------------------------------------------------
+
+
+async def test_lines_have_their_times_and_are_given_once(kubelet, kube):
+    await kubelet.write("a", line(1, "one", "123456789"), line(1, "two", "2"), line(2, ""))
+    log = PodLog(kube, "a")
+    assert log.exists is None
+    assert await read(log) == [(at(1, 123456), "one"), (at(1, 200000), "two"), (at(2), "")]
+    assert log.exists is True
+    assert await read(log) == []
+    # One is a little late, and two are as alike as they can be.
+    await kubelet.write("a", line(1, "late", "3"), line(2, "x", "5"), line(2, "x", "5"))
+    assert await read(log) == [(at(1, 300000), "late"), *2 * [(at(2, 500000), "x")]]
+    assert kubelet.asked[-1][1]["sinceTime"] == "2026-11-23T21:00:01Z"
+
+
+async def test_the_last_lines_are_asked_for_alone(kubelet, kube):
+    await kubelet.write("a", *(line(n, f"line {n}") for n in range(20)))
+    assert [each.text for each in await PodLog(kube, "a").last(2)] == ["line 18", "line 19"]
+    assert kubelet.asked[-1][1]["tailLines"] == "2"
+    assert await PodLog(kube, "a").last(0) == []
+    assert len(kubelet.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (b"2026-11-23T21:00:01Z whole second", "whole second"),
+        (b"2026-11-23T22:00:01.0+01:00 elsewhere", "elsewhere"),
+        (b"2026-11-23T21:00:01.000000000Z \xff\x1b[2J", "\ufffd\x1b[2J"),
+        (b"2026-11-23T21:00:01.000000000Z", ""),
+    ],
+)
+async def test_any_zone_and_any_bytes_are_read(server, kube, written, text):
+    async def answer(_):
+        return web.Response(body=written + b"\n")
+
+    server.answers.append(answer)
+    assert await read(PodLog(kube, "a")) == [(at(1), text)]
+
+
+async def test_what_no_kubelet_writes_is_text(server, kube):
+    async def answer(_):
+        body = b"2026-11-23T21:00:01Z a\nno time\n2026-99-99T99:99:99Z b\n"
+        return web.Response(body=body)
+
+    server.answers.append(answer)
+    found = await read(PodLog(kube, "a"))
+    assert found[:2] == [(at(1), "a"), (at(1), "no time")]
+    assert found[2][1] == "b"
+
+
+async def test_a_container_that_waits_has_no_log_yet_and_a_pod_that_is_gone_none(kubelet, kube):
+    kubelet.logs["waits"] = None
+    waits, gone, none = PodLog(kube, "waits"), PodLog(kube, "gone"), PodLog(kube, "")
+    assert [await read(log) for log in (waits, gone, none)] == [[], [], []]
+    assert (waits.exists, gone.exists, none.exists) == (None, False, False)
+    assert len(kubelet.asked) == 2
+    kubelet.logs["waits"] = [line(1, "it runs")]
+    assert await read(waits) == [(at(1), "it runs")]
+
+
+async def test_a_refusal_is_told_and_what_may_pass_is_tried_again(server, kube):
+    async def answer(_):
+        return web.Response(body=b"2026-11-23T21:00:01Z a\n")
+
+    server.answers += [refuse(503, "ServiceUnavailable"), answer]
+    assert await read(PodLog(kube, "a")) == [(at(1), "a")]
+    server.answers[:] = [refuse(403, "Forbidden", "you may not")]
+    with pytest.raises(KubeError, match="you may not"):
+        await read(PodLog(kube, "a"))
+
+
+# --- several ------------------------------------------------------------------------------------
+
+
+async def test_several_logs_are_one_by_time_with_a_key_for_each_line(kubelet, logs):
+    await kubelet.write("a", line(1, "a1"), line(3, "a3"), line(3, "a3"))
+    await kubelet.write("b", line(2, "b2"), line(4, "b4"))
+    found = await events(logs, "a", "b")
+    assert [(each.stream, each.text) for each in found] == [
+        ("a", "a1"),
+        ("b", "b2"),
+        ("a", "a3"),
+        ("a", "a3"),
+        ("b", "b4"),
+    ]
+    assert len({each.key for each in found}) == 5
+    again = await events(logs, "b", "a", since=at(2), until=at(3))
+    assert [each.text for each in again] == ["b2", "a3", "a3"]
+    assert {each.key for each in again} < {each.key for each in found}
+
+
+@pytest.mark.parametrize("missing", ["gone", "waits"])
+async def test_one_that_is_missing_is_told_before_anything_is_given(kubelet, logs, missing):
+    await kubelet.write("a", line(1, "a1"))
+    kubelet.logs["waits"] = None
+    pages = logs.events(["a", missing])
+    with pytest.raises(LogMissingError):
+        await anext(pages)
+
+
+async def test_long_logs_come_in_pages(kubelet, logs):
+    await kubelet.write("a", *(line(n // 100, str(n), f"{n % 100:09d}") for n in range(2500)))
+    pages = [len(page) async for page in logs.events(["a"])]
+    assert sum(pages) == 2500
+    assert max(pages) <= 1000
+
+
+async def test_who_asks_again_and_again_is_told_by_streams_and_asks_no_more(kubelet, logs):
+    """However quiet the pods are and however often is looked: three requests for each."""
+    pods = ["a", "b", "c"]
+    for pod in pods:
+        await kubelet.write(pod, line(1, f"{pod} begins"))
+    for _ in range(3):
+        await events(logs, *pods, since=at(0))
+    await until_async(lambda: _looks_cost_nothing(kubelet, logs, pods))
+    before = len(kubelet.asked)
+    for second in range(2, 30):
+        await kubelet.write("b", line(second, f"b{second}"))
+    await until_async(lambda: _has(logs, pods, "b29"))
+    assert len(kubelet.asked) == before
+    follows = [pod for pod, query in kubelet.asked if query.get("follow") == "true"]
+    assert sorted(follows) == pods
+
+
+async def _looks_cost_nothing(kubelet, logs, pods):
+    before = len(kubelet.asked)
+    await events(logs, *pods, since=at(0))
+    return len(kubelet.asked) == before
+
+
+async def _has(logs, pods, text):
+    found = await events(logs, *pods, since=at(0))
+    return found[-1].text == text
+
+
+async def test_a_line_has_the_same_key_whoever_brings_it(kubelet, logs):
+    await kubelet.write("a", *(line(1, "x") for _ in range(3)), line(2, "y"))
+    keys = [each.key for each in await events(logs, "a", since=at(0))]
+    await until_async(lambda: _looks_cost_nothing(kubelet, logs, ["a"]))
+    assert [each.key for each in await events(logs, "a", since=at(0))] == keys
+
+
+async def test_what_a_stream_has_not_is_asked_for(kubelet, logs):
+    await kubelet.write("a", line(1, "first"), line(5, "later"))
+    await until_async(lambda: _covers(kubelet, logs, at(5)))
+    assert [each.text for each in await events(logs, "a", since=at(5))] == ["later"]
+    assert [each.text for each in await events(logs, "a")] == ["first", "later"]
+
+
+async def _covers(kubelet, logs, since):
+    before = len(kubelet.asked)
+    await events(logs, "a", since=since)
+    return len(kubelet.asked) == before
+
+
+async def test_the_end_of_a_container_is_read_to_its_end(kubelet, logs):
+    await kubelet.write("a", line(1, "first"))
+    await until_async(lambda: _looks_cost_nothing(kubelet, logs, ["a"]))
+    await kubelet.write("a", line(2, "last"))
+    await kubelet.end("a")
+    await until_async(lambda: _has(logs, ["a"], "last"))
+    kubelet.logs.pop("a")
+    await until_async(lambda: _is_missing(logs, "a"))
+
+
+async def _is_missing(logs, pod):
+    try:
+        await events(logs, pod, since=at(0))
+    except LogMissingError:
+        return True
+    return False
+
+
+async def test_close_ends_the_streams(server, kubelet, tmp_path):
+    kube = await Kube.open(
+        path=str(kubeconfig(tmp_path / "own", server.url)), timing=Timing.fast()
+    )
+    logs = PodLogs(kube)
+    await kubelet.write("a", line(1, "first"))
+    await until_async(lambda: _looks_cost_nothing(kubelet, logs, ["a"]))
+    await logs.close()
+    await logs.close()
+    await kube.close()
+    names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}
+    assert not any("Followed" in name for name in names)
