@@ -516,11 +516,9 @@ class FakePlatform:
         spec = AttemptSpec(
             job_id=task.job_id,
             task_id=secrets.token_hex(16),
-            container={},
-            fargate=False,
+            attempt=str(number),
             command=tuple(command),
             environment=environment,
-            resources=job.resources[job.place(task.node)],
             output=output.write,
         )
         task.running = await self._runner.start(spec)

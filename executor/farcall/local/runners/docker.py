@@ -101,7 +101,7 @@ class DockerRunner:
 
     async def prepare(self, spec: AttemptSpec) -> None:
         """Pull the image if the machine lacks it."""
-        image = spec.container["image"]
+        image = spec.image
         with _told_as("CannotPullContainerError: Error response from daemon: "):
             docker, _ = await self._open()
             try:
@@ -149,15 +149,16 @@ class DockerRunner:
 
     def _document(self, spec: AttemptSpec, credentials_path: str | None) -> dict[str, Any]:
         """Write the request that creates the container."""
-        environment = {
-            "AWS_ENDPOINT_URL": self._endpoint_url,
-            "AWS_REGION": names.REGION,
-            "AWS_DEFAULT_REGION": names.REGION,
-            "AWS_EXECUTION_ENV": "AWS_ECS_FARGATE" if spec.fargate else "AWS_ECS_EC2",
-            # There is no instance whose role a job without one of its own could use.
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-        host = host_config.host_config(spec.container, spec.resources, self._cpus)
+        environment = {}
+        if spec.in_aws:
+            environment = {
+                "AWS_ENDPOINT_URL": self._endpoint_url,
+                "AWS_REGION": names.REGION,
+                "AWS_DEFAULT_REGION": names.REGION,
+                # There is no instance whose role a job without one of its own could use.
+                "AWS_EC2_METADATA_DISABLED": "true",
+            }
+        host = spec.host(self._cpus)
         if credentials_path is not None:
             # ECS itself gives AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, whose host is 169.254.170.2
             # port 80; only root could give this machine that address.
@@ -168,18 +169,20 @@ class DockerRunner:
             host["Mounts"].append(host_config.bind(str(self._token_file), TOKEN_FILE))
         environment.update(spec.environment)
         document: dict[str, Any] = {
-            "Image": spec.container["image"],
+            "Image": spec.image,
             "Env": [f"{name}={value}" for name, value in environment.items()],
             "Labels": {SERVER_LABEL: leftovers.identity(os.getpid()), JOB_LABEL: spec.job_id},
             "AttachStdout": True,
             "AttachStderr": True,
             "HostConfig": host,
         }
-        if spec.command:
-            document["Cmd"] = list(spec.command)
-        if spec.container.get("user"):
-            document["User"] = spec.container["user"]
-        return document
+        said: dict[str, Any] = {
+            "Entrypoint": list(spec.entrypoint),
+            "Cmd": list(spec.command),
+            "User": spec.user,
+            "WorkingDir": spec.folder,
+        }
+        return {**document, **{key: value for key, value in said.items() if value}}
 
 
 @contextlib.contextmanager

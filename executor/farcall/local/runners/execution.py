@@ -10,6 +10,7 @@ Sources:
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import re
@@ -20,6 +21,7 @@ from typing import Any
 
 from farcall.local import names
 from farcall.local.batch.jobs import Attempt, Job, Node, Status
+from farcall.local.runners import host_config
 from farcall.local.runners.logs import CloudWatchLogs, LogStream
 from farcall.local.runners.runner import AttemptSpec, Exit, Runner, Running, StartError
 
@@ -186,14 +188,20 @@ class Execution:
 
     async def _start_and_wait(self) -> None:
         stream = self._open_resources()
+        container = self._job.container.properties
         spec = AttemptSpec(
             job_id=self._job.id,
             task_id=self.attempt.task_id,
-            container=self._job.container.properties,
-            fargate=self._job.submission.definition.fargate,
+            attempt=str(self._job.attempt_number),
+            image=container.get("image", ""),
             command=_command(self._job),
             environment=self._environment(),
-            resources=self._job.container.resources,
+            user=container.get("user", ""),
+            role_arn=container.get("jobRoleArn"),
+            mounts=host_config.folders(container),
+            host=functools.partial(
+                host_config.host_config, container, self._job.container.resources
+            ),
             output=stream.write if stream is not None else _discard,
         )
         await self._prepare(spec)
@@ -280,6 +288,8 @@ class Execution:
         }
         if self._world.durations.stream_s is not None:
             variables[STREAM_S] = str(self._world.durations.stream_s)
+        fargate = self._job.submission.definition.fargate
+        variables["AWS_EXECUTION_ENV"] = "AWS_ECS_FARGATE" if fargate else "AWS_ECS_EC2"
         variables["AWS_BATCH_JOB_ID"] = self._job.id
         variables["AWS_BATCH_JOB_ATTEMPT"] = str(self._job.attempt_number)
         variables["AWS_BATCH_JQ_NAME"] = self._job.submission.queue.name

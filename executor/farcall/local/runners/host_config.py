@@ -58,6 +58,14 @@ def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> d
     return config
 
 
+def folders(container: dict[str, Any]) -> dict[str, str]:
+    """Return the paths of this machine that a container's mount points show, by theirs."""
+    volumes = {each["name"]: each.get("host") or {} for each in container.get("volumes") or ()}
+    points = container.get("mountPoints") or ()
+    shown = {each["containerPath"]: volumes.get(each["sourceVolume"], {}) for each in points}
+    return {path: host["sourcePath"] for path, host in shown.items() if host.get("sourcePath")}
+
+
 def bind(source: str, target: str, *, read_only: bool = True) -> dict[str, Any]:
     """Write a bind mount of a path of this machine."""
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}

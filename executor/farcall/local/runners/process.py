@@ -77,11 +77,13 @@ class ProcessRunner:
             ),
             "HOME": os.environ.get("HOME", "/"),
             "LANG": os.environ.get("LANG", "C.UTF-8"),
+            **_runtime_path(),
+        }
+        self._place = {
             "AWS_ENDPOINT_URL": endpoint_url,
             "AWS_REGION": names.REGION,
             "AWS_DEFAULT_REGION": names.REGION,
             "AWS_EC2_METADATA_DISABLED": "true",
-            **_runtime_path(),
         }
         self._command = (sys.executable, "-m", RUNTIME)
         self._forks: _ForkServer | None = None
@@ -89,34 +91,34 @@ class ProcessRunner:
 
     async def prepare(self, spec: AttemptSpec) -> None:
         """See that there is an interpreter to play an image of Python; others are not needed."""
-        minor = minor_of(spec.container.get("image", ""))
+        minor = minor_of(spec.image)
         if minor is not None:
             await self._stock.prepare(minor)
 
     async def start(self, spec: AttemptSpec) -> Running:
         """Start the command, or farcall's runtime when there is none."""
-        minor = minor_of(spec.container.get("image", ""))
-        can_fork = sys.platform == "linux" and not spec.command
-        attempt = spec.environment.get("AWS_BATCH_JOB_ATTEMPT", "")
-        command: tuple[str, ...] = spec.command or self._command
+        minor = minor_of(spec.image)
+        words = (*spec.entrypoint, *spec.command)
+        can_fork = sys.platform == "linux" and not words
+        command: tuple[str, ...] = words or self._command
         process: _Process
         with contextlib.ExitStack() as undoing:
             try:
                 # What such a job unpacks is on its PYTHONPATH, where a colon separates folders.
                 job = spec.job_id if minor is None else spec.job_id.replace(":", ".")
-                directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{attempt}-")
+                directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{spec.attempt}-")
                 undoing.callback(shutil.rmtree, directory, ignore_errors=True)
                 told = _told(spec)
                 ended: Callable[[], None] = _nothing
                 if minor is None:
-                    keys = self._credentials.keys(spec.role_arn, spec.task_id)
-                    environment = {**self._environment, **keys, **told}
+                    environment = {**self._environment, **self._aws(spec), **told}
                 else:
                     stock = self._stock.environment(spec, minor, directory)
                     ended = functools.partial(self._stock.revoke, stock)
                     undoing.callback(ended)
                     bare = {k: v for k, v in self._environment.items() if k != "PYTHONPATH"}
-                    environment = {**bare, **stock, **told}
+                    place = self._place if spec.in_aws else {}
+                    environment = {**bare, **place, **stock, **told}
                 reader, writer = os.pipe()
                 undoing.callback(os.close, reader)
                 try:
@@ -133,6 +135,12 @@ class ProcessRunner:
             undoing.pop_all()
         return _Attempt(process, reader, directory, spec.output, ended)
 
+    def _aws(self, spec: AttemptSpec) -> dict[str, str]:
+        """Return the variables by which a job finds AWS, and its keys there."""
+        if not spec.in_aws:
+            return {}
+        return {**self._place, **self._credentials.keys(spec.role_arn, spec.task_id)}
+
     async def close(self) -> None:
         """End the process that forks jobs; each job has let go of what was its own."""
         if self._forks is not None:
@@ -145,11 +153,7 @@ def _told(spec: AttemptSpec) -> dict[str, str]:
 
     A process sees this machine's file system, where nothing is mounted for it.
     """
-    volumes = spec.container.get("volumes") or ()
-    sources = {each["name"]: (each.get("host") or {}).get("sourcePath") for each in volumes}
-    points = spec.container.get("mountPoints") or ()
-    mounted = {each["containerPath"]: sources.get(each["sourceVolume"]) for each in points}
-    return {name: mounted.get(value) or value for name, value in spec.environment.items()}
+    return {name: spec.mounts.get(value) or value for name, value in spec.environment.items()}
 
 
 class _Process(Protocol):

@@ -1,17 +1,15 @@
-"""The seam between Batch's bookkeeping and whatever runs a container.
+"""The seam between a platform's bookkeeping and whatever runs a container.
 
-Batch decides when an attempt starts and why it ends; a runner starts it, waits for it and
-signals it. `farcall.local.runners.process` runs it as a process of this machine,
-`farcall.local.runners.docker` as a container.
+Batch, or the embedded Kubernetes, decides when an attempt starts and why it ends; a runner starts
+it, waits for it and signals it. `farcall.local.runners.process` runs it as a process of this
+machine, `farcall.local.runners.docker` as a container.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
-
-from farcall.local.batch.resources import Resources
 
 
 @dataclass(frozen=True)
@@ -19,29 +17,37 @@ class AttemptSpec:
     """What a runner needs to know of an attempt.
 
     Attributes:
-        job_id: The job's ID.
-        task_id: Of the ECS task the attempt is.
-        container: containerProperties with the submission's overrides.
-        fargate: Whether the job is for Fargate.
+        job_id: The job's ID, or the pod's name.
+        task_id: Of the ECS task the attempt is, or the pod's UID.
         command: Argument vector; empty means the image's own command.
-        environment: The job's variables and Batch's own, but none of the machine's.
-        resources: What the attempt may use.
+        environment: The job's variables and the platform's own, but none of the machine's.
         output: Takes standard output and standard error, one stream, as they come.
+        attempt: The attempt's number, where the platform has one for it.
+        image: The container's image.
+        entrypoint: What takes the place of the image's entry point; empty for that.
+        folder: The container's working directory; empty for the image's.
+        user: Whom the container runs as; empty for the image's user.
+        role_arn: ARN of the job role, None for none.
+        in_aws: Whether it is AWS that starts it, and so tells it where AWS is and who it is there.
+        mounts: Folders and files of this machine by their paths in the container.
+        host: Writes a container's HostConfig for docker, given the machine's processors; may
+            raise `StartError`.
     """
 
     job_id: str
     task_id: str
-    container: dict[str, Any]
-    fargate: bool
     command: tuple[str, ...]
     environment: dict[str, str]
-    resources: Resources
     output: Callable[[bytes], None]
-
-    @property
-    def role_arn(self) -> str | None:
-        """ARN of the job role, None for none."""
-        return self.container.get("jobRoleArn")
+    attempt: str = ""
+    image: str = ""
+    entrypoint: tuple[str, ...] = ()
+    folder: str = ""
+    user: str = ""
+    role_arn: str | None = None
+    in_aws: bool = True
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    host: Callable[[int], dict[str, Any]] = lambda _: {"NetworkMode": "host", "Mounts": []}
 
 
 class Exit(NamedTuple):

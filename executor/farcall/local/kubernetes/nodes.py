@@ -1,0 +1,151 @@
+"""Nodes of the embedded Kubernetes: what they have, and which of them takes a pod.
+
+Texts are those of Kubernetes 1.36's scheduler. Of affinity, only required node affinity is looked
+at; a pod that asks for more is placed as if it did not.
+
+Sources:
+    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from farcall.local import names
+from farcall.local.kubernetes import conditions, quantities
+from farcall.local.kubernetes.store import timestamp
+
+#: What the kubelet of a node is called by default, and how many pods it takes.
+NAME, MAX_PODS = "farcall-local", 110
+VERSION = "v1.36.2"
+
+UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_NO_SCHEDULE = ("NoSchedule", "NoExecute")
+
+
+def node(
+    name: str,
+    resources: Mapping[str, Any],
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Iterable[Mapping[str, str]] = (),
+) -> dict[str, Any]:
+    """Return a node that is ready.
+
+    Args:
+        name: Its name.
+        resources: Quantities of ``cpu``, ``memory``, ``nvidia.com/gpu`` and the like.
+        labels: Besides its name.
+        taints: Each with key, effect and perhaps value.
+    """
+    has = {name: str(quantity) for name, quantity in resources.items()}
+    has.setdefault("pods", str(MAX_PODS))
+    ready = conditions.put(
+        [], "Ready", "True", "KubeletReady", "kubelet is posting ready status"
+    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
+        },
+        "spec": {"taints": [dict(each) for each in taints]} if taints else {},
+        "status": {
+            "capacity": has,
+            "allocatable": has,
+            "conditions": [{**each, "lastHeartbeatTime": timestamp()} for each in ready],
+            "addresses": [
+                {"type": "InternalIP", "address": names.NODE_ADDRESS},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": {"kubeletVersion": VERSION, "operatingSystem": "linux"},
+        },
+    }
+
+
+def objections(
+    document: dict[str, Any], spec: dict[str, Any], free: Mapping[str, int]
+) -> tuple[list[str], bool]:
+    """Say why a node does not take a pod.
+
+    Args:
+        document: The node.
+        spec: The pod's.
+        free: What the node has left.
+
+    Returns:
+        The scheduler's words, none where it takes it; and whether less of others would help.
+    """
+    taint = _untolerated(document, spec)
+    if taint is not None:
+        if taint["key"] == UNSCHEDULABLE["key"]:
+            return ["node(s) were unschedulable"], False
+        return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"], False
+    if not _matches(document, spec):
+        return ["node(s) didn't match Pod's node affinity/selector"], False
+    wanted = quantities.requests(spec)
+    short = [name for name, value in wanted.items() if value and value > free.get(name, 0)]
+    return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short], True
+
+
+def taints(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a node's taints, that of a cordoned one too."""
+    spec = document.get("spec") or {}
+    found = list(spec.get("taints") or ())
+    if spec.get("unschedulable") and all(each["key"] != UNSCHEDULABLE["key"] for each in found):
+        found.append(UNSCHEDULABLE)
+    return found
+
+
+def tolerates(spec: dict[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Say whether a pod tolerates a taint."""
+    return any(_tolerates(each, taint) for each in spec.get("tolerations") or ())
+
+
+def _untolerated(document: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any] | None:
+    for taint in taints(document):
+        if taint["effect"] in _NO_SCHEDULE and not tolerates(spec, taint):
+            return taint
+    return None
+
+
+def _tolerates(toleration: dict[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if not toleration.get("key"):
+        return toleration.get("operator") == "Exists"
+    if toleration["key"] != taint["key"]:
+        return False
+    by_value = toleration.get("operator", "Equal") == "Equal"
+    return not by_value or (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def _matches(document: dict[str, Any], spec: dict[str, Any]) -> bool:
+    labels = document["metadata"].get("labels") or {}
+    wanted = spec.get("nodeSelector") or {}
+    if any(labels.get(name) != value for name, value in wanted.items()):
+        return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not required:
+        return True
+    return any(
+        all(_holds(labels, each) for each in term.get("matchExpressions") or ())
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def _holds(labels: Mapping[str, str], expression: dict[str, Any]) -> bool:
+    key, operator = expression["key"], expression["operator"]
+    value, values = labels.get(expression["key"]), expression.get("values") or []
+    if operator in ("Exists", "DoesNotExist"):
+        return (key in labels) == (operator == "Exists")
+    if operator in ("In", "NotIn"):
+        return (value in values) == (operator == "In")
+    if value is None or not value.lstrip("-").isdecimal():
+        return False
+    limit = int(values[0])
+    return int(value) > limit if operator == "Gt" else int(value) < limit
