@@ -170,10 +170,10 @@ class ScriptedRunner:
         pass
 
     async def start(self, spec):
-        image = spec.container["image"]
+        image = spec.image
         if image == "missing":
             raise StartError("CannotPullContainerError: pull access denied")
-        spec.output(f"{self.endpoint_url} {spec.resources.memory_mib}\n".encode())
+        spec.output(f"{self.endpoint_url} {spec.host(1)['Memory'] >> 20}\n".encode())
         return ScriptedContainer(int(image))
 
 

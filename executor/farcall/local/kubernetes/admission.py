@@ -20,7 +20,10 @@ from farcall.local.kubernetes.store import Store
 DEFAULT_ACCOUNT = "default"
 
 #: Priorities that every cluster has.
-SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+SYSTEM_PRIORITIES = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
 
 
 def admit_pod(store: Store, pod: dict[str, Any]) -> dict[str, Any]:

@@ -138,9 +138,13 @@ class Cluster:
         """Have a node take no new pods, or take them again."""
         document = self._node(node)
         spec = {key: value for key, value in document["spec"].items() if key != "unschedulable"}
-        self._store.update(NODE, {**document, "spec": {**spec, **({"unschedulable": True} if on else {})}})
+        self._store.update(
+            NODE, {**document, "spec": {**spec, **({"unschedulable": True} if on else {})}}
+        )
 
-    def taint(self, key: str, effect: str = "NoSchedule", value: str = "", node: str = nodes.NAME) -> None:
+    def taint(
+        self, key: str, effect: str = "NoSchedule", value: str = "", node: str = nodes.NAME
+    ) -> None:
         """Taint a node. With ``NoExecute`` the pods that do not tolerate it are deleted."""
         document = self._node(node)
         taint = {"key": key, "effect": effect, **({"value": value} if value else {})}
@@ -271,7 +275,11 @@ class Cluster:
         def final(pod: dict[str, Any]) -> dict[str, Any]:
             ended = {**pod, "status": pod_status.failed(pod, reason, message)}
             status = pod_status.disrupted(ended, "TerminationByKubelet", message)
-            return status if statuses else {k: v for k, v in status.items() if k != "containerStatuses"}
+            return (
+                status
+                if statuses
+                else {k: v for k, v in status.items() if k != "containerStatuses"}
+            )
 
         self._kubelet.evict(pod["metadata"]["uid"], final)
 

@@ -45,7 +45,11 @@ def put(
     moment = timestamp()
     if before is not None and before["status"] == status:
         moment = before["lastTransitionTime"]
-    made = {**words, "lastProbeTime": timestamp() if probed else None, "lastTransitionTime": moment}
+    made = {
+        **words,
+        "lastProbeTime": timestamp() if probed else None,
+        "lastTransitionTime": moment,
+    }
     if before is None:
         return [*conditions, made]
     return [made if each is before else each for each in conditions]

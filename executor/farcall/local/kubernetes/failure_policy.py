@@ -60,7 +60,9 @@ def _on_exit_codes(wanted: dict[str, Any], pod: dict[str, Any]) -> str:
 
 
 def _on_conditions(wanted: Any, pod: dict[str, Any]) -> str:
-    there = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions") or ()}
+    there = {
+        each["type"]: each["status"] for each in pod.get("status", {}).get("conditions") or ()
+    }
     for pattern in wanted:
         if there.get(pattern["type"]) == pattern.get("status", "True"):
             return f"Pod {_name(pod)} has condition {pattern['type']}"

@@ -143,8 +143,8 @@ class Garbage:
         finalizers = there["metadata"].get("finalizers") or ()
         owned = self._owned.get(uid, {})
         if ORPHAN in finalizers:
-            for each in list(owned.values()):
-                self._release(each, uid)
+            for at in list(owned.values()):
+                self._release(at, uid)
             owned.clear()
         for each, at in list(owned.items()):
             self._delete(at, each)
@@ -196,4 +196,3 @@ def _is_disrupted(pod: dict[str, Any]) -> bool:
 def _place(kind: Kind, document: dict[str, Any]) -> Place:
     meta = document["metadata"]
     return kind, meta.get("namespace") or "", meta["name"]
-

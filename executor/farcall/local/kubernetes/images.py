@@ -12,7 +12,9 @@ import time
 
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::\d+)?/)?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-_NAME = re.compile(rf"{_HOST}{_PART}(?:/{_PART})*(?::[\w][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?")
+_NAME = re.compile(
+    rf"{_HOST}{_PART}(?:/{_PART})*(?::[\w][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+)
 
 
 def is_name(image: str) -> bool:
@@ -28,7 +30,9 @@ class Images:
 
     def withhold(self, image: str, heals_after: float | None) -> None:
         """Let an image not be pulled, for so many seconds; for ever where it is None."""
-        self._until[image] = time.monotonic() + (float("inf") if heals_after is None else heals_after)
+        self._until[image] = time.monotonic() + (
+            float("inf") if heals_after is None else heals_after
+        )
 
     def objection(self, image: str) -> str:
         """Return why an image cannot be pulled; nothing where it can."""

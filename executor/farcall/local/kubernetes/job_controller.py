@@ -276,7 +276,7 @@ class JobController:
         for pod in list(pods.terminating.values())[:MAX_PODS_A_SYNC]:
             if FINALIZER in (pod["metadata"].get("finalizers") or ()):
                 if failed:
-                    pods.count(job, pod, self._loop.time(), self._timing)
+                    pods.count_lost(job, pod)
                 self._strip(pod)
         if status.put(finish.target, "True", finish.reason, finish.message):
             # It is seen before the Job has ended, by whoever watches.
@@ -285,10 +285,13 @@ class JobController:
             self._queue.add(key)
         elif not pods.terminating:
             status.end_as(finish)
-            if finish.condition == "Complete":
-                self._recorder.tell(job, NORMAL, "Completed", "Job completed")
-            else:
-                self._recorder.tell(job, WARNING, finish.reason, finish.message)
+            self._tell_end(job, finish)
+
+    def _tell_end(self, job: dict[str, Any], finish: Finish) -> None:
+        if finish.condition == "Complete":
+            self._recorder.tell(job, NORMAL, "Completed", "Job completed")
+        else:
+            self._recorder.tell(job, WARNING, finish.reason, finish.message)
 
     def _strip(self, pod: dict[str, Any]) -> None:
         """Take the finalizer from a pod."""
@@ -317,7 +320,9 @@ def _succeeds_early(job: dict[str, Any], pods: JobPods) -> Finish | None:
             named = indexes.read(rule["succeededIndexes"])
             found, wanted = found & named, len(named)
         if len(found) >= rule.get("succeededCount", wanted):
-            return Finish("SuccessCriteriaMet", "SuccessPolicy", f"Matched rules at index {number}")
+            return Finish(
+                "SuccessCriteriaMet", "SuccessPolicy", f"Matched rules at index {number}"
+            )
     return None
 
 
@@ -332,6 +337,10 @@ def _key(job: dict[str, Any]) -> Key:
 def _owner(pod: dict[str, Any]) -> str | None:
     """Return the UID of the Job that a pod is of."""
     for owner in pod["metadata"].get("ownerReferences") or ():
-        if owner.get("controller") and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1":
+        if (
+            owner.get("controller")
+            and owner["kind"] == "Job"
+            and owner["apiVersion"] == "batch/v1"
+        ):
             return str(owner["uid"])
     return None

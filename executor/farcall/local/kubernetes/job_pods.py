@@ -90,9 +90,9 @@ class JobPods:
             where[name] = pod
             if conditions.holds(pod, "Ready"):
                 self.ready.add(name)
-        if FINALIZER in (meta.get("finalizers") or ()) and not gone:
-            if ended or meta.get("deletionTimestamp"):
-                self.uncounted[name] = pod
+        tracked = FINALIZER in (meta.get("finalizers") or ()) and not gone
+        if tracked and (ended or meta.get("deletionTimestamp")):
+            self.uncounted[name] = pod
         if index is not None:
             self._note_index(index, name, there=not ended and not gone, was_there=was_there)
 
@@ -121,6 +121,11 @@ class JobPods:
             self._count_success(index)
         else:
             self._count_failure(job, pod, index, now, timing)
+
+    def count_lost(self, job: dict[str, Any], pod: dict[str, Any]) -> None:
+        """Count a pod that the Job's end takes along: it has failed, and its index has not."""
+        found = failure_policy.match(job["spec"].get("podFailurePolicy"), pod)
+        self.failed += found.action != failure_policy.IGNORE
 
     def _count_success(self, index: int | None) -> None:
         self._failures = 0
@@ -190,11 +195,7 @@ class JobPods:
         return sorted([*found, *itertools.islice(fresh, most)])[:most]
 
     def _is_new(self, index: int) -> bool:
-        return not (
-            index in self._by_index
-            or index in self._open
-            or self._has_ended(index)
-        )
+        return not (index in self._by_index or index in self._open or self._has_ended(index))
 
     def _is_free(self, index: int, completions: int) -> bool:
         if index >= completions or self._has_ended(index):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from farcall.local.kubernetes import conditions, indexes
 from farcall.local.kubernetes.job_pods import JobPods
-from farcall.local.kubernetes.store import timestamp
 from farcall.local.kubernetes.pod_template import is_indexed
+from farcall.local.kubernetes.store import timestamp
 
 
 class Finish(NamedTuple):

@@ -42,15 +42,17 @@ def node(
     """
     has = {name: str(quantity) for name, quantity in resources.items()}
     has.setdefault("pods", str(MAX_PODS))
-    ready = conditions.put(
-        [], "Ready", "True", "KubeletReady", "kubelet is posting ready status"
-    )
+    ready = conditions.put([], "Ready", "True", "KubeletReady", "kubelet is posting ready status")
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                **(labels or {}),
+            },
         },
         "spec": {"taints": [dict(each) for each in taints]} if taints else {},
         "status": {
@@ -79,11 +81,13 @@ def objections(
     Returns:
         The scheduler's words, none where it takes it; and whether less of others would help.
     """
+    cordoned = (document.get("spec") or {}).get("unschedulable")
+    if cordoned and not tolerates(spec, UNSCHEDULABLE):
+        return ["node(s) were unschedulable"], False
     taint = _untolerated(document, spec)
     if taint is not None:
-        if taint["key"] == UNSCHEDULABLE["key"]:
-            return ["node(s) were unschedulable"], False
-        return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"], False
+        said = f"{{{taint['key']}: {taint.get('value', '')}}}"
+        return [f"node(s) had untolerated taint {said}"], False
     if not _matches(document, spec):
         return ["node(s) didn't match Pod's node affinity/selector"], False
     wanted = quantities.requests(spec)
@@ -91,22 +95,14 @@ def objections(
     return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short], True
 
 
-def taints(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a node's taints, that of a cordoned one too."""
-    spec = document.get("spec") or {}
-    found = list(spec.get("taints") or ())
-    if spec.get("unschedulable") and all(each["key"] != UNSCHEDULABLE["key"] for each in found):
-        found.append(UNSCHEDULABLE)
-    return found
-
-
 def tolerates(spec: dict[str, Any], taint: Mapping[str, Any]) -> bool:
     """Say whether a pod tolerates a taint."""
     return any(_tolerates(each, taint) for each in spec.get("tolerations") or ())
 
 
-def _untolerated(document: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any] | None:
-    for taint in taints(document):
+def _untolerated(document: dict[str, Any], spec: dict[str, Any]) -> Mapping[str, Any] | None:
+    taints: list[dict[str, Any]] = (document.get("spec") or {}).get("taints") or []
+    for taint in taints:
         if taint["effect"] in _NO_SCHEDULE and not tolerates(spec, taint):
             return taint
     return None
@@ -116,20 +112,22 @@ def _tolerates(toleration: dict[str, Any], taint: Mapping[str, Any]) -> bool:
     if toleration.get("effect") not in (None, "", taint["effect"]):
         return False
     if not toleration.get("key"):
-        return toleration.get("operator") == "Exists"
+        return bool(toleration.get("operator") == "Exists")
     if toleration["key"] != taint["key"]:
         return False
     by_value = toleration.get("operator", "Equal") == "Equal"
-    return not by_value or (toleration.get("value") or "") == (taint.get("value") or "")
+    return not by_value or bool((toleration.get("value") or "") == (taint.get("value") or ""))
 
 
 def _matches(document: dict[str, Any], spec: dict[str, Any]) -> bool:
-    labels = document["metadata"].get("labels") or {}
-    wanted = spec.get("nodeSelector") or {}
+    labels: dict[str, str] = document["metadata"].get("labels") or {}
+    wanted: dict[str, str] = spec.get("nodeSelector") or {}
     if any(labels.get(name) != value for name, value in wanted.items()):
         return False
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    required: dict[str, Any] | None = affinity.get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
     if not required:
         return True
     return any(
@@ -140,11 +138,11 @@ def _matches(document: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 def _holds(labels: Mapping[str, str], expression: dict[str, Any]) -> bool:
     key, operator = expression["key"], expression["operator"]
-    value, values = labels.get(expression["key"]), expression.get("values") or []
+    value, values = labels.get(key), expression.get("values") or []
     if operator in ("Exists", "DoesNotExist"):
-        return (key in labels) == (operator == "Exists")
+        return bool((key in labels) == (operator == "Exists"))
     if operator in ("In", "NotIn"):
-        return (value in values) == (operator == "In")
+        return bool((value in values) == (operator == "In"))
     if value is None or not value.lstrip("-").isdecimal():
         return False
     limit = int(values[0])

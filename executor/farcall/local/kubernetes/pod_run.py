@@ -24,6 +24,7 @@ from farcall.local.kubernetes.images import Images
 from farcall.local.kubernetes.kinds import POD
 from farcall.local.kubernetes.pod_environment import ConfigError, Container
 from farcall.local.kubernetes.pod_logs import PodLogs
+from farcall.local.kubernetes.pod_template import failures_of
 from farcall.local.kubernetes.pod_volumes import MountError, Volumes
 from farcall.local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall.local.kubernetes.store import Store
@@ -39,7 +40,9 @@ _CANNOT_RUN = (
     "runc create failed: unable to start container process: error during container init: "
 )
 _NOT_STARTED = "CannotStartContainerError"
-_ONE_CONTAINER = "farcall's embedded Kubernetes runs pods of one container, without init containers"
+_ONE_CONTAINER = (
+    "farcall's embedded Kubernetes runs pods of one container, without init containers"
+)
 
 _log = logging.getLogger("farcall")
 
@@ -98,6 +101,7 @@ class PodRun:
         self._running: Running | None = None
         self._volumes: Volumes | None = None
         self._stopped = False
+        self._grace_s = 0.0
         self._lost = False
         self._over = False
         self._final: Change | None = None
@@ -135,13 +139,13 @@ class PodRun:
             return
         self._final = self._final or final
         first, self._stopped = not self._stopped, True
+        self._grace_s = grace_s
         if self._preparing is not None:
             self._preparing.cancel()
         if self._running is not None:
             if first:
-                self._tell(NORMAL, "Killing", f"Stopping container {self._container['name']}")
-                self._running.terminate()
-            self._kill_after(self._running, grace_s)
+                self._terminate(self._running)
+            self._kill_after(self._running)
 
     def kill(self, reason: str = "") -> None:
         """Kill the container; its state then says why."""
@@ -176,10 +180,12 @@ class PodRun:
         self._write(pod_status.waiting)
         self._set_deadline()
         self._preparing = asyncio.ensure_future(self._prepare(delay))
+        preparing = self._preparing
         try:
-            self._running = await self._preparing
+            self._running = await preparing
         except asyncio.CancelledError:
             if not self._stopped:
+                await _kill_started(preparing)
                 raise  # the server is closing
             self._end(lambda pod: pod_status.failed(pod, "", ""))
             return
@@ -190,6 +196,9 @@ class PodRun:
             return
         finally:
             self._preparing = None
+        if self._stopped:  # when it had just started
+            self._terminate(self._running)
+            self._kill_after(self._running)
         await self._wait(self._running)
 
     async def _wait(self, running: Running) -> None:
@@ -238,8 +247,12 @@ class PodRun:
             grace = self._pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
             self.stop(grace, lambda pod: pod_status.failed(pod, DEADLINE, PAST_DEADLINE))
 
-    def _kill_after(self, running: Running, grace_s: float) -> None:
-        due = self._loop.time() + grace_s * self._world.timing.grace_scale
+    def _terminate(self, running: Running) -> None:
+        self._tell(NORMAL, "Killing", f"Stopping container {self._container['name']}")
+        running.terminate()
+
+    def _kill_after(self, running: Running) -> None:
+        due = self._loop.time() + self._grace_s * self._world.timing.grace_scale
         if self._killing is not None:
             if self._killing.when() <= due:
                 return
@@ -335,13 +348,16 @@ class PodRun:
             text = str(error)
             raise _CannotStartError("CreateContainerConfigError", text, "Failed") from error
         log = self._world.logs.open(self._uid)
-        security = self._container.get("securityContext") or pod["spec"].get("securityContext") or {}
+        security = (
+            self._container.get("securityContext") or pod["spec"].get("securityContext") or {}
+        )
         mounted: dict[str, Any] = {}
         if self._volumes is not None:
             mounted = {"mounts": self._volumes.mounts}
         return AttemptSpec(
             job_id=self._key[1],
             task_id=self._uid,
+            attempt=str(1 + sum(failures_of(pod))),
             image=image,
             entrypoint=container.entrypoint,
             command=container.command,
@@ -367,6 +383,14 @@ class PodRun:
         field = f"spec.containers{{{self._container['name']}}}"
         if not self._lost:
             self._world.recorder.tell(self._pod, kind, reason, message, field)
+
+
+async def _kill_started(preparing: asyncio.Future[Running]) -> None:
+    """Kill a container that had started when nobody was to wait for it any more."""
+    if preparing.done() and not preparing.cancelled() and preparing.exception() is None:
+        running = preparing.result()
+        running.kill()
+        await running.wait()
 
 
 def _no_image(image: str, why: str) -> _CannotStartError:

@@ -58,7 +58,9 @@ def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dic
     if message:
         over["message"] = message
     # A container that could not be started began at the epoch, as the runtime has it.
-    over["startedAt"] = began or ("1970-01-01T00:00:00Z" if reason == "StartError" else timestamp())
+    over["startedAt"] = began or (
+        "1970-01-01T00:00:00Z" if reason == "StartError" else timestamp()
+    )
     over["finishedAt"] = timestamp()
     return {**found, "containerStatuses": [_container(pod, {"terminated": over})]}
 

@@ -81,7 +81,7 @@ class PodTemplate:
         """
         labels, spec = self._labels, self._spec
         annotations = dict(self._meta.get("annotations") or {})
-        prefix = f"{self._job[:MAX_PREFIX - 1]}-"
+        prefix = f"{self._job[: MAX_PREFIX - 1]}-"
         if index is not None:
             labels = {**labels, INDEX: str(index)}
             annotations[INDEX] = str(index)

@@ -235,7 +235,9 @@ class Scheduler:
     def _mark_gated(self, key: Key) -> None:
         pod = self._still_waiting(key)
         if pod is not None:
-            self._put(pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+            self._put(
+                pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"
+            )
 
     def _put(self, pod: dict[str, Any], reason: str, message: str) -> bool:
         status = pod.get("status") or {}
@@ -258,9 +260,7 @@ def _message(why: Counter[str], there: int, would_help: int) -> str:
     }
     victims = ", ".join(sorted(f"{count} {reason}" for reason, count in helped.items() if count))
     none = f"0/{there} nodes are available"
-    return (
-        f"{none}: {reasons}. no new claims to deallocate, preemption: {none}: {victims}."
-    )
+    return f"{none}: {reasons}. no new claims to deallocate, preemption: {none}: {victims}."
 
 
 def _shape(pod: dict[str, Any]) -> Shape:

@@ -1,0 +1,602 @@
+"""What the embedded Kubernetes does with Jobs and pods, on its store and without its API."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from farcall.local.iam.signatures import AccessKey
+from farcall.local.kubernetes import pod_template
+from farcall.local.kubernetes.cluster import Cluster
+from farcall.local.kubernetes.kinds import (
+    CONFIG_MAP,
+    EVENT,
+    JOB,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+)
+from farcall.local.kubernetes.store import Store
+from farcall.local.kubernetes.timing import Timing
+from farcall.local.runners.credentials import RoleCredentials
+from farcall.local.runners.process import ProcessRunner
+from tests.support.patience import PATIENCE_S
+
+LONG = 2**31 - 1
+ENDED = ("Succeeded", "Failed")
+#: A command that lasts until somebody ends it, and says when it can be ended.
+FOR_EVER = ("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
+
+
+class World:
+    """A store with a cluster behind it, and what tests ask of both."""
+
+    def __init__(self, store, cluster):
+        self.store = store
+        self.cluster = cluster
+
+    def create(
+        self, name="a", command=("true",), completions=2, *, template=None, pod=None, **spec
+    ):
+        container = {
+            "name": "task",
+            "image": "farcall-local-process",
+            "command": list(command),
+            "resources": {"requests": {"cpu": "100m"}},
+            **(template or {}),
+        }
+        document = {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": completions,
+                "parallelism": completions,
+                "backoffLimit": LONG,
+                "podReplacementPolicy": "Failed",
+                "template": {
+                    "spec": {"restartPolicy": "Never", "containers": [container], **(pod or {})}
+                },
+                **spec,
+            },
+        }
+        document["spec"] = {k: v for k, v in document["spec"].items() if v is not None}
+        return self.store.create(JOB, document)
+
+    def change(self, name="a", **spec):
+        job = self.job(name)
+        return self.store.update(JOB, {**job, "spec": {**job["spec"], **spec}})
+
+    def job(self, name="a"):
+        return self.store.get(JOB, "default", name)
+
+    def status(self, name="a"):
+        return self.job(name).get("status") or {}
+
+    def pods(self, index=None):
+        found = self.store.list(POD)
+        return [each for each in found if index is None or pod_template.index_of(each) == index]
+
+    def pod(self, index=0):
+        (found,) = self.pods(index)
+        return found
+
+    def events(self, name):
+        found = self.store.list(EVENT)
+        return [each for each in found if each["involvedObject"]["name"].startswith(name)]
+
+    def reasons(self, name):
+        return [each["reason"] for each in self.events(name)]
+
+    def log(self, pod):
+        log = self.cluster.logs.of(pod["metadata"]["uid"])
+        return [line.decode() for _, line in log.lines] if log else []
+
+    async def until(self, true):
+        """Wait until something is true, and return it."""
+        end = asyncio.get_running_loop().time() + PATIENCE_S
+        while asyncio.get_running_loop().time() < end:
+            with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, StopIteration):
+                if found := true():
+                    return found
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"not so in time: {self.status()}, {self.pods()}")
+
+    async def ended(self, name="a"):
+        return await self.until(
+            lambda: next(
+                each
+                for each in self.status(name)["conditions"]
+                if each["type"] in ("Complete", "Failed") and each["status"] == "True"
+            )
+        )
+
+    async def waiting(self, reason):
+        return await self.until(lambda: _state(self.pods()[0], "waiting")["reason"] == reason)
+
+    async def running(self, name="a", many=1):
+        """Wait until pods of `FOR_EVER` can be ended."""
+        await self.until(
+            lambda: (
+                sum("ready" in self.log(pod) for pod in self.pods()) >= many
+                and self.status(name)["ready"] == many
+            )
+        )
+
+
+def _state(pod, kind):
+    return pod["status"]["containerStatuses"][0]["state"][kind]
+
+
+def conditions(document):
+    return {each["type"]: each for each in document["status"]["conditions"]}
+
+
+@pytest.fixture
+async def world():
+    store = Store()
+    timing = Timing(
+        sync_s=0.01, retry_s=0.02, pull_s=0.05, refused_s=0.05, lost_s=0.05, grace_scale=0.05
+    )
+    credentials = RoleCredentials(lambda *_: None, AccessKey("", ""), enforced=True)
+    runner = ProcessRunner("http://127.0.0.1:1", credentials)
+    cluster = Cluster(store, runner, cpus=4, timing=timing)
+    cluster.start()
+    yield World(store, cluster)
+    await cluster.close()
+    await runner.close()
+
+
+async def test_an_indexed_job_runs_each_index_once_and_is_complete(world):
+    world.create(command=("sh", "-c", "echo $JOB_COMPLETION_INDEX on $HOSTNAME"))
+    found = await world.ended()
+    assert (found["type"], found["reason"]) == ("Complete", "CompletionsReached")
+    status = world.status()
+    assert [each["type"] for each in status["conditions"]] == ["SuccessCriteriaMet", "Complete"]
+    assert (status["succeeded"], status["completedIndexes"]) == (2, "0,1")
+    assert (status["ready"], status["terminating"]) == (0, 0)
+    assert "active" not in status
+    assert "failed" not in status
+    assert status["startTime"] <= status["completionTime"]
+    assert world.log(world.pod(1)) == ["1 on a-1"]
+    assert set(world.reasons("a")) >= {"SuccessfulCreate", "Completed"}
+
+
+async def test_a_pod_of_a_job_has_names_labels_and_owner(world):
+    job = world.create(completions=1, backoffLimitPerIndex=1)
+    await world.ended()
+    meta = world.pod()["metadata"]
+    assert meta["name"].startswith("a-0-")
+    assert len(meta["name"]) == len("a-0-") + 5
+    assert meta["annotations"] == {pod_template.INDEX: "0", pod_template.FAILURES: "0"}
+    assert meta["labels"][pod_template.INDEX] == "0"
+    assert meta["labels"]["batch.kubernetes.io/job-name"] == "a"
+    assert meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert world.pod()["spec"]["hostname"] == "a-0"
+    # The finalizer is there until the Job has counted the pod.
+    assert "finalizers" not in meta
+
+
+async def test_a_pod_tells_what_became_of_it(world):
+    world.create(completions=1, command=("sh", "-c", "exit 3"), backoffLimitPerIndex=0)
+    assert (await world.ended())["reason"] == "FailedIndexes"
+    pod = world.pod()
+    assert pod["status"]["phase"] == "Failed"
+    ended = _state(pod, "terminated")
+    assert (ended["exitCode"], ended["reason"]) == (3, "Error")
+    assert conditions(pod)["Ready"]["reason"] == "PodFailed"
+    assert set(world.reasons("a-0")) == {"Scheduled", "Pulled", "Created", "Started"}
+
+
+async def test_an_index_is_tried_again_as_often_as_it_may(world):
+    command = ("sh", "-c", "echo $N; test $JOB_COMPLETION_INDEX = 0")
+    path = f"metadata.annotations['{pod_template.FAILURES}']"
+    env = [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": path}}}]
+    world.create(command=command, backoffLimitPerIndex=2, template={"env": env})
+    assert (await world.ended())["reason"] == "FailedIndexes"
+    status = world.status()
+    assert (status["completedIndexes"], status["failedIndexes"]) == ("0", "1")
+    assert (status["succeeded"], status["failed"]) == (1, 3)
+    assert sorted(line for pod in world.pods(1) for line in world.log(pod)) == ["0", "1", "2"]
+
+
+async def test_the_pause_before_an_index_is_tried_again_is_doubled(world):
+    world.cluster.timing.retry_s = 3600
+    world.create(command=("false",), completions=1, backoffLimitPerIndex=2)
+    await world.until(lambda: world.status()["failed"] == 1)
+    assert len(world.pods()) == 1
+    assert "conditions" not in world.status()
+
+
+async def test_a_policy_fails_an_index_at_once(world):
+    rule = {
+        "action": "FailIndex",
+        "onExitCodes": {"containerName": "task", "operator": "In", "values": [60, 61]},
+    }
+    world.create(
+        command=("sh", "-c", "exit $((60 + JOB_COMPLETION_INDEX * 5))"),
+        backoffLimitPerIndex=1,
+        podFailurePolicy={"rules": [rule]},
+    )
+    assert (await world.ended())["reason"] == "FailedIndexes"
+    assert (len(world.pods(0)), len(world.pods(1))) == (1, 2)
+
+
+async def test_a_policy_fails_the_job_and_says_by_which_pod(world):
+    rules = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [0, 1]}},
+    ]
+    world.create(
+        completions=1,
+        command=("sh", "-c", "exit 7"),
+        backoffLimit=6,
+        podFailurePolicy={"rules": rules},
+    )
+    found = await world.ended()
+    assert (found["type"], found["reason"]) == ("Failed", "PodFailurePolicy")
+    name = world.pod()["metadata"]["name"]
+    assert found["message"] == (
+        f"Container task for pod default/{name} failed with exit code 7 matching FailJob rule at "
+        "index 1"
+    )
+    assert [each["type"] for each in world.status()["conditions"]] == ["FailureTarget", "Failed"]
+
+
+async def test_a_disruption_that_is_ignored_costs_no_attempt(world):
+    rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    world.create(
+        completions=1,
+        command=FOR_EVER,
+        backoffLimitPerIndex=0,
+        podFailurePolicy={"rules": [rule]},
+    )
+    await world.running()
+    first = world.pod()["metadata"]["name"]
+    world.cluster.preempt("a", 0)
+    await world.until(lambda: world.pods() and world.pod()["metadata"]["name"] != first)
+    annotations = world.pod()["metadata"]["annotations"]
+    assert annotations[pod_template.FAILURES] == "0"
+    assert annotations[pod_template.IGNORED_FAILURES] == "1"
+    assert "failed" not in world.status()
+
+
+async def test_too_many_failed_indexes_end_the_job(world):
+    command = ("sh", "-c", f"test $JOB_COMPLETION_INDEX = 2 || exit 1; {FOR_EVER[2]}")
+    world.create(completions=3, command=command, backoffLimitPerIndex=0, maxFailedIndexes=1)
+    found = await world.ended()
+    assert found["reason"] == "MaxFailedIndexesExceeded"
+    assert world.status()["failedIndexes"] == "0,1"
+    assert world.pods(2) == []  # what runs is deleted
+
+
+async def test_a_job_without_indexes_has_one_limit_for_all(world):
+    world.create(
+        completionMode="NonIndexed",
+        completions=None,
+        parallelism=1,
+        command=("false",),
+        backoffLimit=1,
+    )
+    found = await world.ended()
+    assert (found["reason"], world.status()["failed"]) == ("BackoffLimitExceeded", 2)
+    assert "completedIndexes" not in world.status()
+    assert pod_template.INDEX not in world.pods()[0]["metadata"].get("annotations", {})
+
+
+async def test_no_more_pods_than_parallelism_are_active(world):
+    most = 0
+
+    def look(change, kind, document, _):
+        nonlocal most
+        if kind is JOB:
+            most = max(most, (document.get("status") or {}).get("active", 0))
+
+    world.store.subscribe(look)
+    world.create(completions=6, parallelism=2)
+    await world.ended()
+    assert most == 2
+
+
+async def test_a_deadline_ends_the_job_and_its_pods(world):
+    world.create(command=FOR_EVER)
+    await world.running(many=2)
+    world.change(activeDeadlineSeconds=0)
+    found = await world.ended()
+    assert (found["reason"], found["message"]) == (
+        "DeadlineExceeded",
+        "Job was active longer than specified deadline",
+    )
+    assert world.status()["failed"] == 2
+    await world.until(lambda: world.pods() == [])
+
+
+async def test_a_suspended_job_that_is_past_its_deadline_when_resumed_never_has_a_pod(world):
+    world.create(suspend=True)
+    await world.until(lambda: conditions(world.job())["Suspended"]["status"] == "True")
+    assert "startTime" not in world.status()
+    world.change(suspend=False, activeDeadlineSeconds=0)
+    assert (await world.ended())["reason"] == "DeadlineExceeded"
+    assert world.pods() == []
+    assert "SuccessfulCreate" not in world.reasons("a")
+
+
+async def test_a_job_can_be_suspended_and_resumed(world):
+    world.create(command=FOR_EVER)
+    await world.running(many=2)
+    world.change(suspend=True)
+    await world.until(lambda: world.pods() == [])
+    assert conditions(world.job())["Suspended"]["reason"] == "JobSuspended"
+    assert "failed" not in world.status()
+    world.change(suspend=False)
+    await world.running(many=2)
+    assert conditions(world.job())["Suspended"]["status"] == "False"
+
+
+async def test_a_job_goes_with_its_pods_when_its_time_is_over(world):
+    world.create(ttlSecondsAfterFinished=0)
+    await world.until(lambda: world.job() is None)
+    assert world.pods() == []
+
+
+async def test_a_deleted_job_takes_its_pods_along_unless_they_are_orphaned(world):
+    world.create("a", command=FOR_EVER, completions=1)
+    world.create("b", command=FOR_EVER, completions=1)
+    await world.running("a")
+    await world.running("b")
+    world.store.delete(JOB, "default", "a")
+    world.store.delete(JOB, "default", "b", propagation="Orphan")
+    await world.until(lambda: len(world.pods()) == 1 and world.job("b") is None)
+    meta = world.pod()["metadata"]
+    assert meta["name"].startswith("b-0-")
+    assert "ownerReferences" not in meta
+
+
+async def test_the_end_of_one_index_can_be_enough(world):
+    command = ("sh", "-c", f"test $JOB_COMPLETION_INDEX = 0 && exit 0; {FOR_EVER[2]}")
+    world.create(command=command, successPolicy={"rules": [{"succeededIndexes": "0"}]})
+    found = await world.ended()
+    assert (found["type"], found["reason"]) == ("Complete", "SuccessPolicy")
+    assert found["message"] == "Matched rules at index 0"
+    assert world.status()["completedIndexes"] == "0"
+
+
+async def test_a_pod_that_somebody_deletes_is_replaced(world):
+    world.create(completions=1, command=FOR_EVER)
+    await world.running()
+    first = world.pod()["metadata"]["name"]
+    world.cluster.delete_pod(first)
+    await world.until(lambda: world.pods() and world.pod()["metadata"]["name"] != first)
+    assert world.status()["failed"] == 1
+
+
+async def test_a_pod_that_is_evicted_has_a_reason_and_no_container_statuses(world):
+    world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
+    await world.running()
+    world.cluster.evict("a", 0)
+    await world.ended()
+    status = world.pod()["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
+    assert "containerStatuses" not in status
+    assert conditions(world.pod())["DisruptionTarget"]["reason"] == "TerminationByKubelet"
+
+
+async def test_a_pod_that_is_out_of_memory_says_so(world):
+    world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
+    await world.running()
+    world.cluster.oom("a", 0)
+    await world.ended()
+    ended = _state(world.pod(), "terminated")
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+
+
+async def test_the_pods_of_a_lost_node_have_failed_when_it_is_removed(world):
+    told = []
+    world.store.subscribe(
+        lambda change, kind, document, _: told.append((change, document)) if kind is POD else None
+    )
+    world.create(completions=1, command=FOR_EVER, backoffLimitPerIndex=0)
+    await world.running()
+    world.cluster.lose_node()
+    assert (await world.ended())["reason"] == "FailedIndexes"
+    last = next(document for change, document in told if change == "DELETED")
+    assert (last["status"]["phase"], last["status"]["reason"]) == ("Failed", "NodeLost")
+    assert conditions(last)["DisruptionTarget"]["reason"] == "DeletionByTaintManager"
+    assert world.store.list(NODE) == []
+
+
+async def test_a_pod_has_its_own_deadline(world):
+    world.create(
+        completions=1, command=FOR_EVER, backoffLimitPerIndex=0, pod={"activeDeadlineSeconds": 1}
+    )
+    await world.ended()
+    status = world.pod()["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+    assert _state(world.pod(), "terminated")["exitCode"] == 143
+
+
+async def test_who_ignores_sigterm_is_killed_after_the_grace(world):
+    command = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+    world.create(completions=1, command=command, pod={"terminationGracePeriodSeconds": 1})
+    await world.running()
+    ended = []
+    world.store.subscribe(
+        lambda _, kind, document, __: (
+            ended.append(_state(document, "terminated")["exitCode"])
+            if kind is POD and document["status"]["phase"] in ENDED
+            else None
+        )
+    )
+    world.change(activeDeadlineSeconds=0)
+    await world.until(lambda: ended)
+    assert ended[0] == 137
+
+
+async def test_a_pod_that_fits_nowhere_is_told_why(world):
+    world.create(completions=1, template={"resources": {"requests": {"cpu": "64"}}})
+    found = await world.until(lambda: conditions(world.pod())["PodScheduled"])
+    assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+    assert found["message"] == (
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: "
+        "0/1 nodes are available: 1 No preemption victims found for incoming pod."
+    )
+    await world.until(lambda: "FailedScheduling" in world.reasons("a-0"))
+    world.cluster.add_node("large", cpu=64)
+    await world.ended()
+    assert world.pod()["spec"]["nodeName"] == "large"
+
+
+async def test_selectors_taints_and_cordons_keep_pods_away(world):
+    world.cluster.add_node("farcall-local", cpu=4, labels={"zone": "a"})
+    world.cluster.taint("dedicated", value="gpu")
+    toleration = {"key": "dedicated", "operator": "Exists"}
+    world.create("t", completions=1)
+    world.create(
+        "s", completions=1, pod={"nodeSelector": {"zone": "b"}, "tolerations": [toleration]}
+    )
+    world.create("ok", completions=1, pod={"tolerations": [toleration]})
+    await world.ended("ok")
+
+    def told(name):
+        (pod,) = [p for p in world.pods() if p["metadata"]["name"].startswith(f"{name}-0")]
+        return conditions(pod)["PodScheduled"]["message"]
+
+    assert "1 node(s) had untolerated taint {dedicated: gpu}" in await world.until(
+        lambda: told("t")
+    )
+    assert "1 node(s) didn't match Pod's node affinity/selector" in await world.until(
+        lambda: told("s")
+    )
+    world.cluster.cordon()
+    world.create("c", completions=1)
+    assert "1 node(s) were unschedulable" in await world.until(lambda: told("c"))
+
+
+async def test_a_gated_pod_waits_until_the_gates_are_gone(world):
+    world.create(completions=1, pod={"schedulingGates": [{"name": "kueue"}]})
+    await world.until(
+        lambda: conditions(world.pod())["PodScheduled"]["reason"] == "SchedulingGated"
+    )
+    pod = world.pod()
+    spec = {key: value for key, value in pod["spec"].items() if key != "schedulingGates"}
+    world.store.update(POD, {**pod, "spec": spec})
+    await world.ended()
+
+
+async def test_an_image_that_cannot_be_pulled_may_be_there_later(world):
+    world.cluster.withhold_image("farcall-local-process", heals_after=None)
+    world.create(completions=1)
+    await world.waiting("ErrImagePull")
+    await world.waiting("ImagePullBackOff")
+    assert {"Pulling", "Failed", "BackOff"} <= set(world.reasons("a-0"))
+    assert world.pod()["status"]["phase"] == "Pending"
+    world.cluster.withhold_image("farcall-local-process", heals_after=0)
+    await world.ended()
+
+
+async def test_a_name_that_is_none_of_an_image_stays_refused(world):
+    world.create(completions=1, template={"image": "No/Such:Image:x"})
+    await world.waiting("InvalidImageName")
+    world.change(activeDeadlineSeconds=0)
+    await world.ended()
+    await world.until(lambda: world.pods() == [])
+
+
+async def test_a_command_that_cannot_run_is_a_start_error(world):
+    world.create(completions=1, command=("/nowhere/to/be",), backoffLimitPerIndex=0)
+    await world.ended()
+    ended = _state(world.pod(), "terminated")
+    assert (ended["exitCode"], ended["reason"]) == (128, "StartError")
+    assert 'exec: "/nowhere/to/be": executable file not found in $PATH' in ended["message"]
+
+
+async def test_a_container_waits_for_its_secret(world):
+    ref = {"name": "keys", "key": "k"}
+    env = [{"name": "K", "valueFrom": {"secretKeyRef": ref}}]
+    world.create(completions=1, command=("sh", "-c", "echo $K"), template={"env": env})
+    await world.waiting("CreateContainerConfigError")
+    assert _state(world.pod(), "waiting")["message"] == 'secret "keys" not found'
+    document = {"metadata": {"name": "keys", "namespace": "default"}, "data": {"k": "dmFsdWU="}}
+    world.store.create(SECRET, document)
+    await world.ended()
+    assert world.log(world.pod()) == ["value"]
+
+
+async def test_variables_come_from_everywhere_and_are_expanded(world):
+    document = {"metadata": {"name": "m", "namespace": "default"}, "data": {"x": "1"}}
+    world.store.create(CONFIG_MAP, document)
+    env = [
+        {"name": "A", "value": "a"},
+        {"name": "B", "value": "$(A)$(NONE)$$(A)"},
+        {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "x"}}},
+        {
+            "name": "D",
+            "valueFrom": {"configMapKeyRef": {"name": "n", "key": "x", "optional": True}},
+        },
+        {"name": "E", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        {"name": "F", "value": "http://a-0.nodes.default.svc:1"},
+    ]
+    template = {
+        "env": env,
+        "envFrom": [{"prefix": "P_", "configMapRef": {"name": "m"}}],
+        "args": ["$(A)", "$$(A)"],
+    }
+    command = ("sh", "-c", 'echo "$B|$C|${D-unset}|$E|$P_x|$F|$0|$1"')
+    world.create(completions=1, command=command, template=template, pod={"subdomain": "nodes"})
+    await world.ended()
+    assert world.log(world.pod()) == ["a$(NONE)$(A)|1|unset|default|1|http://127.0.0.1:1|a|$(A)"]
+
+
+async def test_a_job_whose_service_account_is_missing_has_no_pod(world):
+    world.create(completions=1, pod={"serviceAccountName": "nobody"})
+    event = await world.until(lambda: world.events("a")[0])
+    assert event["reason"] == "FailedCreate"
+    assert event["message"] == (
+        'Error creating: pods "a-0-" is forbidden: error looking up service account '
+        'default/nobody: serviceaccount "nobody" not found'
+    )
+    await world.until(lambda: world.events("a")[0]["count"] > 1)
+    assert world.pods() == []
+    world.store.create(SERVICE_ACCOUNT, {"metadata": {"name": "nobody", "namespace": "default"}})
+    await world.ended()
+
+
+async def test_a_quota_holds_pods_back(world):
+    world.cluster.quota({"pods": "1"})
+    world.create(command=FOR_EVER)
+    event = await world.until(
+        lambda: next(each for each in world.events("a") if each["reason"] == "FailedCreate")
+    )
+    assert event["message"] == (
+        'Error creating: pods "a-1-" is forbidden: exceeded quota: quota, requested: pods=1, '
+        "used: pods=1, limited: pods=1"
+    )
+    world.cluster.quota(None)
+    await world.running(many=2)
+    assert "count" in event
+
+
+async def test_a_folder_of_a_volume_is_a_folder_of_this_machine(world, tmp_path):
+    point = [{"name": "data", "mountPath": "/data"}, {"name": "own", "mountPath": "/own"}]
+    env = [{"name": "DATA", "value": "/data"}, {"name": "OWN", "value": "/own"}]
+    volumes = [
+        {"name": "data", "hostPath": {"path": str(tmp_path)}},
+        {"name": "own", "emptyDir": {}},
+    ]
+    command = ("sh", "-c", "touch $DATA/seen $OWN/seen && echo $OWN")
+    world.create(
+        completions=1,
+        command=command,
+        template={"volumeMounts": point, "env": env},
+        pod={"volumes": volumes},
+    )
+    await world.ended()
+    assert (tmp_path / "seen").exists()
+    assert world.log(world.pod())[0] != "/own"
+
+
+async def test_a_pod_of_several_containers_is_refused_by_name(world):
+    two = [{"name": name, "image": "x", "command": ["true"]} for name in ("a", "b")]
+    world.create(completions=1, pod={"containers": two})
+    await world.waiting("CreateContainerError")
+    assert "one container" in _state(world.pod(), "waiting")["message"]
