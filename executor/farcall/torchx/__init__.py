@@ -21,5 +21,5 @@ import importlib.util
 
 if importlib.util.find_spec("torchx") is None:
     raise ModuleNotFoundError(
-        "The TorchX schedulers need torchx: pip install 'farcall[torchx]'", name="torchx"
+        "The TorchX door needs torchx: pip install 'farcall[torchx]'", name="torchx"
     )
