@@ -112,6 +112,23 @@ def aws(
     return embedded
 
 
+@pytest.fixture(scope="session")
+def embedded_kubernetes() -> Iterator[farcall.local.LocalAWS]:
+    with farcall.local.start(kubernetes=True) as aws:
+        aws.configure(stream_s=STREAM_S)
+        yield aws
+
+
+@pytest.fixture
+def kubernetes(
+    embedded_kubernetes: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch
+) -> farcall.local.LocalAWS:
+    """An embedded AWS with a Kubernetes, and the environment set to both."""
+    for name, value in embedded_kubernetes.environment.items():
+        monkeypatch.setenv(name, value)
+    return embedded_kubernetes
+
+
 @pytest.fixture
 def options(aws: farcall.local.LocalAWS) -> dict[str, Any]:
     """Small jobs that are tried once and gathered quickly."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any
 
 import click
 
@@ -17,9 +18,16 @@ from farcall.model.errors import FarcallError
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free one.")
 @click.option("--docker", is_flag=True, help="Run jobs as containers of their image.")
 @click.option("--empty", is_flag=True, help="Begin with an account that has nothing.")
+@click.option("--kubernetes", is_flag=True, help="Serve a Kubernetes too, and use that.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run_local(
-    cpus: int | None, port: int, *, docker: bool, empty: bool, command: tuple[str, ...]
+    cpus: int | None,
+    port: int,
+    *,
+    docker: bool,
+    empty: bool,
+    kubernetes: bool,
+    command: tuple[str, ...],
 ) -> None:
     """Run a command against an embedded AWS, or serve one.
 
@@ -29,12 +37,16 @@ def run_local(
 
     With --docker a job runs in a container of the image that container_image_uri names, with a
     docker engine of this machine. With --empty there is no bucket, queue, role or log group, as
-    in a new AWS account, and at the end it says what COMMAND has left there.
+    as in a new AWS account, and at the end it says what COMMAND has left there.
+
+    With --kubernetes there is a Kubernetes beside it, whose pods run as the jobs do: KUBECONFIG
+    names its file, for kubectl too, and FARCALL_BACKEND has farcall use it.
     """  # noqa: D301  # click's mark for lines to be left as they are
     try:
+        options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
         if command:
-            sys.exit(local.run_command(command, cpus=cpus, port=port, docker=docker, empty=empty))
-        local.serve(cpus=cpus, port=port, docker=docker, empty=empty)
+            sys.exit(local.run_command(command, cpus=cpus, port=port, **options))
+        local.serve(cpus=cpus, port=port, **options)
     except RuntimeError as error:
         raise FarcallError(str(error)) from error
 

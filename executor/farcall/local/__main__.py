@@ -28,7 +28,14 @@ OPEN_FILES = 10_240
 
 
 def main(
-    cpus: int | None, host: str, port: int, *, docker: bool, enforce_iam: bool, empty: bool
+    cpus: int | None,
+    host: str,
+    port: int,
+    *,
+    docker: bool,
+    enforce_iam: bool,
+    empty: bool,
+    kubernetes: bool,
 ) -> None:
     """Serve until nobody needs it any more."""
     log = logging.StreamHandler()
@@ -46,12 +53,20 @@ def main(
         raise SystemExit(1) from None
     key = AccessKey.new()
     address, port = listener.getsockname()[:2]
-    _tell(names.client_environment(address, port, key, docker=docker, empty=empty))
+    environment = names.client_environment(address, port, key, docker=docker, empty=empty)
+    place = None
+    if kubernetes:
+        from farcall.local.kubernetes.place import Place
+
+        place = Place(address)
+        environment.update(place.environment)
+    _tell(environment)
     # Importing moto takes about a second, in which the caller can import what it needs itself;
     # its first request waits in the open port.
     from farcall.local.services.server import LocalServer
 
     options: dict[str, Any] = {"key": key, "enforce_iam": enforce_iam, "empty": empty}
+    options["kubernetes"] = place or False
     if docker:
         from farcall.local.runners.docker import DockerRunner
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from farcall.local import names
 from farcall.local.launch import LocalAWS, own_environment, start
@@ -31,6 +31,7 @@ def run_command(
     port: int = 0,
     docker: bool = False,
     empty: bool = False,
+    kubernetes: bool = False,
 ) -> int:
     """Run a command against a fresh embedded AWS, and end both.
 
@@ -45,23 +46,23 @@ def run_command(
         docker: See `start`.
         empty: See `start`. The command has a file of options of its own, so that what it deploys
             is not written into the user's. What it leaves in the account is told at the end.
+        kubernetes: See `start`.
 
     Returns:
         The command's exit code, ``128 + N`` if signal N killed it, 127 if there is no such
         command and 126 if it cannot be run.
     """
+    options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
     with contextlib.ExitStack() as stack:
-        aws = stack.enter_context(
-            start(cpus=cpus, host=host, port=port, docker=docker, empty=empty)
-        )
+        aws = stack.enter_context(start(cpus=cpus, host=host, port=port, **options))
         inherited = own_environment()
         if empty:  # what an option of the user's names is in another account
             for name in names.RESOURCES:
                 inherited.pop(name, None)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farcall-"))
-            options = Path(folder, "farcall.toml")
-            options.touch()
-            inherited[CONFIG_VARIABLE] = str(options)
+            file = Path(folder, "farcall.toml")
+            file.touch()
+            inherited[CONFIG_VARIABLE] = str(file)
         try:
             process = subprocess.Popen(argv, env={**inherited, **aws.environment})  # noqa: S603
         except OSError as error:
@@ -110,6 +111,7 @@ def serve(
     port: int = 0,
     docker: bool = False,
     empty: bool = False,
+    kubernetes: bool = False,
     out: TextIO | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
@@ -124,6 +126,7 @@ def serve(
         port: See `start`.
         docker: See `start`.
         empty: See `start`.
+        kubernetes: See `start`.
         out: Where the lines go, standard output by default.
 
     Raises:
@@ -131,8 +134,9 @@ def serve(
     """
     out = out or sys.stdout
     stopped = threading.Event()
+    options: dict[str, Any] = {"docker": docker, "empty": empty, "kubernetes": kubernetes}
     with (
-        start(cpus=cpus, host=host, port=port, docker=docker, empty=empty) as aws,
+        start(cpus=cpus, host=host, port=port, **options) as aws,
         handling(lambda _: stopped.set()),
     ):
         for name, value in aws.environment.items():

@@ -10,12 +10,19 @@ from __future__ import annotations
 import abc
 from typing import Any
 
+from farcall.local.kubernetes.controls import KubernetesControls
+
 #: What stands for "leave it as it is", where None means "no limit".
 UNCHANGED = -1.0
 
 
 class Controls(abc.ABC):
     """The development calls, for whoever can reach the server."""
+
+    @property
+    def kubernetes(self) -> KubernetesControls:
+        """Those of the embedded Kubernetes, where there is one."""
+        return KubernetesControls(self._call)
 
     def configure(
         self,

@@ -113,6 +113,7 @@ def start(
     docker: bool = False,
     enforce_iam: bool = False,
     empty: bool = False,
+    kubernetes: bool = False,
 ) -> LocalAWS:
     """Start an embedded AWS.
 
@@ -138,12 +139,15 @@ def start(
             user's, who may do everything.
         empty: Whether not even those are there: an account in which nobody has made anything.
             The environment then names no resources.
+        kubernetes: Whether there is a Kubernetes beside it, on a port of its own with TLS, which
+            runs the same jobs as pods. The environment then has a kubeconfig file, and farcall
+            use it: ``FARCALL_BACKEND=kubernetes``.
 
     Raises:
         ModuleNotFoundError: The ``local`` extra is not installed.
         RuntimeError: The server did not start; the message or its standard error says why.
     """
-    require_extra(docker=docker)
+    require_extra(docker=docker, kubernetes=kubernetes)
     options = json.dumps(
         {
             "cpus": cpus,
@@ -152,6 +156,7 @@ def start(
             "docker": docker,
             "enforce_iam": enforce_iam,
             "empty": empty,
+            "kubernetes": kubernetes,
         }
     )
     process = subprocess.Popen(  # noqa: S603
@@ -193,16 +198,20 @@ def own_environment() -> dict[str, str]:
     }
 
 
-def require_extra(*, docker: bool = False) -> None:
+def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
     """Check that the ``local`` extra is installed.
 
     Args:
         docker: Whether jobs are to be containers.
+        kubernetes: Whether there is to be a Kubernetes.
 
     Raises:
         ModuleNotFoundError: It is not; the message says what to install.
     """
-    for module in ("moto", "flask", "flask_cors", *(["aiodocker"] if docker else [])):
+    wanted = ["moto", "flask", "flask_cors"]
+    wanted += ["aiodocker"] if docker else []
+    wanted += ["cryptography", "yaml"] if kubernetes else []
+    for module in wanted:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
                 f"The embedded AWS needs {module}: pip install 'farcall[local]'", name=module

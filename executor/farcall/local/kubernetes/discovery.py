@@ -54,6 +54,17 @@ def answer(path: str) -> _Document | None:
     return _resources(*parts[1:]) if parts[0] == "apis" and len(parts) == 3 else None
 
 
+def review(path: str) -> str | None:
+    """Return the kind of review that is made by a POST to a path, None if it is none.
+
+    Args:
+        path: Of the request, such as ``/apis/authorization.k8s.io/v1/selfsubjectaccessreviews``.
+    """
+    parts = path.strip("/").split("/")
+    found = _REVIEWS.get(parts[1], ()) if len(parts) == 4 and parts[2] == "v1" else ()
+    return next((kind for kind, plural in found if plural == parts[3]), None)
+
+
 def _version() -> _Document:
     major, minor, _ = VERSION.split(".")
     return {

@@ -72,6 +72,7 @@ class Store:
 
     Attributes:
         version: The resourceVersion of the last change of anything.
+        compacted: The one before which nothing is remembered.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class Store:
         self._objects: dict[Kind, dict[tuple[str, str], Document]] = {}
         self._history: dict[Kind, list[Change]] = {}
         self._forgotten: dict[Kind, int] = {}
-        self._compacted = 0
+        self.compacted = 0
         self._watches: dict[Kind, set[Watch]] = {}
         self._subscribers: list[Subscriber] = []
 
@@ -115,7 +116,8 @@ class Store:
     def create(self, kind: Kind, document: Document) -> Document:
         """Add an object.
 
-        It gets uid, creationTimestamp, resourceVersion and, where its kind counts it, generation;
+        It gets a uid if it has none, creationTimestamp, resourceVersion and, where its kind counts
+        it, generation;
         a name too, where ``generateName`` begins one.
 
         Raises:
@@ -130,7 +132,9 @@ class Store:
         key = (metadata.get("namespace") or "", metadata["name"])
         if key in self._of(kind):
             raise AlreadyExistsError.of(kind, key[1])
-        metadata.update(uid=str(uuid.uuid4()), creationTimestamp=timestamp())
+        metadata.update(
+            uid=metadata.get("uid") or str(uuid.uuid4()), creationTimestamp=timestamp()
+        )
         if kind.has_generation:
             metadata["generation"] = 1
         return self._put("ADDED", kind, document, metadata)
@@ -260,7 +264,7 @@ class Store:
         Raises:
             ExpiredError: They are no longer remembered.
         """
-        oldest = max(self._forgotten.get(kind, 0), self._compacted)
+        oldest = max(self._forgotten.get(kind, 0), self.compacted)
         if version < oldest:
             raise ExpiredError(f"too old resource version: {version} ({oldest})")
         history = self._history.get(kind, [])
@@ -273,7 +277,7 @@ class Store:
         now has to list again, too. Watches that are open and have told everything go on.
         """
         self.version += 1
-        self._compacted = self.version
+        self.compacted = self.version
         told = {kind: changes[-1].version for kind, changes in self._history.items() if changes}
         for kind, watches in self._watches.items():
             for watch in watches:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from farcall.local.cloudformation.api import Stacks
+    from farcall.local.kubernetes.embedded import EmbeddedKubernetes
+    from farcall.local.kubernetes.place import Place
 
 T = TypeVar("T")
 
@@ -92,6 +94,8 @@ class LocalServer(Controls):
             who may do everything; users, roles and policies are made by IAM's API.
             `farcall.local.iam.permissions` says what is not looked at.
         empty: Whether there is nothing in the account, not even what farcall needs.
+        kubernetes: Whether there is a Kubernetes, too, or where it is to listen. Its pods share
+            the runner with Batch's jobs; those variables have farcall use it then.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -107,12 +111,14 @@ class LocalServer(Controls):
         key: AccessKey | None = None,
         enforce_iam: bool = False,
         empty: bool = False,
+        kubernetes: bool | Place = False,
     ) -> None:
         self._socket = listener or names.listen()
         if not _single.acquire(blocking=False):
             self._socket.close()
             raise RuntimeError("moto keeps one state for all: one LocalServer in a process.")
         host, port = self._socket.getsockname()[:2]
+        self._host = host
         key = key or AccessKey.new()
         self.environment = names.client_environment(host, port, key, empty=empty)
         self.endpoint_url = self.environment["AWS_ENDPOINT_URL"]
@@ -138,6 +144,9 @@ class LocalServer(Controls):
         self._engine, self._api, self._control = self._on_loop(
             lambda: self._make_batch(cpus, empty=empty)
         )
+        self._kubernetes: EmbeddedKubernetes | None = None
+        if kubernetes:
+            self._start_kubernetes(kubernetes, cpus, {} if empty else _s3_secret(key))
         self._http = make_server(
             host,
             port,
@@ -183,7 +192,22 @@ class LocalServer(Controls):
             objects.forget()
             _single.release()
 
+    def _start_kubernetes(
+        self, kubernetes: bool | Place, cpus: int, secret: dict[str, str]
+    ) -> None:
+        from farcall.local.kubernetes.embedded import EmbeddedKubernetes
+        from farcall.local.kubernetes.place import Place
+
+        place = kubernetes if isinstance(kubernetes, Place) else Place(self._host)
+        self.environment.update(place.environment)
+        self._kubernetes = self._on_loop(
+            lambda: EmbeddedKubernetes(place, self._runner, cpus, secret)
+        )
+        asyncio.run_coroutine_threadsafe(self._kubernetes.start(), self._loop).result()
+
     async def _end_jobs(self) -> None:
+        if self._kubernetes is not None:
+            await self._kubernetes.close()
         await self._engine.close()
         await self._runner.close()
         await self._loop.shutdown_default_executor()
@@ -281,7 +305,20 @@ class LocalServer(Controls):
     def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
         if name == "resources":
             return Response(200, self._resources())
+        if name == "kubernetes":
+            return self._control_kubernetes(document)
         return self._on_loop(lambda: self._control.answer(name, document))
+
+    def _control_kubernetes(self, document: dict[str, Any]) -> Response:
+        if self._kubernetes is None:
+            message = "There is no Kubernetes: start(kubernetes=True)."
+            return Response(400, {"message": message}, "ClientException")
+        call = self._kubernetes.call(document["call"], document["arguments"])
+        try:
+            answer = asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        except ValueError as error:
+            return Response(400, {"message": str(error)}, "ClientException")
+        return Response(200, {"answer": answer})
 
     def _call(self, name: str, document: dict[str, Any]) -> Any:
         response = self._answer_control(name, document)
@@ -301,6 +338,11 @@ class LocalServer(Controls):
 
         self._loop.call_soon_threadsafe(run)
         return future.result()
+
+
+def _s3_secret(key: AccessKey) -> dict[str, str]:
+    """Return the variables that a container needs for S3, which it cannot know otherwise."""
+    return {**key.environment, "AWS_REGION": names.REGION, "AWS_DEFAULT_REGION": names.REGION}
 
 
 def _backend(service: Any, region: str) -> Any:

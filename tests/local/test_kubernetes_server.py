@@ -1,0 +1,244 @@
+"""Faults, tokens and the life of the embedded Kubernetes' API, by plain requests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import stat
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+import farcall.local
+from tests.support.patience import until
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+SECRETS = "/api/v1/namespaces/default/secrets"
+
+
+class Api:
+    """Requests with the connection and a token of a kubeconfig file."""
+
+    def __init__(self, kubeconfig, user="farcall-local"):
+        self.config = yaml.safe_load(Path(kubeconfig).read_text())
+        cluster = self.config["clusters"][0]["cluster"]
+        import base64
+
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self.context = ssl.create_default_context(cadata=authority)
+        self.url = cluster["server"]
+        self.token = next(
+            each["user"]["token"] for each in self.config["users"] if each["name"] == user
+        )
+
+    def ask(self, method, path, body=None, **headers):
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.token}", **headers}
+        if data is not None:
+            headers.setdefault("Content-Type", "application/json")
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, context=self.context, timeout=60) as reply:
+                return reply.status, json.load(reply), reply.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error), error.headers
+
+
+def secret(name):
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
+
+
+@pytest.fixture(scope="module")
+def aws():
+    with farcall.local.start(kubernetes=True) as running:
+        yield running
+
+
+@pytest.fixture
+def api(aws):
+    return Api(aws.environment["KUBECONFIG"])
+
+
+def names(api):
+    return {each["metadata"]["name"] for each in api.ask("GET", SECRETS)[1]["items"]}
+
+
+def test_its_files_are_the_users_and_go_with_it():
+    with farcall.local.start(kubernetes=True) as aws:
+        file = Path(aws.environment["KUBECONFIG"])
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    until(lambda: not file.parent.exists())
+
+
+def test_without_being_asked_for_there_is_none():
+    with farcall.local.start() as aws:
+        assert "KUBECONFIG" not in aws.environment
+        with pytest.raises(ValueError, match="There is no Kubernetes"):
+            aws.kubernetes.compact()
+
+
+def test_it_serves_in_this_process_too():
+    with farcall.local.LocalServer(kubernetes=True) as server:
+        assert Api(server.environment["KUBECONFIG"]).ask("GET", "/version")[0] == 200
+        server.kubernetes.throttle(1)
+
+
+def test_a_server_without_credentials_is_not_spoken_to(api):
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(api.url, context=ssl.create_default_context())
+
+
+def test_the_secret_has_the_keys_for_s3(aws, api):
+    import base64
+
+    status, found, _ = api.ask("GET", f"{SECRETS}/{aws.environment['FARCALL_S3_SECRET']}")
+    assert status == 200
+    key = base64.b64decode(found["data"]["AWS_ACCESS_KEY_ID"]).decode()
+    assert key == aws.environment["AWS_ACCESS_KEY_ID"]
+
+
+def test_an_answer_that_is_lost(aws, api):
+    aws.kubernetes.lose_answer()
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError, urllib.error.URLError)):
+        api.ask("POST", SECRETS, secret("lost"))
+    assert "lost" in names(api)
+    assert api.ask("POST", SECRETS, secret("lost"))[0] == 409
+
+
+def test_throttling(aws, api):
+    before = aws.kubernetes.requests()
+    aws.kubernetes.throttle(2, retry_after_s=3)
+    for _ in range(2):
+        status, body, headers = api.ask("GET", SECRETS)
+        assert (status, body["reason"]) == (429, "TooManyRequests")
+        assert headers["Retry-After"] == "3"
+    assert api.ask("GET", SECRETS)[0] == 200
+    after = aws.kubernetes.requests()
+    assert after["429"] == before.get("429", 0) + 2
+    assert after["list secrets"] == before.get("list secrets", 0) + 1
+
+
+def test_a_restart_keeps_objects_and_forgets_history(aws, api):
+    api.ask("POST", SECRETS, secret("kept"))
+    version = api.ask("GET", SECRETS)[1]["metadata"]["resourceVersion"]
+    aws.kubernetes.stop_api()
+    with pytest.raises(urllib.error.URLError):
+        api.ask("GET", SECRETS)
+    aws.kubernetes.start_api()
+    assert "kept" in names(api)
+    aws.kubernetes.restart()
+    assert "kept" in names(api)
+    path = f"{SECRETS}?watch=true&resourceVersion={version}&timeoutSeconds=60"
+    assert api.ask("GET", path)[1]["object"]["code"] == 410
+
+
+def test_pages_of_a_list_that_was_compacted_are_gone(aws, api):
+    for name in ("page-1", "page-2", "page-3"):
+        api.ask("POST", SECRETS, secret(name))
+    token = api.ask("GET", f"{SECRETS}?limit=1")[1]["metadata"]["continue"]
+    assert api.ask("GET", f"{SECRETS}?limit=1&continue={token}")[0] == 200
+    aws.kubernetes.compact()
+    status, body, _ = api.ask("GET", f"{SECRETS}?limit=1&continue={token}")
+    assert (status, body["reason"]) == (410, "Expired")
+
+
+RULES = [
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": ["mine"]},
+]
+
+
+@pytest.fixture
+def jane(aws, api):
+    """Somebody who has a role."""
+    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    version = "rbac.authorization.k8s.io/v1"
+    role = {"apiVersion": version, "kind": "Role", "metadata": {"name": "some"}, "rules": RULES}
+    api.ask("POST", f"{rbac}/roles", role)
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "some"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}
+    binding = {
+        "apiVersion": version,
+        "kind": "RoleBinding",
+        "metadata": {"name": "some"},
+        "roleRef": reference,
+        "subjects": [subject],
+    }
+    api.ask("POST", f"{rbac}/rolebindings", binding)
+    found = Api(aws.environment["KUBECONFIG"])
+    found.token = aws.kubernetes.token("jane")
+    yield found
+    api.ask("DELETE", f"{rbac}/rolebindings/some")
+    api.ask("DELETE", f"{rbac}/roles/some")
+
+
+def test_a_role_gives_its_rights_and_no_others(jane, api):
+    assert jane.ask("GET", f"{JOBS}/none")[0] == 404
+    assert jane.ask("GET", f"{SECRETS}/mine")[0] == 404
+    status, body, _ = jane.ask("GET", JOBS)
+    assert (status, body["reason"]) == (403, "Forbidden")
+    assert body["message"] == (
+        'jobs.batch is forbidden: User "jane" cannot list resource "jobs" in API group "batch" '
+        'in the namespace "default"'
+    )
+    status, body, _ = jane.ask("GET", f"{SECRETS}/other")
+    assert (status, body["details"]["name"]) == (403, "other")
+    assert jane.ask("GET", "/api/v1/namespaces/default/pods/none")[0] == 403
+    assert jane.ask("GET", "/api/v1/namespaces/default/pods/none/log")[0] == 404
+    assert jane.ask("GET", "/api/v1/namespaces/kube-system/pods/none/log")[0] == 403
+    api.ask("DELETE", "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings/some")
+    assert jane.ask("GET", f"{JOBS}/none")[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("verb", "group", "resource", "allowed"),
+    [
+        ("create", "batch", "jobs", True),
+        ("list", "batch", "jobs", False),
+        ("get", "", "pods", False),
+        ("create", "", "jobs", False),
+    ],
+)
+def test_who_asks_is_told_his_rights(jane, verb, group, resource, allowed):
+    attributes = {"namespace": "default", "verb": verb, "group": group, "resource": resource}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    status, body, _ = jane.ask("POST", path, review)
+    assert (status, body["status"]["allowed"]) == (201, allowed)
+
+
+def test_the_restricted_user_has_no_rights_at_first(aws):
+    restricted = Api(aws.environment["KUBECONFIG"], "restricted")
+    assert restricted.ask("GET", JOBS)[0] == 403
+    assert restricted.ask("GET", "/version")[0] == 200
+
+
+def test_importing_the_embedded_aws_does_not_import_kubernetes():
+    import subprocess
+    import sys
+
+    source = (
+        "import sys, farcall.local; found = [name for name in sys.modules if "
+        "name.startswith(('farcall.local.kubernetes.', 'cryptography', 'yaml'))]; print(found)"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "['farcall.local.kubernetes.controls']"
