@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import MutableMapping
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ from farcall_runtime.contract import (
 )
 
 _HERE = "127.0.0.1"
+_NAMED_S, _PAUSE_S = 60.0, 0.5
+"""How long a name is waited for, which a cluster's DNS may be late with."""
+
 _OUTSIDE = "192.0.2.1"
 """An address that nobody has, https://www.rfc-editor.org/rfc/rfc5737"""
 
@@ -63,11 +67,35 @@ def node() -> Node:
 def tell_address(environment: MutableMapping[str, str]) -> None:
     """Add the main node's address to its own environment, where Batch leaves it out.
 
+    Where a platform tells a name, it is the address of that from now on. A name may be there a
+    moment later than the container: it is waited for.
+
     Args:
         environment: That of a container, changed in place.
     """
+    name = environment.get(ENV_OWN_MAIN_ADDRESS)
+    if name and int(environment.get(ENV_OWN_NODES) or "1") > 1:
+        if environment.get(ENV_OWN_NODE_INDEX) == "0":
+            environment[ENV_OWN_MAIN_ADDRESS] = own_address(environment.get(ENV_BUCKET_URL, ""))
+        else:
+            environment[ENV_OWN_MAIN_ADDRESS] = _address_of(name)
+        return
     if int(environment.get(ENV_NODES, "1")) > 1 and ENV_MAIN_ADDRESS not in environment:
         environment[ENV_MAIN_ADDRESS] = own_address(environment.get(ENV_BUCKET_URL, ""))
+
+
+def _address_of(name: str) -> str:
+    """Return the IPv4 address of a name, or the name itself where it has none for long."""
+    until = time.monotonic() + _NAMED_S
+    while True:
+        try:
+            found: str = socket.gethostbyname(name)
+        except OSError:
+            if time.monotonic() >= until:
+                return name
+            time.sleep(_PAUSE_S)
+        else:
+            return found
 
 
 def own_address(url: str = "") -> str:

@@ -1,7 +1,7 @@
 """Peers: the other nodes of a job on several, as the main one sees them in the bucket.
 
 Batch looks at the main node alone: the job ends when that one does, and another one's failure
-changes nothing. So the main node looks for the outcomes of the others. It leaves when all are
+changes nothing. (Kubernetes stops all nodes then.) So the main node looks for the outcomes of the others. It leaves when all are
 there. When one of them tells of a failure the function is stopped, which might wait for that node
 for ever. A node that is lost leaves nothing; then the time limit ends the job.
 
@@ -76,6 +76,12 @@ class Peers:
                 self._look()
                 time.sleep(_SOONEST_S)
             self._news.wait(LOOK_S)
+
+    def has_one_failed_by_itself(self) -> bool:
+        """Look once, and tell whether one has failed that was not told to stop."""
+        if self._is_open():
+            self._look()
+        return self.failed is not None and self.failed["status"] != OutcomeStatus.TERMINATED
 
     def close(self) -> None:
         """Look no more."""

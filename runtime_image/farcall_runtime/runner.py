@@ -314,15 +314,13 @@ class Supervisor:
     ) -> _End:
         """Decide what happened on all nodes, of which the main one returned or failed like this.
 
-        A failure of its own decides. What others have to say then, their outcomes tell.
+        A failure of its own decides. What others have to say then, their outcomes tell. Where the
+        platform stops all nodes because one of them failed, that one decides.
         """
         times = self._times
-        if code == ExitCode.RETURNED:
-            peers.wait(times.leave_at)
-        elif status not in (OutcomeStatus.TERMINATED, OutcomeStatus.TIMED_OUT):
-            until = time.monotonic() + _SETTLE_S
-            peers.wait(lambda: min(until, times.leave_at()))
-        peers.close()
+        if status is OutcomeStatus.TERMINATED and peers.has_one_failed_by_itself():
+            status = OutcomeStatus.PEER_FAILED
+        self._hear(peers, status, code)
         if code != ExitCode.RETURNED and status != OutcomeStatus.PEER_FAILED:
             return status, code, results
         if peers.failed is not None:
@@ -335,6 +333,16 @@ class Supervisor:
             return OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results
         results["missing"] = missing
         return OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT, results
+
+    def _hear(self, peers: Peers, status: OutcomeStatus, code: ExitCode) -> None:
+        """Wait for what the other nodes have to say, for as long as it may matter."""
+        times = self._times
+        if code == ExitCode.RETURNED:
+            peers.wait(times.leave_at)
+        elif status not in (OutcomeStatus.TERMINATED, OutcomeStatus.TIMED_OUT):
+            until = time.monotonic() + _SETTLE_S
+            peers.wait(lambda: min(until, times.leave_at()))
+        peers.close()
 
     def _store(self, status: OutcomeStatus, code: ExitCode, details: dict[str, Any]) -> ExitCode:
         """Store the outcome; return the code to exit with."""

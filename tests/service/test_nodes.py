@@ -355,6 +355,29 @@ def test_a_main_node_that_is_told_to_stop_waits_no_longer(attempt: Any) -> None:
     assert made.stopped_outcome().meta["status"] == OutcomeStatus.TERMINATED
 
 
+def fail_beside() -> None:
+    if farcall_runtime.node().index == 1:
+        raise LookupError("on node 1")
+    print("here", flush=True)
+    time.sleep(PATIENCE_S)
+
+
+def test_a_main_node_that_is_stopped_for_another_s_failure_tells_of_that_one(attempt: Any) -> None:
+    """As Kubernetes does, which ends all pods of a Job when one fails."""
+    made = attempt(fail_beside)
+    main = node_of(made, 0)
+    until(lambda: any(made.objects(made.where.streams_prefix(0))))
+    process = main.process
+    code, _ = node_of(made, 1).end()
+    assert code == ExitCode.RAISED
+    process.send_signal(signal.SIGTERM)
+    made.process = process
+    assert made.end()[0] == ExitCode.RAISED
+    outcome = made.outcome() or made.stopped_outcome()
+    assert outcome.meta["status"] == OutcomeStatus.PEER_FAILED
+    assert outcome.meta["peer"]["node"] == 1
+
+
 def test_a_task_on_one_node_asks_for_nothing_of_others(attempt: Any, proxy: Any) -> None:
     """What it costs is what it has always cost: its bundle, and its outcome."""
     code, _ = attempt(lambda: 7).start().end()

@@ -534,6 +534,12 @@ class Settings(BaseModel):
         """The image on any platform that holds the task runner; empty where none is named."""
         return self.image if self.backend == KUBERNETES else self.container_image_uri
 
+    @property
+    def attempts(self) -> int:
+        """Attempts in all that a task may have: nothing of Kubernetes's own begins nodes anew."""
+        is_gang = self.backend == KUBERNETES and self.nodes > 1
+        return 1 if is_gang and self.scheduler != "volcano" else self.retry_attempts
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """Text that is equal for settings with equal values."""

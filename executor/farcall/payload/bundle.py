@@ -150,7 +150,7 @@ class Bundle:
             {
                 "python": origin.python,
                 "cloudpickle": origin.cloudpickle,
-                "attempts": settings.retry_attempts,
+                "attempts": settings.attempts,
                 "retry_on": settings.retry_on,
                 "time_limit_s": settings.time_limit,
                 "queue": settings.job_queue,

@@ -48,6 +48,49 @@ def test_what_batch_says_of_the_main_node_is_kept():
     assert environment[ADDRESS] == "10.0.0.7"
 
 
+def own(index, address, count="3"):
+    """Return variables as a platform sets them that is not Batch."""
+    return {
+        "FARCALL_NODE_COUNT": count,
+        "FARCALL_NODE_INDEX": index,
+        "FARCALL_MAIN_ADDRESS": address,
+        "FARCALL_BUCKET_URL": "http://127.0.0.1:4566/bucket",
+    }
+
+
+def told(environment):
+    nodes.tell_address(environment)
+    return environment["FARCALL_MAIN_ADDRESS"]
+
+
+def test_a_name_becomes_the_address_that_it_has():
+    assert told(own("1", "localhost")) == "127.0.0.1"
+    assert told(own("2", "10.0.0.7")) == "10.0.0.7"
+
+
+def test_the_main_node_asks_nobody_for_its_own_name(monkeypatch):
+    monkeypatch.setattr(nodes.socket, "gethostbyname", pytest.fail)
+    assert told(own("0", "job-0.farcall-nodes")) == "127.0.0.1"
+
+
+def test_a_name_is_waited_for_and_stays_where_it_never_comes(monkeypatch):
+    asked, slept = [], []
+
+    def resolve(name):
+        asked.append(name)
+        if len(asked) < 3:
+            raise OSError("no such name yet")
+        return "10.0.0.7"
+
+    monkeypatch.setattr(nodes.time, "sleep", slept.append)
+    monkeypatch.setattr(nodes.socket, "gethostbyname", resolve)
+    assert told(own("1", "job-0.farcall-nodes")) == "10.0.0.7"
+    assert len(slept) == 2
+    monkeypatch.setattr(nodes, "_NAMED_S", 0.0)
+    asked.clear()
+    assert told(own("1", "job-0.farcall-nodes")) == "job-0.farcall-nodes"
+
+
 def test_a_job_of_one_node_is_told_nothing():
     environment = {COUNT: "1"}
     nodes.tell_address(environment)

@@ -28,10 +28,10 @@ class Bucket:
         told = {"FARCALL_BUCKET_URL": f"{folder.as_uri()}/bucket"}
         self.storage = Storage("bucket", told, retry_s=0.0)
 
-    def put(self, node, code=0, *, attempt=1, at=None, key=KEY, ended_at=1.0):
+    def put(self, node, code=0, *, attempt=1, at=None, key=KEY, ended_at=1.0, status="done"):
         """Store a node's outcome; ``at`` is another place than its own."""
         place = WHERE.node_key(attempt, node)
-        meta = {"status": "done", "code": code, "node": node, "ended_at": ended_at}
+        meta = {"status": status, "code": code, "node": node, "ended_at": ended_at}
         pieces = envelope.seal_outcome(key, place, meta, b"", b"", [])
         self.storage.put(at or place, pieces)
 
@@ -205,3 +205,12 @@ def test_nodes_that_are_not_farcall_s_are_refused(given, said):
     with pytest.raises(RefusedError, match=said) as caught:
         Assignment.read(environment(**given))
     assert caught.value.code == ExitCode.BAD_ENVIRONMENT
+
+
+@pytest.mark.parametrize(("status", "by_itself"), [("done", True), ("terminated", False)])
+def test_one_that_was_stopped_like_this_one_has_not_failed_by_itself(bucket, status, by_itself):
+    made = others(bucket)
+    assert not made.has_one_failed_by_itself()
+    bucket.put(1, code=1 if by_itself else 143, status=status)
+    assert made.has_one_failed_by_itself() is by_itself
+    assert made.failed["node"] == 1
