@@ -1,9 +1,10 @@
 """Peers: the other nodes of a job on several, as the main one sees them in the bucket.
 
 Batch looks at the main node alone: the job ends when that one does, and another one's failure
-changes nothing. (Kubernetes stops all nodes then.) So the main node looks for the outcomes of the others. It leaves when all are
-there. When one of them tells of a failure the function is stopped, which might wait for that node
-for ever. A node that is lost leaves nothing; then the time limit ends the job.
+changes nothing. (Kubernetes stops all nodes then.) So the main node looks for the outcomes of the
+others. It leaves when all are there. When one of them tells of a failure the function is stopped,
+which might wait for that node for ever. A node that is lost leaves nothing; then the time limit
+ends the job.
 
 Source:
     https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html

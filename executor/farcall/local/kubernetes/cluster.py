@@ -26,6 +26,9 @@ from farcall.local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall.local.kubernetes.scheduler import Scheduler
 from farcall.local.kubernetes.store import Store
 from farcall.local.kubernetes.timing import Timing
+from farcall.local.kubernetes.volcano_admission import SCHEDULER as VOLCANO
+from farcall.local.kubernetes.volcano_controller import VolcanoController
+from farcall.local.kubernetes.volcano_gangs import Gangs
 from farcall.local.runners.runner import Runner
 
 #: Memory of the node that is there from the start: of processes nobody limits it.
@@ -83,6 +86,9 @@ class Cluster:
         )
         self._jobs = JobController(store, self.timing)
         self._garbage = Garbage(store, self.timing)
+        self._volcano = VolcanoController(store, self.timing)
+        self._gangs = Gangs(store, self.scheduler.wake)
+        self.scheduler.others[VOLCANO] = self._gangs.may_start
         self._unsubscribe = store.subscribe(self._note)
 
     def start(self) -> None:
@@ -92,7 +98,7 @@ class Cluster:
     async def close(self) -> None:
         """Kill what runs, and do nothing any more."""
         self._unsubscribe()
-        for part in (self._jobs, self.scheduler, self._garbage):
+        for part in (self._jobs, self._volcano, self._gangs, self.scheduler, self._garbage):
             part.close()
         await self._kubelet.close()
         self._folder.cleanup()
@@ -100,8 +106,10 @@ class Cluster:
     def _note(
         self, change: str, kind: Kind, document: dict[str, Any], _: dict[str, Any] | None
     ) -> None:
-        for part in (self._jobs, self.scheduler, self._kubelet, self._garbage):
+        # Gangs come before the scheduler, which asks them.
+        for part in (self._jobs, self._volcano, self._gangs, self.scheduler, self._garbage):
             part.note(change, kind, document)
+        self._kubelet.note(change, kind, document)
 
     def add_node(
         self,
