@@ -66,6 +66,8 @@ class Volumes:
             source = sources[point["name"]]
             if source is not None:
                 path = Path(source, point.get("subPath", ""))
+                if not path.exists():  # of a subPath the kubelet makes a folder, too
+                    path.mkdir(parents=True)
                 self.mounts[point["mountPath"]] = str(path)
 
     def remove(self) -> None:

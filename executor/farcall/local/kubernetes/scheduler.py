@@ -106,6 +106,7 @@ class Scheduler:
         priority = -(pod["spec"].get("priority") or 0)
         place = (priority, next(self._numbers), _key(pod))
         heapq.heappush(self._waiting.setdefault(shape, []), place)
+        self._unmarked[_key(pod)] = shape
         self.wake()
 
     def _hold(self, pod: dict[str, Any]) -> None:
@@ -137,7 +138,6 @@ class Scheduler:
             if pod is not None and not self._may_start(pod):
                 passed.append((shape, place))
             elif pod is not None and not self._place(pod, shape, free):
-                self._leave(shape)
                 continue
             heapq.heappop(queue)
             if queue:
@@ -185,7 +185,7 @@ class Scheduler:
                 return True
             why.update(found)
             would_help += helps
-        self._messages[shape] = claim or _message(why, len(free), would_help)
+        self._leave(shape, claim or _message(why, len(free), would_help))
         return False
 
     def _missing_claim(self, pod: dict[str, Any]) -> str:
@@ -200,6 +200,7 @@ class Scheduler:
         return ""
 
     def _bind(self, pod: dict[str, Any], name: str) -> None:
+        self._unmarked.pop(_key(pod), None)
         status = pod.get("status") or {}
         changed = conditions.put(status.get("conditions") or [], "PodScheduled", "True")
         pod = self._store.update(
@@ -213,17 +214,20 @@ class Scheduler:
         text = f"Successfully assigned {'/'.join(_key(pod))} to {name}"
         self._recorder.tell(pod, NORMAL, "Scheduled", text)
 
-    def _leave(self, shape: Shape) -> None:
-        """Have the pods of a shape told that they fit nowhere."""
-        for _, _, key in self._waiting[shape]:
-            self._unmarked[key] = shape
+    def _leave(self, shape: Shape, message: str) -> None:
+        """Have the pods of a shape told that they fit nowhere, where that is news."""
+        before, self._messages[shape] = self._messages.get(shape), message
+        if before not in (None, message):
+            self._unmarked.update({key: shape for _, _, key in self._waiting[shape]})
         if self._unmarked and self._marking is None:
             self._marking = self._loop.call_later(0, self._mark_some)
 
     def _mark_some(self) -> None:
         self._marking = None
         for key in list(itertools.islice(self._unmarked, MARKED_AT_ONCE)):
-            self._mark(key, self._messages[self._unmarked.pop(key)])
+            message = self._messages.get(self._unmarked.pop(key))
+            if message is not None:
+                self._mark(key, message)
         if self._unmarked:
             self._marking = self._loop.call_later(MARK_PAUSE_S, self._mark_some)
 

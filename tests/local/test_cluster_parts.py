@@ -1,0 +1,168 @@
+"""Parts of the embedded Kubernetes that need no loop: quantities, indexes, words, volumes."""
+
+import pytest
+
+from farcall.local.kubernetes import images, indexes, nodes, quantities
+from farcall.local.kubernetes.kinds import SECRET
+from farcall.local.kubernetes.pod_environment import expanded
+from farcall.local.kubernetes.pod_volumes import MountError, Volumes
+from farcall.local.kubernetes.store import Store
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("resource", "quantity", "amount"),
+    [
+        ("cpu", "500m", 500),
+        ("cpu", "2", 2000),
+        ("cpu", 0.5, 500),
+        ("cpu", "1u", 1),  # rounded up, as the scheduler does
+        ("memory", "2Gi", 2 * GIB),
+        ("memory", "1e3", 1000),
+        ("memory", "1500M", 1_500_000_000),
+        ("nvidia.com/gpu", "2", 2),
+    ],
+)
+def test_quantities_are_whole_numbers(resource, quantity, amount):
+    assert quantities.amount(resource, quantity) == amount
+
+
+@pytest.mark.parametrize("quantity", ["", "two", "2 Gi", "2GB"])
+def test_what_is_no_quantity_is_refused(quantity):
+    with pytest.raises(ValueError, match="is no quantity"):
+        quantities.parse(quantity)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [((), ""), ((3,), "3"), ((2, 1), "1,2"), ((1, 3, 4, 5, 7), "1,3-5,7")],
+)
+def test_three_indexes_in_succession_are_a_range(found, text):
+    assert indexes.written(found) == text
+    assert indexes.read(text) == set(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("$(A)", "a"),
+        ("$(A)$(B)", "a$(B)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$a"),
+        ("$A ${A} $", "$A ${A} $"),
+        ("$(A", "$(A"),
+    ],
+)
+def test_references_are_replaced_where_there_is_such_a_variable(text, found):
+    assert expanded(text, {"A": "a"}) == found
+
+
+@pytest.mark.parametrize(
+    ("image", "is_one"),
+    [
+        ("busybox", True),
+        ("ghcr.io/a/b_c:v1.2", True),
+        ("localhost:5000/x@sha256:" + "0" * 64, True),
+        ("", False),
+        ("Upper/Case", False),
+        ("a b", False),
+        ("a:b:c/d:", False),
+    ],
+)
+def test_names_of_images(image, is_one):
+    assert images.is_name(image) is is_one
+
+
+@pytest.mark.parametrize(
+    ("toleration", "is_tolerated"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "k", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "k", "value": "v"}, True),
+        ({"key": "k", "value": "w"}, False),
+        ({"key": "k", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "j", "operator": "Exists"}, False),
+    ],
+)
+def test_tolerations(toleration, is_tolerated):
+    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
+    assert nodes.tolerates({"tolerations": [toleration]}, taint) is is_tolerated
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_placed"),
+    [
+        ({"key": "zone", "operator": "In", "values": ["a", "b"]}, True),
+        ({"key": "zone", "operator": "NotIn", "values": ["a"]}, False),
+        ({"key": "zone", "operator": "Exists"}, True),
+        ({"key": "zone", "operator": "DoesNotExist"}, False),
+        ({"key": "size", "operator": "Gt", "values": ["3"]}, True),
+        ({"key": "size", "operator": "Lt", "values": ["3"]}, False),
+        ({"key": "none", "operator": "Gt", "values": ["3"]}, False),
+    ],
+)
+def test_a_pod_that_asks_for_nodes_gets_such_a_node(expression, is_placed):
+    node = nodes.node("n", {"cpu": 1}, labels={"zone": "a", "size": "4"})
+    terms = [{"matchExpressions": [expression]}]
+    wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    spec = {"containers": [{}], "affinity": {"nodeAffinity": wanted}}
+    objections, _ = nodes.objections(node, spec, {"pods": 1})
+    assert objections == (
+        [] if is_placed else ["node(s) didn't match Pod's node affinity/selector"]
+    )
+
+
+def pod(points, volumes, **container):
+    container = {"name": "task", "volumeMounts": points, **container}
+    return {
+        "metadata": {"namespace": "default"},
+        "spec": {"containers": [container], "volumes": volumes},
+    }
+
+
+def test_what_docker_is_told_of_a_pod(tmp_path):
+    points = [
+        {"name": "host", "mountPath": "/host", "readOnly": True},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "memory", "mountPath": "/memory"},
+        {"name": "claim", "mountPath": "/claim", "subPath": "part"},
+    ]
+    volumes = [
+        {"name": "host", "hostPath": {"path": str(tmp_path)}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
+    ]
+    limits = {"cpu": "8", "memory": "2Gi", "nvidia.com/gpu": "1"}
+    document = pod(
+        points, volumes, resources={"limits": limits}, securityContext={"privileged": True}
+    )
+    made = Volumes(Store(), document, tmp_path)
+    host = made.host(cpus=4)
+    assert host["NanoCpus"] == 4_000_000_000  # no more than there are
+    assert host["Memory"] == host["MemorySwap"] == 2 * GIB
+    assert host["ShmSize"] == GIB
+    assert host["Tmpfs"] == {"/memory": ""}
+    assert host["Privileged"]
+    assert host["DeviceRequests"] == [{"Count": 1, "Capabilities": [["gpu"]]}]
+    assert [(each["Source"], each["Target"], each["ReadOnly"]) for each in host["Mounts"]] == [
+        (str(tmp_path), "/host", True),
+        (str(tmp_path / "default" / "c" / "part"), "/claim", False),
+    ]
+    made.remove()
+
+
+def test_a_secret_is_a_folder_of_files(tmp_path):
+    store = Store()
+    document = pod(
+        [{"name": "s", "mountPath": "/s"}], [{"name": "s", "secret": {"secretName": "keys"}}]
+    )
+    with pytest.raises(MountError, match='for volume "s" : secret "keys" not found'):
+        Volumes(store, document, tmp_path)
+    meta = {"name": "keys", "namespace": "default"}
+    store.create(SECRET, {"metadata": meta, "data": {"k": "dmFsdWU="}})
+    made = Volumes(store, document, tmp_path)
+    with open(f"{made.mounts['/s']}/k") as file:  # noqa: PTH123
+        assert file.read() == "value"
+    made.remove()
