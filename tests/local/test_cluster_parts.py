@@ -166,3 +166,13 @@ def test_a_secret_is_a_folder_of_files(tmp_path):
     with open(f"{made.mounts['/s']}/k") as file:  # noqa: PTH123
         assert file.read() == "value"
     made.remove()
+
+
+def test_a_folder_of_the_host_that_is_not_there(tmp_path):
+    path = {"path": str(tmp_path / "none"), "type": "Directory"}
+    document = pod([{"name": "h", "mountPath": "/h"}], [{"name": "h", "hostPath": path}])
+    with pytest.raises(MountError, match="hostPath type check failed: .*none is not a directory"):
+        Volumes(Store(), document, tmp_path)
+    document["spec"]["volumes"][0]["hostPath"]["type"] = "DirectoryOrCreate"
+    Volumes(Store(), document, tmp_path)
+    assert (tmp_path / "none").is_dir()

@@ -66,8 +66,8 @@ class Volumes:
             source = sources[point["name"]]
             if source is not None:
                 path = Path(source, point.get("subPath", ""))
-                if not path.exists():  # of a subPath the kubelet makes a folder, too
-                    path.mkdir(parents=True)
+                if point.get("subPath"):
+                    _make(path, point["name"])
                 self.mounts[point["mountPath"]] = str(path)
 
     def remove(self) -> None:
@@ -127,10 +127,7 @@ class Volumes:
         if _in_memory(volume):
             return None
         if "hostPath" in volume:
-            path = volume["hostPath"]["path"]
-            if volume["hostPath"].get("type") == "DirectoryOrCreate":
-                Path(path).mkdir(parents=True, exist_ok=True)
-            return str(path)
+            return _host_path(name, **volume["hostPath"])
         if "persistentVolumeClaim" in volume:
             claim = volume["persistentVolumeClaim"]["claimName"]
             folder = self._claims / self._pod["metadata"]["namespace"] / claim
@@ -156,16 +153,32 @@ class Volumes:
         if found is None:
             if source.get("optional"):
                 return
-            raise MountError(
-                f'MountVolume.SetUp failed for volume "{folder.name}" : {kind.singular} "{name}" '
-                "not found"
-            )
+            raise _unmountable(folder.name, f'{kind.singular} "{name}" not found')
         data = contents(found)
         items = source.get("items") or [{"key": key, "path": key} for key in data]
         for item in items:
             target = folder / item["path"]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data.get(item["key"], b""))
+
+
+def _host_path(volume: str, path: str, type: str = "") -> str:  # noqa: A002 - the field's name
+    if type == "DirectoryOrCreate":
+        _make(Path(path), volume)
+    elif type == "Directory" and not Path(path).is_dir():
+        raise _unmountable(volume, f"hostPath type check failed: {path} is not a directory")
+    return path
+
+
+def _make(folder: Path, volume: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unmountable(volume, f"{folder}: {error.strerror}") from error
+
+
+def _unmountable(volume: str, why: str) -> MountError:
+    return MountError(f'MountVolume.SetUp failed for volume "{volume}" : {why}')
 
 
 def _in_memory(volume: dict[str, Any]) -> bool:
