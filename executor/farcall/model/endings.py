@@ -109,6 +109,18 @@ class About(NamedTuple):
         return text
 
 
+class Dwell(NamedTuple):
+    """How long a job may be blocked.
+
+    Attributes:
+        told_s: Seconds after which whoever waits for it is told.
+        ended_s: Seconds after which it is ended; None for those of ``stuck_timeout_s`` alone.
+    """
+
+    told_s: float = 0.0
+    ended_s: float | None = None
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Why a task's process did not come back, or why it never ran.

@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from farcall.model import errors
-from farcall.model.endings import MAP_FAILED, OWN_REASON, Verdict
+from farcall.model.endings import MAP_FAILED, OWN_REASON, Dwell, Verdict
 from farcall.model.exit_codes import EXITS
+from farcall.model.timing import Timing
 
 _ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|were) ended")
 
@@ -280,6 +281,14 @@ class JobDetail:
     def is_blocked(self) -> bool:
         """Whether the platform says that it cannot place the job as things are."""
         return False
+
+    def dwell(self, timing: Timing) -> Dwell:  # another platform's need it
+        """Say how long the job may be blocked before it is told, and before it is ended.
+
+        Args:
+            timing: The numbers.
+        """
+        return Dwell()
 
     @property
     def is_explained(self) -> bool:

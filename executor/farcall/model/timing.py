@@ -47,6 +47,13 @@ class Timing:
         give_up_s: The looking for jobs may fail, before those who wait are told. A person has this
             time to renew credentials.
         lost_after_s: Batch may not know a job, or a child that has ended, before it is lost.
+        blocked_told_s: A cluster may be unable to place or to start a pod, before that is told:
+            most often it gets room a moment later.
+        pull_dwell_s: Likewise, what may heal may keep a pod from starting, before its job is
+            ended: kubelets try again after 10, 20, 40 and 80 s, and pods have been given up that
+            ran after one of these. https://github.com/PrefectHQ/prefect-kubernetes/issues/127
+        start_dwell_s: Likewise, what does not heal by itself: the caches of a kubelet may be some
+            seconds behind.
         log_pause_s: Between two looks for what a job has written.
         attempts_pause_s: Between two questions to Batch about the job that is read.
         most_lines: Lines of a job of which is remembered that they were given, each in 8 bytes.
@@ -105,6 +112,9 @@ class Timing:
     near_s: float = 0.008
     give_up_s: float = 600.0
     lost_after_s: float = 60.0
+    blocked_told_s: float = 5.0
+    pull_dwell_s: float = 180.0
+    start_dwell_s: float = 10.0
     log_pause_s: float = 0.5
     attempts_pause_s: float = 2.0
     most_lines: int = 1_000_000
@@ -144,6 +154,9 @@ class Timing:
             outcome_pause_s=0.1,
             status_pause_s=0.2,
             lost_after_s=10.0,
+            blocked_told_s=0.5,
+            pull_dwell_s=2.0,
+            start_dwell_s=0.5,
             log_pause_s=0.1,
             attempts_pause_s=0.3,
             log_settle_s=0.2,

@@ -28,15 +28,14 @@ from farcall.backends.matching import (
     exit_code,
     status,
 )
+from farcall.backends.own_endings import GIVEN, MAP_FAILED
 from farcall.model import errors, start_script
 from farcall.model.endings import (
     LOST,
-    MAP_FAILED,
     MEMORY,
     OWN_REASON,
     STUCK,
     SUBNET,
-    WITHDRAWN,
     Verdict,
 )
 from farcall.model.exit_codes import EXITS
@@ -58,12 +57,6 @@ _MACHINE_LOST_IT = Verdict(
     f"its log says how far it came; {LOST}",
 )
 
-_MAP_FAILED = Verdict(
-    errors.JobError,
-    "a call of the map raised, and the others were ended",
-    "correct what the failed children tell, and submit it again",
-)
-
 
 def verdict(detail: JobDetail) -> Verdict:
     """Say why a job that left no outcome ended.
@@ -76,7 +69,7 @@ def verdict(detail: JobDetail) -> Verdict:
         remedy is that of `blocked`.
     """
     if detail.map_failure:  # which cancelled its children that had not ended, and not itself
-        return _MAP_FAILED
+        return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = next(row.verdict for row in rows if row.fits(detail))
     sentence, remedy = found.sentence, found.remedy
@@ -302,26 +295,7 @@ _BY_TEXT: tuple[Row, ...] = (
             "raise time_limit",
         ),
     ),
-    Row(
-        status(f"{OWN_REASON}{WITHDRAWN}"),
-        Verdict(
-            errors.JobCancelledError,
-            "the job turned up after it had been given up, and was ended",
-            "nothing where the job that its reason names does its work; else submit it again",
-        ),
-    ),
-    Row(
-        status(f"{OWN_REASON}{MAP_FAILED}"),
-        Verdict(
-            errors.JobCancelledError,
-            "another call of its map raised, and the job was ended",
-            "correct what that one tells, and submit the map again",
-        ),
-    ),
-    Row(
-        status(OWN_REASON),
-        Verdict(errors.JobCancelledError, "the job was cancelled", "submit it again if needed"),
-    ),
+    *GIVEN,
     Row(
         _withdrawn,
         Verdict(

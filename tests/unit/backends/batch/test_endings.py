@@ -17,7 +17,6 @@ from farcall.backends.batch.endings import (
     BLOCKED,
     COMMAND_ENDINGS,
     ENDINGS,
-    WITHDRAWN,
     blocked,
     is_blocked,
     is_explained,
@@ -124,7 +123,7 @@ RECORDED = [
         errors.JobCancelledError,
         ["turned up after it had been given up"],
         ["nothing where the job that its reason names"],
-        f"farcall: {WITHDRAWN}; if it was submitted again, it is job simulate-0a1b",
+        f"farcall: {endings.WITHDRAWN}; if it was submitted again, it is job simulate-0a1b",
         flag="isTerminated",
     ),
     Recorded(

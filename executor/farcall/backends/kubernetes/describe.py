@@ -1,0 +1,594 @@
+"""Jobs and pods of a cluster, read as values of ours. No I/O.
+
+What a Job says of its indexes and what their pods say are not in step, and pods may be gone: the
+Job decides what has ended, and the pods say why. What the texts mean is for
+`farcall.backends.kubernetes.endings` to say.
+
+Sources:
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
+    https://kubernetes.io/docs/concepts/workloads/controllers/job/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
+
+from farcall.backends import bootstrap
+from farcall.backends.kubernetes import endings, indexes, resources, waiting
+from farcall.backends.kubernetes.documents import unescaped
+from farcall.backends.kubernetes.names import (
+    CONTAINER,
+    ENDED_ANNOTATION,
+    KIND_LABEL,
+    MANAGED_LABEL,
+    MANAGER,
+    NAME_ANNOTATION,
+    OPTIONS_ANNOTATION,
+    QUEUE_LABEL,
+    REASON_ANNOTATION,
+    TAGS_ANNOTATION,
+)
+from farcall.backends.kubernetes.pod_states import Pod, moment, read, words
+from farcall.model.endings import OWN_REASON, Dwell, Verdict
+from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
+from farcall.model.timing import Timing
+from farcall_runtime.contract import ENV_OWN_NODES
+
+pod = read
+
+DELETED = "JobDeleted: the Job was deleted"
+"""What stands for the cluster's words, which has none: these are farcall's."""
+
+_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+_FAILURES = ("Failed", "FailureTarget")
+_SUCCESSES = ("Complete", "SuccessCriteriaMet")
+_WAITING_KINDS = ("Workload", "PodGroup")
+_START_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
+
+
+class KubernetesDetail(JobDetail):
+    """A job, or one child of a map, as its cluster tells of it."""
+
+    platform: ClassVar[str] = "Kubernetes"
+
+    @property
+    def told(self) -> str:
+        """What of the cluster's words on the end says more than that the job has ended."""
+        return endings.telling(self)
+
+    @property
+    def remedy(self) -> str:
+        """What to do where the cluster says that it cannot start the job; else empty."""
+        return endings.blocked(self) if self.is_blocked else ""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the cluster says that it cannot start the job as things are."""
+        return endings.is_blocked(self)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the status reason is the cluster's or farcall's own: a person gives none."""
+        return True
+
+    def dwell(self, timing: Timing) -> Dwell:
+        """Say how long the job may be blocked before it is told, and before it is ended."""
+        return endings.dwell(self, timing)
+
+    def verdict(self) -> Verdict:
+        """Say why the job ended, by the tables of `farcall.backends.kubernetes.endings`."""
+        return endings.verdict(self)
+
+    def waiting(self) -> tuple[str, str]:
+        """Say what the job does or waits for, by `farcall.backends.kubernetes.waiting`."""
+        return waiting.tell(self)
+
+
+class _End(NamedTuple):
+    """How a Job as a whole has ended.
+
+    Attributes:
+        is_success: Whether it has succeeded.
+        reason: The cluster's words.
+        at: When.
+    """
+
+    is_success: bool
+    reason: str
+    at: datetime | None
+
+
+def detail(
+    job: Mapping[str, Any],
+    pods: Sequence[Pod],
+    events: Iterable[Mapping[str, Any]] = (),
+    *,
+    is_deleted: bool = False,
+    parts: Sequence[Mapping[str, Any]] = (),
+) -> KubernetesDetail:
+    """Return a job as a whole.
+
+    Args:
+        job: The Job.
+        pods: Those of its pods that are known: of a map's, those that failed, and some that wait.
+        events: Events of it and of its pods, and objects by which queues tell why it waits:
+            a Workload of Kueue, a PodGroup of Volcano.
+        is_deleted: Whether the Job, of which this is the last, was deleted.
+        parts: All objects that the job is, where they are more than this one, or of Volcano.
+    """
+    base = _base(job, parts)
+    end = _end(job, is_deleted=is_deleted)
+    if not base.groups and _size(job) <= 1:
+        return _one(job, base, 0, pods, events, end)
+    culprit = _culprit(pods, end)
+    found = _with_end(base, job, end)
+    if culprit is not None:
+        found = replace(
+            found,
+            exit_code=culprit.exit_code,
+            container_reason=culprit.container_reason,
+            log_stream=culprit.as_attempt().log_stream,
+        )
+    if end is None:
+        found = _as_it_waits(found, job, pods, events)
+    if base.groups:
+        main = next((each for each in reversed(_of(pods)) if each.node == 0), None)
+        status = found.status if end else _status(job, main)
+        started = main.started_at if main else None
+        return replace(found, status=status, started_at=started, tried=_gang_tried(pods, end))
+    return replace(found, array_size=_size(job), status_summary=_summary(job, pods, end))
+
+
+def child(
+    job: Mapping[str, Any],
+    index: int,
+    pods: Sequence[Pod],
+    events: Iterable[Mapping[str, Any]] = (),
+    *,
+    is_deleted: bool = False,
+) -> KubernetesDetail | None:
+    """Return a child of a map; None if it has none of that number.
+
+    Args:
+        job: The Job.
+        index: The child's number.
+        pods: Pods of the Job.
+        events: As `detail` has them.
+        is_deleted: As `detail` has it.
+    """
+    if not 0 <= index < _size(job):
+        return None
+    base = _base(job, ())
+    own = [each for each in pods if each.index == index]
+    base = replace(base, job_id=f"{base.job_id}:{index}")
+    return _one(job, base, index, own, events, _end(job, is_deleted=is_deleted))
+
+
+def node(
+    job: Mapping[str, Any],
+    rank: int,
+    pods: Sequence[Pod],
+    events: Iterable[Mapping[str, Any]] = (),
+    *,
+    is_deleted: bool = False,
+    parts: Sequence[Mapping[str, Any]] = (),
+) -> KubernetesDetail | None:
+    """Return a node of a job on several; None if it has none of that number.
+
+    Args:
+        job: The Job.
+        rank: The node's number.
+        pods: Pods of the job.
+        events: As `detail` has them.
+        is_deleted: As `detail` has it.
+        parts: As `detail` has them.
+    """
+    base = _base(job, parts)
+    group = next((each for each in base.groups if each.first <= rank <= each.last), None)
+    if group is None:
+        return None
+    base = replace(
+        base,
+        job_id=f"{base.job_id}#{rank}",
+        groups=(),
+        image=group.image,
+        command=group.command,
+        environment={**base.environment, **group.environment},
+        vcpu=group.vcpu,
+        memory_mib=group.memory_mib,
+        gpus=group.gpus,
+    )
+    own = _of(each for each in pods if each.node == rank)
+    last = own[-1] if own else None
+    end = _end(job, is_deleted=is_deleted)
+    found = _with_pod(_with_end(base, job, end), last, own)
+    if last is not None and last.phase == "Succeeded":
+        return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
+    if end is None and last is not None and last.is_over:
+        return replace(
+            found, status=JobStatus.FAILED, status_reason=last.as_attempt().status_reason
+        )
+    if end is not None and last is not None and last.is_over and not last.is_deleting:
+        return replace(found, status_reason=last.reason or found.status_reason)
+    if end is not None:
+        return found
+    return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
+
+
+def options(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a Job was made of; empty where nothing tells."""
+    return _table(_annotations(job).get(OPTIONS_ANNOTATION))
+
+
+# --- one task ---------------------------------------------------------------------------------
+
+
+def _one(
+    job: Mapping[str, Any],
+    base: KubernetesDetail,
+    index: int,
+    pods: Iterable[Pod],
+    events: Iterable[Mapping[str, Any]],
+    end: _End | None,
+) -> KubernetesDetail:
+    own = _of(pods)
+    last = own[-1] if own else None
+    status = job.get("status") or {}
+    found = _with_pod(base, last, own)
+    has_succeeded = indexes.holds(status.get("completedIndexes"), index)
+    if has_succeeded or (last is not None and last.phase == "Succeeded"):
+        return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
+    has_failed = indexes.holds(status.get("failedIndexes"), index)
+    if not has_failed and end is None:
+        return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
+    reason = _why(job, index, last, end, has_failed=has_failed)
+    return replace(
+        found,
+        status=JobStatus.SUCCEEDED if end and end.is_success else JobStatus.FAILED,
+        status_reason=reason,
+        is_terminated=reason.startswith(OWN_REASON),
+        stopped_at=found.stopped_at or (end.at if end else None),
+    )
+
+
+def _why(
+    job: Mapping[str, Any], index: int, last: Pod | None, end: _End | None, *, has_failed: bool
+) -> str:
+    """Return the words on the end of a task: what was done to it before what followed from it."""
+    ended = _table(_annotations(job).get(ENDED_ANNOTATION)).get(str(index))
+    if ended:
+        return str(ended)
+    own = last.as_attempt().status_reason if last else ""
+    if end is None or end.is_success:
+        return own
+    came_first = (
+        has_failed
+        and last is not None
+        and last.stopped_at is not None
+        and end.at is not None
+        and last.stopped_at < end.at
+        and not last.is_deleting
+    )
+    if endings.is_hollow(end.reason) or came_first:
+        return own or ("" if last is not None and last.exit_code is not None else end.reason)
+    return end.reason
+
+
+def _with_pod(base: KubernetesDetail, last: Pod | None, own: Sequence[Pod]) -> KubernetesDetail:
+    tried = _tried(own)
+    allowed = base.attempts_allowed + sum(each.is_disrupted for each in own if each.is_over)
+    base = replace(base, tried=tried, attempts_allowed=allowed)
+    if last is None:
+        return base
+    return replace(
+        base,
+        status_reason=last.reason,
+        container_reason=last.container_reason,
+        exit_code=last.exit_code,
+        started_at=last.started_at,
+        stopped_at=last.stopped_at,
+        log_stream=last.name if last.started_at is not None else "",
+        address=last.address,
+    )
+
+
+def _tried(own: Sequence[Pod]) -> tuple[Attempt, ...]:
+    """Return the attempts that have ended, each at the place of its number."""
+    over = {each.attempt: each.as_attempt() for each in own if each.is_over}
+    if not over:
+        return ()
+    return tuple(over.get(number, Attempt()) for number in range(1, max(over) + 1))
+
+
+def _of(pods: Iterable[Pod]) -> list[Pod]:
+    """Return pods in the order in which they were made: the attempts, the last one last."""
+    return sorted(pods, key=lambda each: (each.attempt, str(each.created_at or ""), each.uid))
+
+
+def _status(job: Mapping[str, Any], last: Pod | None) -> JobStatus:
+    """Return the status of a task that has not ended."""
+    if (job.get("spec") or {}).get("suspend"):
+        return JobStatus.RUNNABLE
+    if last is None:
+        return JobStatus.SUBMITTED
+    if last.phase in ("Running", "Unknown") and not last.gone:
+        return JobStatus.RUNNING
+    # One that failed is followed by another, or the Job has yet to say that it is not.
+    is_starting = last.has_place and last.is_pending
+    return JobStatus.STARTING if is_starting else JobStatus.RUNNABLE
+
+
+# --- the whole --------------------------------------------------------------------------------
+
+
+def _end(job: Mapping[str, Any], *, is_deleted: bool) -> _End | None:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    by_type = {each.get("type"): each for each in conditions if each.get("status") == "True"}
+    for kind in (*_SUCCESSES, *_FAILURES):
+        if kind in by_type:
+            found = by_type[kind]
+            at = moment(by_type.get("FailureTarget", found).get("lastTransitionTime"))
+            if kind in _SUCCESSES:
+                return _End(is_success=True, reason="", at=at)
+            own = _annotations(job).get(REASON_ANNOTATION)
+            said = words(found.get("reason"), found.get("message"))
+            return _End(is_success=False, reason=str(own or said), at=at)
+    return _End(is_success=False, reason=_deleted(job), at=None) if is_deleted else None
+
+
+def _deleted(job: Mapping[str, Any]) -> str:
+    return str(_annotations(job).get(REASON_ANNOTATION) or DELETED)
+
+
+def _with_end(
+    base: KubernetesDetail, job: Mapping[str, Any], end: _End | None
+) -> KubernetesDetail:
+    if end is None:
+        return replace(base, status=JobStatus.PENDING)
+    stopped = moment((job.get("status") or {}).get("completionTime")) or end.at
+    return replace(
+        base,
+        status=JobStatus.SUCCEEDED if end.is_success else JobStatus.FAILED,
+        status_reason=end.reason,
+        stopped_at=stopped,
+        is_terminated=end.reason.startswith(OWN_REASON),
+    )
+
+
+def _culprit(pods: Sequence[Pod], end: _End | None) -> Pod | None:
+    """Return the pod that ended a gang: the one that the Job names, else the first that failed."""
+    if end is None or end.is_success:
+        return None
+    failed = [each for each in pods if each.phase == "Failed" and not each.is_deleting]
+    named = [each for each in failed if f"/{each.name} " in f"{end.reason} "]
+    failed.sort(key=lambda each: str(each.stopped_at or "~"))
+    return next(iter(named or failed), None)
+
+
+def _gang_tried(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ...]:
+    """Return the attempts of a gang, each of which is all of its nodes."""
+    latest = max((each.attempt for each in pods), default=0)
+    main = [each for each in pods if each.node == 0 and (end or each.attempt < latest)]
+    return _tried([each for each in main if each.is_over])
+
+
+def _summary(job: Mapping[str, Any], pods: Sequence[Pod], end: _End | None) -> dict[str, int]:
+    """Count a map's children by status."""
+    status, size = job.get("status") or {}, _size(job)
+    done = indexes.count(status.get("completedIndexes"))
+    failed = indexes.count(status.get("failedIndexes"))
+    if end is not None:
+        failed = size - done
+    active = 0 if end else max(0, status.get("active") or 0)
+    running = min(active, max(0, status.get("ready") or 0))
+    pending = [each for each in pods if each.is_pending]
+    placed = sum(each.has_place for each in pending)
+    waits = active - running
+    starting = waits if placed == len(pending) else round(waits * placed / len(pending))
+    rest = max(0, size - done - failed - active)
+    is_held = bool((job.get("spec") or {}).get("suspend"))
+    found = {
+        JobStatus.SUBMITTED: 0 if is_held else rest,
+        JobStatus.RUNNABLE: waits - starting + (rest if is_held else 0),
+        JobStatus.STARTING: starting,
+        JobStatus.RUNNING: running,
+        JobStatus.SUCCEEDED: done,
+        JobStatus.FAILED: failed,
+    }
+    return {key.value: number for key, number in found.items() if number}
+
+
+# --- why it waits -----------------------------------------------------------------------------
+
+
+def _as_it_waits(
+    found: KubernetesDetail,
+    job: Mapping[str, Any],
+    pods: Sequence[Pod],
+    events: Iterable[Mapping[str, Any]],
+) -> KubernetesDetail:
+    """Add the words on what keeps a job from starting, where nothing of it runs."""
+    status, spec = job.get("status") or {}, job.get("spec") or {}
+    if (status.get("ready") or 0) and found.status is JobStatus.PENDING:
+        return found
+    if spec.get("suspend"):
+        return replace(found, status_reason=words("Suspended", _queue_words(events)))
+    pending = [each for each in pods if each.is_pending]
+    if not pending and not status.get("active"):
+        return replace(found, status_reason=_last_event(events, ("FailedCreate",)))
+    if not pending or not all(each.reason or each.container_reason for each in pending):
+        return replace(found, container_reason=_start_words(found, pending, events))
+    first = pending[0]
+    held = _queue_words(events) if first.reason else ""
+    reason = words(first.reason.partition(":")[0], held) if held else first.reason
+    return replace(found, status_reason=reason, container_reason=first.container_reason)
+
+
+def _start_words(
+    found: KubernetesDetail, pending: Sequence[Pod], events: Iterable[Mapping[str, Any]]
+) -> str:
+    """Return what an event says of a pod that has a place and does not begin."""
+    if pending and not any(each.reason or each.container_reason for each in pending):
+        return _last_event(events, _START_EVENTS)
+    return "" if pending else found.container_reason
+
+
+def _queue_words(events: Iterable[Mapping[str, Any]]) -> str:
+    """Return the words of Kueue's Workload or Volcano's PodGroup on what the job waits for."""
+    for each in events:
+        if each.get("kind") in _WAITING_KINDS:
+            conditions = (each.get("status") or {}).get("conditions") or ()
+            for condition in reversed(conditions):
+                is_false = condition.get("status") == "False"
+                is_kueues = condition.get("type") in ("QuotaReserved", "Admitted") and is_false
+                if is_kueues or condition.get("type") == "Unschedulable":
+                    return words(condition.get("reason"), condition.get("message"))
+    return ""
+
+
+def _last_event(events: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> str:
+    found = [each for each in events if each.get("reason") in reasons]
+    found.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+    return words(found[-1].get("reason"), found[-1].get("message")) if found else ""
+
+
+# --- what the document says -------------------------------------------------------------------
+
+
+def _base(job: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> KubernetesDetail:
+    """Return what a Job's document says that does not change."""
+    metadata, spec = job.get("metadata") or {}, job.get("spec") or {}
+    labels, marks = metadata.get("labels") or {}, _annotations(job)
+    template = (spec.get("template") or {}).get("spec") or {}
+    container = _container(template)
+    asked = _resources(container)
+    environment = _environment(container)
+    tags = _table(marks.get(TAGS_ANNOTATION))
+    command = _command(container)
+    limit = spec.get("backoffLimitPerIndex", spec.get("backoffLimit"))
+    name = str(metadata.get("name") or "")
+    return KubernetesDetail(
+        job_id=name,
+        name=str(marks.get(NAME_ANNOTATION) or name),
+        status=JobStatus.SUBMITTED,
+        attempts_allowed=1 + (limit if isinstance(limit, int) and limit < 1000 else 0),
+        created_at=moment(metadata.get("creationTimestamp")),
+        log_group=str(metadata.get("namespace") or ""),
+        environment=environment,
+        queue=str(labels.get(QUEUE_LABEL) or ""),
+        image=str(container.get("image") or ""),
+        command=() if bootstrap.fetched(command) else command,
+        runtime=bootstrap.fetched(command),
+        vcpu=asked[0],
+        memory_mib=asked[1],
+        gpus=asked[2],
+        time_limit_s=template.get("activeDeadlineSeconds"),
+        groups=_groups(parts or [job]),
+        instance_type=(template.get("nodeSelector") or {}).get(_INSTANCE_TYPE, ""),
+        tags={str(key): str(value) for key, value in tags.items()},
+        is_command=labels.get(KIND_LABEL) == "command",
+    )
+
+
+def is_own(job: Mapping[str, Any]) -> bool:
+    """Tell whether farcall submitted a job."""
+    labels = (job.get("metadata") or {}).get("labels") or {}
+    return bool(labels.get(MANAGED_LABEL) == MANAGER)
+
+
+def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
+    """Return the nodes of a job on several, those together that run the same."""
+    templates = [each for one in objects for each in _templates(one)]
+    placed = sorted(templates, key=lambda each: each[0])
+    if not any(ENV_OWN_NODES in _environment(_container(pod)) for _, _, pod in placed):
+        return ()
+    found: list[NodeGroup] = []
+    for first, count, template in placed:
+        container = _container(template)
+        vcpu, memory, gpus = _resources(container)
+        group = NodeGroup(
+            first=first,
+            last=first + count - 1,
+            image=str(container.get("image") or ""),
+            command=_command(container),
+            environment=_environment(container),
+            vcpu=vcpu,
+            memory_mib=memory,
+            gpus=gpus,
+        )
+        before = found[-1] if found else None
+        if before is not None and _is_same(before, group):
+            found[-1] = replace(before, last=group.last)
+        else:
+            found.append(group)
+    return tuple(found)
+
+
+def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
+    """Tell whether two nodes run the same, but for their numbers."""
+    alike = replace(other, first=one.first, last=one.last, environment=one.environment)
+    ranks = endings.NODE_VARIABLES
+    environments = [
+        {key: value for key, value in each.environment.items() if key not in ranks}
+        for each in (one, other)
+    ]
+    return one == alike and environments[0] == environments[1]
+
+
+def _templates(document: Mapping[str, Any]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """Return number of the first, how many, and the pods of each kind of node in an object."""
+    spec = document.get("spec") or {}
+    if "tasks" in spec:  # Volcano's
+        return [
+            (
+                resources.rank(each.get("template") or {}, place),
+                each.get("replicas") or 1,
+                (each.get("template") or {}).get("spec") or {},
+            )
+            for place, each in enumerate(spec["tasks"])
+        ]
+    template = spec.get("template") or {}
+    first = resources.rank(document, 0)
+    return [(first, spec.get("completions") or 1, template.get("spec") or {})]
+
+
+def _container(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = template.get("containers") or ()
+    own = next((each for each in found if each.get("name") == CONTAINER), None)
+    return own if own is not None else next(iter(found), {})
+
+
+def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
+    given = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return tuple(unescaped(part) for part in given)
+
+
+def _environment(container: Mapping[str, Any]) -> dict[str, str]:
+    found = (each for each in container.get("env") or () if "value" in each)
+    return {each["name"]: unescaped(each["value"] or "") for each in found}
+
+
+def _resources(container: Mapping[str, Any]) -> tuple[float, int, int]:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return resources.asked(limits)
+
+
+def _size(job: Mapping[str, Any]) -> int:
+    return (job.get("spec") or {}).get("completions") or 1
+
+
+def _annotations(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (job.get("metadata") or {}).get("annotations") or {}
+
+
+def _table(text: object) -> dict[str, Any]:
+    """Read an annotation that is JSON; empty where it is not, for whoever else wrote it."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

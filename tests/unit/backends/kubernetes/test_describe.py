@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from farcall.backends.base import Runtime
+from farcall.backends.kubernetes import describe, documents
+from farcall.backends.kubernetes.pod_states import DELETED, read
+from farcall.model.errors import HostLostError, JobCancelledError
+from farcall.model.jobs import Attempt, JobStatus
+from tests.unit.backends.kubernetes.objects import (
+    BUNDLE,
+    IMAGE,
+    NAME,
+    condition,
+    event,
+    job,
+    pod,
+    unscheduled,
+)
+
+FAILED = condition("Failed", "FailedIndexes", "Job has failed indexes")
+OURS = {"farcall/reason": "farcall: cancelled by ann"}
+BY_DEADLINE = condition("Failed", "DeadlineExceeded", "Job was active longer than the deadline")
+WAITING = pod("Pending", waiting={"reason": "ContainerCreating"})
+
+
+def test_a_job_says_what_it_was_made_of():
+    runtime = Runtime("https://b.s3.r.amazonaws.com", "b", "r", "p/0", "x86_64", "3.11")
+    options = {"tags": {"a/b/c": "1"}, "instance_type": "m7i", "num_gpus": 1, "vcpu": 0.5}
+    found = describe.detail(job(runtime=runtime, options=options), ())
+    assert (found.job_id, found.name, found.log_group) == (NAME, NAME, "sim")
+    assert (found.image, found.runtime, found.command) == (IMAGE, "b/p/0", ())
+    assert (found.vcpu, found.memory_mib, found.gpus) == (0.5, 3840, 1)
+    assert (found.time_limit_s, found.attempts_allowed) == (300, 3)
+    assert found.instance_type == "m7i"
+    assert found.tags == {"a/b/c": "1"}
+    assert found.environment["FARCALL_BUNDLE"] == BUNDLE
+    assert found.created_at is not None
+    assert not found.is_command
+    assert found.platform == "Kubernetes"
+
+
+def test_variables_are_read_as_they_were_meant():
+    document = job()
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["env"] += documents.variables({"A": "$(HOME)$$"})
+    assert describe.detail(document, ()).environment["A"] == "$(HOME)$$"
+
+
+@pytest.mark.parametrize(
+    ("document", "pods", "status"),
+    [
+        (job(), (), JobStatus.SUBMITTED),
+        (job(suspend=True), (), JobStatus.RUNNABLE),
+        (job(active=1), (unscheduled("no"),), JobStatus.RUNNABLE),
+        (job(active=1), (unscheduled("gates", "SchedulingGated"),), JobStatus.RUNNABLE),
+        (job(active=1), (WAITING,), JobStatus.STARTING),
+        (job(active=1, ready=1), (pod("Running", running=True),), JobStatus.RUNNING),
+        (job(active=1), (pod("Unknown", running=True),), JobStatus.RUNNING),
+        # The pod has ended, and its Job has yet to say what follows.
+        (job(active=1), (pod("Succeeded", exit_code=0),), JobStatus.SUCCEEDED),
+        (job(), (pod(exit_code=1),), JobStatus.RUNNABLE),
+        (job(1, failedIndexes="0"), (pod(exit_code=1),), JobStatus.FAILED),
+        (job(1, condition("SuccessCriteriaMet")), (), JobStatus.SUCCEEDED),
+        (job(1, condition("Complete"), completedIndexes="0"), (), JobStatus.SUCCEEDED),
+        (job(1, condition("FailureTarget", "FailedIndexes", "x")), (), JobStatus.FAILED),
+        (job(1, FAILED), (), JobStatus.FAILED),
+        (job(1, condition("Failed", status="False")), (), JobStatus.SUBMITTED),
+    ],
+)
+def test_status_of_a_task(document, pods, status):
+    assert describe.detail(document, pods).status is status
+    assert describe.child(document, 0, pods).status is status
+
+
+def test_attempts_stand_at_their_numbers_though_pods_are_gone():
+    pods = (
+        pod(exit_code=143, attempt=3, conditions=(condition("DisruptionTarget", "X", "y"),)),
+        pod(exit_code=7, attempt=2),
+        pod("Running", attempt=4, running=True),
+    )
+    found = describe.detail(job(active=1), pods)
+    assert found.attempts == 3
+    assert found.tried[0] == Attempt()
+    assert [each.exit_code for each in found.tried[1:]] == [7, 143]
+    assert found.tried[2].status_reason == "X: y"
+    assert found.attempts_allowed == 4  # three, and one more for what was taken away
+    assert found.log_stream == pods[2].name
+    assert found.status is JobStatus.RUNNING
+
+
+def test_an_attempt_has_the_name_of_its_pod_as_log_and_its_times():
+    attempt = describe.detail(job(1, FAILED, failedIndexes="0"), (pod(exit_code=1),)).tried[0]
+    assert attempt.log_stream == f"{NAME}-0-bxyz1"
+    assert (attempt.stopped_at - attempt.started_at).total_seconds() == 30
+    assert describe.detail(job(1, FAILED), (pod(reason="Evicted"),)).tried[0].log_stream == ""
+
+
+def test_a_pod_is_failed_before_anything_says_why():
+    assert not pod().is_settled
+    assert pod(exit_code=1).is_settled
+    assert pod(reason="Evicted").is_settled
+    assert pod(conditions=(condition("DisruptionTarget", "X"),)).is_settled
+    assert pod().deleted().is_settled
+    assert pod("Running", running=True).is_settled
+
+
+def test_an_evicted_pod_has_no_container():
+    found = describe.detail(
+        job(1, FAILED, failedIndexes="0"), (pod(reason="Evicted", message="m"),)
+    )
+    assert (found.status_reason, found.exit_code) == ("Evicted: m", None)
+    assert found.verdict().kind is HostLostError
+
+
+def test_a_deleted_pod_says_so_unless_it_had_ended_before():
+    assert pod("Running", running=True).deleted().as_attempt().status_reason == DELETED
+    assert pod(exit_code=143, deleting=True).as_attempt().status_reason == DELETED
+    assert pod(exit_code=1).deleted().as_attempt().status_reason == ""
+
+
+def test_an_init_container_that_fails_is_the_reason():
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}
+    status = {
+        "phase": "Pending",
+        "initContainerStatuses": [{"name": "setup", "state": waits}],
+        "containerStatuses": [
+            {"name": "task", "state": {"waiting": {"reason": "PodInitializing"}}}
+        ],
+    }
+    assert read({"status": status}).container_reason == "ImagePullBackOff: m"
+
+
+def test_another_container_beside_the_tasks_is_not_looked_at():
+    sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 5, "reason": "Error"}}}
+    own = {"name": "task", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    found = read({"status": {"phase": "Failed", "containerStatuses": [sidecar, own]}})
+    assert (found.exit_code, found.container_reason) == (0, "")
+
+
+def test_what_strangers_wrote_into_a_pod_is_left_out():
+    marks = {"batch.kubernetes.io/job-completion-index": "seven"}
+    found = read({"metadata": {"annotations": marks, "creationTimestamp": "yesterday"}})
+    assert (found.index, found.created_at, found.attempt) == (None, None, 1)
+    annotations = {"farcall/tags": "[1", "farcall/ended": "7", "farcall/options": "null"}
+    document = job(2, annotations=annotations, failedIndexes="0")
+    assert describe.child(document, 0, (pod(exit_code=1),)).status is JobStatus.FAILED
+    assert describe.detail(document, ()).tags == {}
+    assert describe.options(document) == {}
+
+
+# --- maps -----------------------------------------------------------------------------------------
+
+
+def summary(found):
+    return dict(found.status_summary)
+
+
+def test_a_map_counts_its_children_by_what_the_job_says():
+    pods = (WAITING, unscheduled("no"))
+    found = describe.detail(
+        job(100, active=30, ready=10, completedIndexes="0-29,40", failedIndexes="31,33-34"), pods
+    )
+    assert found.status is JobStatus.PENDING
+    assert found.array_size == 100
+    assert summary(found) == {
+        "SUBMITTED": 36,
+        "RUNNABLE": 10,
+        "STARTING": 10,
+        "RUNNING": 10,
+        "SUCCEEDED": 31,
+        "FAILED": 3,
+    }
+    assert sum(summary(found).values()) == 100
+    assert found.furthest is JobStatus.RUNNING
+
+
+def test_a_suspended_map_waits_as_a_whole():
+    assert summary(describe.detail(job(5, suspend=True), ())) == {"RUNNABLE": 5}
+
+
+def test_a_map_that_has_ended_has_no_child_under_way():
+    found = describe.detail(job(5, FAILED, completedIndexes="0,2-4", failedIndexes="1"), ())
+    assert found.status is JobStatus.FAILED
+    assert summary(found) == {"SUCCEEDED": 4, "FAILED": 1}
+    found = describe.detail(job(5, BY_DEADLINE, annotations=OURS, completedIndexes="0"), ())
+    assert summary(found) == {"SUCCEEDED": 1, "FAILED": 4}
+    assert (found.status_reason, found.is_terminated) == (OURS["farcall/reason"], True)
+
+
+def test_a_map_of_which_nothing_starts_is_blocked_as_a_whole():
+    pulling = pod("Pending", waiting={"reason": "ErrImagePull", "message": "not found"})
+    found = describe.detail(job(100, active=100), (pulling, pulling))
+    assert found.is_blocked
+    assert found.container_reason == "ErrImagePull: not found"
+    assert not describe.detail(job(100, active=100, ready=1), (pulling,)).is_blocked
+    # One that is being started has not failed to.
+    assert not describe.detail(job(100, active=100), (pulling, WAITING)).is_blocked
+
+
+def test_events_count_only_where_there_is_no_pod():
+    events = (event("FailedCreate", "exceeded quota", 5), event("FailedCreate", "newer", 9))
+    assert describe.detail(job(5), (), events).status_reason == "FailedCreate: newer"
+    assert describe.detail(job(5, active=1, ready=1), (), events).status_reason == ""
+
+
+def test_children_have_their_own_ends():
+    document = job(4, completedIndexes="0", failedIndexes="2", active=1)
+    pods = (pod(exit_code=1, index=2), pod("Running", 1, running=True))
+    statuses = [describe.child(document, index, pods).status for index in range(4)]
+    assert statuses == [
+        JobStatus.SUCCEEDED,
+        JobStatus.RUNNING,
+        JobStatus.FAILED,
+        JobStatus.SUBMITTED,
+    ]
+    assert describe.child(document, 2, pods).job_id == f"{NAME}:2"
+    assert describe.child(document, 4, pods) is None
+    assert describe.child(document, -1, pods) is None
+
+
+def test_a_child_that_was_cancelled_alone_says_why():
+    ended = {"farcall/ended": json.dumps({"2": "farcall: cancelled by ann"})}
+    document = job(4, annotations=ended, failedIndexes="2,3", active=2)
+    pods = (pod(exit_code=59, index=2, attempt=2), pod(exit_code=1, index=3))
+    found = describe.child(document, 2, pods)
+    assert (found.status_reason, found.is_terminated) == ("farcall: cancelled by ann", True)
+    assert found.verdict().kind is JobCancelledError
+    other = describe.child(document, 3, pods)
+    assert (other.status_reason, other.is_terminated) == ("", False)
+
+
+def test_children_that_ended_before_the_whole_was_ended_keep_their_own_reason():
+    document = job(3, BY_DEADLINE, annotations=OURS, completedIndexes="0", failedIndexes="1-2")
+    before = pod(reason="Evicted", message="m", index=1, exit_code=137, stopped=30)
+    killed = pod(exit_code=143, index=2, deleting=True, stopped=52)
+    assert describe.child(document, 0, ()).status is JobStatus.SUCCEEDED
+    assert describe.child(document, 1, (before, killed)).status_reason == "Evicted: m"
+    assert describe.child(document, 2, (killed,)).status_reason == OURS["farcall/reason"]
+
+
+def test_a_deleted_job_leaves_what_is_known_of_its_children():
+    document = job(3, completedIndexes="0", active=2)
+    assert describe.detail(document, (), is_deleted=True).status is JobStatus.FAILED
+    assert describe.child(document, 0, (), is_deleted=True).status is JobStatus.SUCCEEDED
+    lost = describe.child(document, 1, (), is_deleted=True)
+    assert lost.verdict().kind is JobCancelledError
+    ended = job(1, FAILED, failedIndexes="0")
+    done = describe.detail(ended, (pod(exit_code=1),), is_deleted=True)
+    assert done.verdict().sentence.startswith("the container left with an error")
+
+
+def test_a_job_that_was_ended_by_us_and_then_deleted_says_our_reason():
+    found = describe.detail(job(3, annotations=OURS), (), is_deleted=True)
+    assert found.status_reason == OURS["farcall/reason"]
+
+
+# --- several nodes --------------------------------------------------------------------------------
+
+
+def gang(*conditions, nodes=3, **status):
+    document = job(nodes, *conditions, command=True, **status)
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["env"] += documents.variables({"FARCALL_NODE_COUNT": str(nodes), "A": "1"})
+    container["args"] = ["sh", "-c", "echo $$(hostname)"]
+    return document
+
+
+def test_nodes_of_one_group():
+    found = describe.detail(gang(active=3), ())
+    assert (found.nodes, len(found.groups), found.array_size) == (3, 1, 0)
+    assert found.groups[0].command == ("sh", "-c", "echo $(hostname)")
+    assert found.groups[0].environment["A"] == "1"
+    assert describe.node(gang(), 3, ()) is None
+    running = (pod("Running", 1, running=True), pod("Pending", 2))
+    statuses = [describe.node(gang(active=3), rank, running).status for rank in range(3)]
+    assert statuses == [JobStatus.SUBMITTED, JobStatus.RUNNING, JobStatus.STARTING]
+
+
+def test_a_gang_has_the_status_of_its_main_node_and_the_end_of_the_one_that_failed():
+    pods = (pod("Running", 0, running=True), pod("Pending", 1, placed=False))
+    assert describe.detail(gang(active=2), pods).status is JobStatus.RUNNING
+    culprit = pod(exit_code=3, index=2, stopped=45)
+    message = (
+        f"Container task for pod sim/{culprit.name} failed with exit code 3 matching FailJob rule "
+        "at index 1"
+    )
+    end = condition("Failed", "PodFailurePolicy", message)
+    pods = (pod(exit_code=143, index=0, deleting=True, stopped=44), culprit)
+    found = describe.detail(gang(end), pods)
+    assert found.status is JobStatus.FAILED
+    assert (found.exit_code, found.log_stream) == (3, culprit.name)
+    assert found.verdict().sentence == "the command failed (exit code 3)"
+    assert found.status_reason == f"PodFailurePolicy: {message}"
+
+
+def test_groups_of_several_objects_are_told_apart():
+    main, later = gang(nodes=2), gang(nodes=1)
+    later["metadata"]["labels"]["farcall/node"] = "2"
+    later["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    found = describe.detail(main, (), parts=[later, main])
+    assert [(each.first, each.last, each.image) for each in found.groups] == [
+        (0, 1, IMAGE),
+        (2, 2, "other"),
+    ]
+    node = describe.node(main, 2, (), parts=[main, later])
+    assert (node.job_id, node.image) == (f"{NAME}#2", "other")
+
+
+def test_options_are_those_that_the_job_was_made_of():
+    assert describe.options(job(options={"vcpu": 0.5}))["vcpu"] == 0.5
+    assert describe.is_own(job())
+    assert not describe.is_own({"metadata": {"name": "theirs"}})

@@ -1,0 +1,855 @@
+"""Each ending from recorded texts: as API servers, schedulers and kubelets write them.
+
+The texts are of Kubernetes's documentation and source, and of its users' reports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from farcall.backends.base import Runtime
+from farcall.backends.kubernetes import describe, waiting
+from farcall.backends.kubernetes.blocked import BLOCKED, Heals, row_of
+from farcall.backends.kubernetes.endings import COMMAND_ENDINGS, ENDINGS, verdict
+from farcall.model import endings, errors
+from farcall.model.jobs import JobStatus
+from farcall.model.start_script import Fetched, wrap
+from farcall.model.timing import Timing
+from farcall_runtime.contract import ExitCode
+from tests.unit.backends.kubernetes.objects import condition, event, job, pod, unscheduled
+
+RUNTIME = Runtime("https://b.s3.r.amazonaws.com", "b", "r", "p/" + 64 * "0", "x86_64", "3.11")
+FAILED = condition("Failed", "FailedIndexes", "Job has failed indexes")
+LOST = {"reason": "DisruptionTarget"}
+
+
+class Recorded(NamedTuple):
+    """An ending as a cluster tells it, and what is to be said of it.
+
+    Attributes:
+        error: Class of the error.
+        sentence: Words that are in what happened.
+        remedy: Words that are in what to do.
+        job: The Job.
+        pods: Its pods.
+        told: Words of the cluster that the error quotes.
+        is_deleted: Whether the Job was deleted.
+    """
+
+    error: type[errors.FarcallError]
+    sentence: list[str]
+    remedy: list[str]
+    job: dict[str, Any]
+    pods: tuple[Any, ...] = ()
+    told: str = ""
+    is_deleted: bool = False
+
+    @property
+    def detail(self):
+        return describe.detail(self.job, self.pods, is_deleted=self.is_deleted)
+
+
+def failed(*conditions: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return job(1, *(conditions or (FAILED,)), failed=1, failedIndexes="0", **options)
+
+
+def ended(reason: str, **options: Any) -> dict[str, Any]:
+    deadline = condition(
+        "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
+    )
+    return job(1, deadline, annotations={"farcall/reason": f"farcall: {reason}"}, **options)
+
+
+def disrupted(reason: str, message: str):
+    return pod(conditions=(condition("DisruptionTarget", reason, message),), exit_code=143)
+
+
+def stuck(words: str) -> dict[str, Any]:
+    return ended(f"stuck for 180 s: {words}")
+
+
+def exited(code: int, **options: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    return failed(**options), (pod(exit_code=code),)
+
+
+SECRET = 'Error: secret "keys" not found'
+RECORDED = [
+    # what somebody did
+    Recorded(
+        errors.JobCancelledError,
+        ["was cancelled"],
+        ["submit it again"],
+        ended("cancelled by its owner"),
+        told="cancelled by its owner",
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["another call of its map raised"],
+        ["submit the map again"],
+        ended("map failed: 3 of 100 raised ValueError; 95 were ended because of it"),
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["turned up after it had been given up"],
+        ["nothing where the job that its reason names"],
+        ended(endings.WITHDRAWN),
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["somebody deleted the Job"],
+        ["kubectl delete", "farcall cancel"],
+        job(1, active=1),
+        (pod("Running", running=True),),
+        is_deleted=True,
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["somebody deleted the pod"],
+        ["kubectl delete pod"],
+        failed(),
+        (pod(exit_code=143, deleting=True),),
+    ),
+    Recorded(
+        errors.JobCancelledError,
+        ["somebody deleted the pod"],
+        ["ask who did"],
+        failed(),
+        (pod("Running", running=True).deleted(),),
+    ),
+    Recorded(errors.JobCancelledError, ["task was cancelled"], ["submit it again"], *exited(59)),
+    # the clock
+    Recorded(
+        errors.JobTimeoutError,
+        ["longer than time_limit", "Kubernetes ended it"],
+        ["raise time_limit"],
+        failed(),
+        (
+            pod(
+                reason="DeadlineExceeded",
+                message="Pod was active on the node longer than the specified deadline",
+            ),
+        ),
+        told="Pod was active on the node longer than the specified deadline",
+    ),
+    Recorded(
+        errors.JobTimeoutError,
+        ["deadline as a whole", "farcall did not set"],
+        ["activeDeadlineSeconds"],
+        job(
+            1,
+            condition(
+                "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
+            ),
+        ),
+        (pod(exit_code=143, deleting=True, stopped=55),),
+    ),
+    Recorded(
+        errors.JobError,
+        ["too many tasks"],
+        ["maxFailedIndexes"],
+        job(
+            1,
+            condition(
+                "Failed",
+                "MaxFailedIndexesExceeded",
+                "Job has exceeded the specified maximal number",
+            ),
+        ),
+    ),
+    # memory and disk
+    Recorded(
+        errors.OutOfMemoryError,
+        ["ran out of memory"],
+        ["raise memory"],
+        failed(),
+        (pod(exit_code=137, container_reason="OOMKilled"),),
+        told="OOMKilled",
+    ),
+    Recorded(
+        errors.OutOfMemoryError,
+        ["ran out of memory"],
+        ["raise memory"],
+        failed(),
+        (pod(exit_code=1, container_reason="OOMKilled"),),
+    ),
+    Recorded(
+        errors.OutOfMemoryError,
+        ["volume of the pod"],
+        ["shm_size"],
+        failed(),
+        (
+            pod(
+                reason="Evicted",
+                message='Usage of EmptyDir volume "shared-memory" exceeds the limit "1Gi". ',
+            ),
+        ),
+    ),
+    Recorded(
+        errors.DiskFullError,
+        ["disk was full"],
+        ["ephemeral-storage"],
+        failed(),
+        (
+            pod(
+                reason="Evicted",
+                message="The node was low on resource: ephemeral-storage. Threshold quantity: "
+                "10120387530, available: 9Gi. ",
+            ),
+        ),
+    ),
+    # what became of the node
+    Recorded(
+        errors.HostLostError,
+        ["evicted", "lacked something"],
+        ["retry_attempts", "memory"],
+        failed(),
+        (pod(reason="Evicted", message="The node was low on resource: memory. "),),
+        told="low on resource: memory",
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["preempted", "higher priority"],
+        ["priority_class"],
+        failed(),
+        (
+            disrupted(
+                "PreemptionByScheduler",
+                "default-scheduler: preempting to accommodate a higher priority pod",
+            ),
+        ),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["preempted"],
+        ["retry_attempts"],
+        failed(),
+        (pod(reason="Preempting", message="Preempted in order to admit critical pod"),),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["node under the job was lost"],
+        ["retry_attempts"],
+        failed(),
+        (disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["node under the job was lost"],
+        ["retry_attempts"],
+        failed(),
+        (pod(reason="NodeLost", message="Node node-1 which was running pod x is unresponsive"),),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["is no more"],
+        ["retry_attempts"],
+        failed(),
+        (disrupted("DeletionByPodGC", "PodGC: node no longer exists"),),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["drained"],
+        ["retry_attempts"],
+        failed(),
+        (disrupted("EvictionByEvictionAPI", "Eviction API: evicting"),),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["shut down"],
+        ["retry_attempts"],
+        failed(),
+        (
+            pod(
+                reason="Terminated",
+                message="Pod was terminated in response to imminent node shutdown.",
+                exit_code=143,
+            ),
+        ),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["shut down"],
+        ["retry_attempts"],
+        failed(),
+        (disrupted("TerminationByKubelet", "The kubelet was terminating it"),),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["did not take it"],
+        ["retry_attempts"],
+        failed(),
+        (
+            pod(
+                reason="OutOfcpu",
+                message="Node didn't have enough resource: cpu, requested: 2000, used: 3500",
+            ),
+        ),
+    ),
+    Recorded(
+        errors.HostLostError,
+        ["a node of the job was evicted"],
+        ["submit it again"],
+        job(
+            1,
+            condition(
+                "Failed",
+                "PodFailurePolicy",
+                "Pod sim/simulate-0a1b-1-x has condition DisruptionTarget matching FailJob rule "
+                "at index 0",
+            ),
+            command=True,
+        ),
+    ),
+    Recorded(
+        errors.JobError,
+        ["failure policy"],
+        ["ask who changed the Job"],
+        job(
+            1,
+            condition(
+                "Failed",
+                "PodFailurePolicy",
+                "Container task for pod sim/simulate-0a1b-0-x failed with exit code 3 matching "
+                "FailJob rule at index 1",
+            ),
+        ),
+    ),
+    # what kept it from starting until it was ended
+    Recorded(
+        errors.JobStuckError,
+        ["stuck_timeout_s", "no node of the cluster", "not so much free"],
+        ["ask for less", "vcpu, memory, num_gpus"],
+        ended(
+            "stuck for 300 s: Unschedulable: 0/3 nodes are available: 3 Insufficient memory. "
+            "preemption: 0/3 nodes are available: 3 No preemption victims found"
+        ),
+        told="3 Insufficient memory",
+    ),
+    Recorded(
+        errors.JobStuckError,
+        ["could not be placed for stuck_timeout_s"],
+        ["ask for less"],
+        ended("stuck for 300 s: SomethingNew"),
+    ),
+    Recorded(
+        errors.ImageError,
+        ["could not be pulled", "does not have it"],
+        ["registry.example.org/task:1", "tag"],
+        stuck(
+            'ErrImagePull: failed to pull and unpack image "x:1": failed to resolve reference: '
+            "x:1: not found"
+        ),
+        told="not found",
+    ),
+    # the container
+    Recorded(
+        errors.ImageError,
+        ["could not be started"],
+        ["entry point"],
+        failed(),
+        (
+            pod(
+                exit_code=128,
+                container_reason="StartError",
+                container_message="failed to create containerd task: OCI runtime create failed",
+            ),
+        ),
+    ),
+    Recorded(
+        errors.ImageError,
+        ["another architecture"],
+        ["set architecture"],
+        failed(),
+        (
+            pod(
+                exit_code=128,
+                container_reason="StartError",
+                container_message='exec: "python": exec format error',
+            ),
+        ),
+    ),
+    Recorded(
+        errors.ImageError,
+        ["could not be started"],
+        ["entry point"],
+        failed(),
+        (pod(exit_code=127, container_reason="ContainerCannotRun", container_message="x"),),
+    ),
+    Recorded(
+        errors.JobError,
+        ["pods are gone", "nothing tells why"],
+        ["farcall logs"],
+        failed(),
+    ),
+    Recorded(
+        errors.JobError,
+        ["pods are gone"],
+        ["deletes pods"],
+        job(1, condition("Failed", "BackoffLimitExceeded", "Job has reached the backoff limit")),
+    ),
+    Recorded(
+        errors.JobError,
+        ["left no outcome in the bucket (exit code 7)"],
+        ["s3:PutObject", "service_account"],
+        *exited(7),
+    ),
+    Recorded(
+        errors.JobError,
+        ["a task of the job failed"],
+        ["<job ID>:<index>"],
+        job(4, FAILED, failedIndexes="1", completedIndexes="0,2,3"),
+    ),
+    Recorded(
+        errors.OutcomeMissingError,
+        ["succeeded, and there is no outcome"],
+        ["keep_artifacts"],
+        job(1, condition("Complete"), completedIndexes="0"),
+        (pod("Succeeded", exit_code=0),),
+    ),
+    *(
+        Recorded(kind, [], words, *exited(code))
+        for code, kind, words in (
+            (ExitCode.OUT_OF_MEMORY, errors.OutOfMemoryError, ["raise memory"]),
+            (ExitCode.SHARED_MISSING, errors.SharedMissingError, ["shared/"]),
+            (ExitCode.STORE_UNFIT, errors.OutcomeMissingError, ["endpoint_url"]),
+            (ExitCode.OUTCOME_OCCUPIED, errors.IntegrityError, ["who else writes"]),
+            (ExitCode.BAD_ENVIRONMENT, errors.ImageError, ["pod_overlay"]),
+            (ExitCode.BUNDLE_MISSING, errors.OutcomeMissingError, ["lifecycle"]),
+            (ExitCode.INTEGRITY, errors.IntegrityError, ["who else writes"]),
+            (ExitCode.VERSION_MISMATCH, errors.VersionMismatchError, ["same farcall"]),
+            (ExitCode.TIMED_OUT, errors.JobTimeoutError, ["raise time_limit"]),
+            (ExitCode.UNREADABLE, errors.TaskError, ["in image"]),
+            (ExitCode.OUTCOME_NOT_STORED, errors.OutcomeMissingError, ["service_account"]),
+            (ExitCode.CHILD_KILLED, errors.ChildKilledError, ["its output"]),
+            (ExitCode.PACKAGES_MISSING, errors.PackagesMissingError, ["packages/"]),
+            (ExitCode.STORAGE_UNREACHABLE, errors.OutcomeMissingError, ["endpoint_url"]),
+            (ExitCode.SUPERVISOR_FAILED, errors.OutcomeMissingError, ["podPidsLimit"]),
+            (ExitCode.DISK_FULL, errors.DiskFullError, ["ephemeral-storage"]),
+            (ExitCode.RAISED, errors.JobError, ["Dockerfile"]),
+            (ExitCode.TERMINATED, errors.HostLostError, ["retry_attempts"]),
+            (126, errors.ImageError, ["Dockerfile"]),
+            (127, errors.ImageError, ["Dockerfile"]),
+            (137, errors.OutOfMemoryError, ["raise memory"]),
+        )
+    ),
+    *(
+        Recorded(kind, [], words, *exited(code, runtime=RUNTIME))
+        for code, kind, words in (
+            (64, errors.ImageError, ["s3_secret", "service_account"]),
+            (65, errors.OutcomeMissingError, ["runtime/"]),
+            (66, errors.IntegrityError, ["who else writes"]),
+            (67, errors.VersionMismatchError, ["set architecture"]),
+            (73, errors.OutcomeMissingError, ["clock of its node"]),
+            (74, errors.OutcomeMissingError, ["readOnlyRootFilesystem"]),
+            (75, errors.DiskFullError, ["ephemeral-storage"]),
+            (1, errors.ImageError, ["python3"]),
+            (126, errors.ImageError, ["python3"]),
+            (127, errors.ImageError, ["python3"]),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("each", RECORDED)
+def test_an_ending_is_a_named_error_with_the_clusters_words(each):
+    detail = each.detail
+    assert detail.status.is_final
+    found = verdict(detail)
+    assert found.kind is each.error
+    assert not [word for word in each.sentence if word not in found.sentence]
+    assert not [word for word in each.remedy if word not in found.remedy]
+    assert each.told in detail.told
+    assert "{" not in found.remedy
+
+
+COMMAND = ("sh", "-c", "exit 3")
+WORKSPACE = tuple(
+    wrap(COMMAND, Fetched("r", "https://b.s3.r.amazonaws.com", "b", "k", 64 * "0", "."))
+)
+COMMANDS = [
+    (errors.CommandError, ["command failed (exit code 3)"], pod(exit_code=3), COMMAND),
+    (errors.CommandError, ["not found in the image"], pod(exit_code=127), COMMAND),
+    (errors.CommandError, ["not found in the image"], pod(exit_code=126), COMMAND),
+    (
+        errors.CommandError,
+        ["not found in the image"],
+        pod(
+            exit_code=128,
+            container_reason="StartError",
+            container_message='exec: "nothing": executable file not found in $PATH: unknown',
+        ),
+        COMMAND,
+    ),
+    (errors.OutOfMemoryError, ["SIGKILL"], pod(exit_code=137), COMMAND),
+    (errors.HostLostError, ["SIGTERM"], pod(exit_code=143), COMMAND),
+    (
+        errors.OutOfMemoryError,
+        ["memory"],
+        pod(exit_code=137, container_reason="OOMKilled"),
+        COMMAND,
+    ),
+    (errors.JobError, ["pods are gone"], None, COMMAND),
+    (errors.ImageError, ["workspace is fetched with"], pod(exit_code=80), WORKSPACE),
+    (errors.ImageError, ["no credentials"], pod(exit_code=81), WORKSPACE),
+    (errors.CommandError, ["could not fetch its workspace"], pod(exit_code=82), WORKSPACE),
+    (errors.IntegrityError, ["not the one that was uploaded"], pod(exit_code=83), WORKSPACE),
+    (errors.CommandError, ["could not unpack"], pod(exit_code=84), WORKSPACE),
+    (errors.CommandError, ["command failed (exit code 80)"], pod(exit_code=80), COMMAND),
+]
+
+
+def command_detail(found, command):
+    detail = describe.detail(failed(command=True), (found,) if found else ())
+    return replace(detail, command=command)
+
+
+@pytest.mark.parametrize(("error", "words", "found", "command"), COMMANDS)
+def test_an_ending_of_a_command(error, words, found, command):
+    detail = command_detail(found, command)
+    said = verdict(detail)
+    assert said.kind is error
+    assert not [word for word in words if word not in said.sentence]
+
+
+# --- what keeps a job from starting -------------------------------------------------------------
+
+
+class Waits(NamedTuple):
+    """A job that waits, as a cluster tells of it.
+
+    Attributes:
+        heals: Whether that passes by itself.
+        error: Class of the error of a job that is ended because of it.
+        remedy: Words that are in what to do.
+        job: The Job.
+        pods: Its pods.
+        events: Events, and objects of queues.
+    """
+
+    heals: Heals
+    error: type[errors.FarcallError]
+    remedy: list[str]
+    job: dict[str, Any]
+    pods: tuple[Any, ...] = ()
+    events: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def detail(self):
+        return describe.detail(self.job, self.pods, self.events)
+
+
+def starting(reason: str, message: str = ""):
+    return job(active=1), (pod("Pending", waiting={"reason": reason, "message": message}),)
+
+
+def placing(message: str):
+    return job(active=1), (unscheduled(message),)
+
+
+def making(message: str):
+    return job(), (), (event("FailedCreate", f"Error creating: {message}"),)
+
+
+def held(message: str):
+    workload = {
+        "kind": "Workload",
+        "status": {"conditions": [condition("QuotaReserved", "Pending", message, "False")]},
+    }
+    return job(suspend=True), (), (workload,)
+
+
+def mounting(message: str, reason: str = "FailedMount"):
+    found = pod("Pending", waiting={"reason": "ContainerCreating"})
+    return job(active=1), (found,), (event("Scheduled", "x"), event(reason, message))
+
+
+PULL = 'failed to pull and unpack image "x:1": '
+WAITING = [
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["check the image"],
+        *starting(
+            "InvalidImageName", "Failed to apply default image tag: invalid reference format"
+        ),
+    ),
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["imagePullPolicy"],
+        *starting("ErrImageNeverPull", "Container image is not present with pull policy of Never"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["image_pull_secrets"],
+        *starting("ErrImagePull", f"{PULL}pull access denied, repository does not exist"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["copy the image"],
+        *starting("ErrImagePull", f"{PULL}unexpected status: 429 Too Many Requests"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["architecture"],
+        *starting("ErrImagePull", f"{PULL}no match for platform in manifest: not found"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["disk of images"],
+        *starting("ErrImagePull", f"{PULL}write /var/lib/x: no space left on device"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["registry, repository and tag"],
+        *starting("ErrImagePull", f"{PULL}manifest unknown"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["way to the registry"],
+        *starting("ErrImagePull", f"{PULL}dial tcp: lookup registry: no such host"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["image_pull_secrets", "reach the registry"],
+        *starting("ImagePullBackOff", 'Back-off pulling image "x:1"'),
+    ),
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["s3_secret"],
+        *starting("CreateContainerConfigError", 'secret "farcall-s3" not found'),
+    ),
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["pod_overlay names it"],
+        *starting("CreateContainerConfigError", 'configmap "x" not found'),
+    ),
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["USER 10001"],
+        *starting(
+            "CreateContainerConfigError",
+            "container has runAsNonRoot and image will run as root (pod: x, container: task)",
+        ),
+    ),
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["mounts"],
+        *starting(
+            "CreateContainerError", "failed to generate spec: stat /dev/nothing: no such file"
+        ),
+    ),
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["entry point"],
+        *starting("RunContainerError", "failed to create containerd task"),
+    ),
+    Waits(
+        Heals.NEVER,
+        errors.ImageError,
+        ["set architecture"],
+        *starting("RunContainerError", 'exec "/entry": exec format error'),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["make the one that is named"],
+        *mounting('MountVolume.SetUp failed for volume "x" : secret "x" not found'),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.ImageError,
+        ["a claim has to be bound"],
+        *mounting("Multi-Attach error for volume", "FailedAttachVolume"),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.HostLostError,
+        ["network plugin"],
+        *mounting("Failed to create pod sandbox: plugin type", "FailedCreatePodSandBox"),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        ["claims in mounts"],
+        *placing('0/3 nodes are available: persistentvolumeclaim "data" not found.'),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        ["fewer nodes"],
+        *placing("3/3 tasks in gang unschedulable: pod group is not ready, 3 Pending"),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        ["vcpu, memory, num_gpus"],
+        *placing("0/3 nodes are available: 1 node(s) had untolerated taint, 2 Insufficient cpu."),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        ["tolerations"],
+        *placing("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: true}."),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        ["node_selector", "instance_type", "architecture"],
+        *placing("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."),
+    ),
+    Waits(Heals.OFTEN, errors.JobStuckError, ["wait"], *placing("no nodes available")),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        ["quota", "max_parallel"],
+        *making(
+            'pods "x" is forbidden: exceeded quota: q, requested: limits.memory=8Gi, used: '
+            "limits.memory=0, limited: limits.memory=4Gi"
+        ),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.JobStuckError,
+        ["service_account"],
+        *making(
+            'pods "x" is forbidden: error looking up service account: serviceaccount not found'
+        ),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.JobStuckError,
+        ["priority_class"],
+        *making('pods "x" is forbidden: no PriorityClass with name high was found'),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.JobStuckError,
+        ["bind and device"],
+        *making('pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath'),
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.JobStuckError,
+        ["change what the words name"],
+        *making('admission webhook "policy.example.org" denied the request: no owner'),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        ["another LocalQueue"],
+        *held(
+            "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor f, "
+            "request > maximum capacity (20 > 10)"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("each", WAITING)
+def test_what_keeps_a_job_from_starting_is_named_with_what_to_do(each):
+    detail = each.detail
+    assert not detail.status.is_final
+    assert detail.is_blocked
+    row = row_of(detail)
+    assert row is not None
+    assert (row.heals, row.verdict.kind) == (each.heals, each.error)
+    sentence, remedy = detail.waiting()
+    assert detail.reason in sentence
+    assert remedy == detail.remedy
+    assert not [word for word in each.remedy if word not in remedy]
+
+
+@pytest.mark.parametrize("each", WAITING)
+def test_a_job_that_was_ended_for_it_says_so(each):
+    reason = f"stuck for 180 s: {each.detail.reason}"
+    found = verdict(describe.detail(ended(reason), ()))
+    assert found.kind is each.error
+    assert not [word for word in each.remedy if word not in found.remedy]
+
+
+@pytest.mark.parametrize("each", WAITING)
+def test_what_heals_waits_longest_and_what_never_does_is_ended_at_once(each):
+    timing = Timing()
+    told_s, ended_s = each.detail.dwell(timing)
+    expected = {
+        Heals.OFTEN: (timing.blocked_told_s, None),
+        Heals.SOMETIMES: (timing.blocked_told_s, timing.pull_dwell_s),
+        Heals.NEVER: (0, timing.start_dwell_s),
+    }
+    assert (told_s, ended_s) == expected[each.heals]
+
+
+# --- the tables have no row without an example --------------------------------------------------
+
+
+def test_each_row_on_what_blocks_has_an_example():
+    found = {id(row_of(each.detail)) for each in WAITING}
+    assert [row.verdict.sentence for row in BLOCKED if id(row) not in found] == []
+
+
+def test_each_row_on_an_end_has_an_example():
+    seen = set()
+    for each in RECORDED:
+        detail = each.detail
+        seen |= {id(row) for row in ENDINGS if row.fits(detail)}
+    blocking = {id(row.verdict) for row in BLOCKED}
+    unseen = [row for row in ENDINGS if id(row) not in seen and id(row.verdict) not in blocking]
+    assert [row.verdict.sentence for row in unseen] == []
+
+
+def test_each_row_on_the_end_of_a_command_has_an_example():
+    hit = set()
+    for _, _, found, command in COMMANDS:
+        detail = command_detail(found, command)
+        hit.add(id(next(row for row in COMMAND_ENDINGS if row.fits(detail))))
+    common = {id(row) for row in ENDINGS}
+    unseen = [row for row in COMMAND_ENDINGS if id(row) not in hit | common]
+    assert [row.verdict.sentence for row in unseen] == []
+
+
+# --- what waits and is well ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("document", "pods", "words"),
+    [
+        (job(), (), "yet to make its pod"),
+        (job(active=1), (unscheduled("gated", "SchedulingGated"),), "held back by its queue"),
+        (job(suspend=True), (), "suspended"),
+        (job(active=1), (pod("Pending", waiting={"reason": "ContainerCreating"}),), "has a place"),
+        (job(active=1), (pod("Running", running=True),), "the job runs"),
+        (held("waiting for its turn")[0], (), "suspended"),
+    ],
+)
+def test_what_only_waits_is_not_blocked(document, pods, words):
+    detail = describe.detail(document, pods)
+    assert not detail.is_blocked
+    assert words in waiting.tell(detail)[0]
+
+
+def test_a_job_that_is_told_to_stop_says_so():
+    detail = replace(describe.detail(job(active=1), ()), is_terminated=True)
+    assert "told to stop" in waiting.tell(detail)[0]
+
+
+def test_kueues_words_are_told_while_it_waits_for_its_turn():
+    document, pods, events = held("couldn't assign flavors: insufficient unused quota for cpu")
+    detail = describe.detail(document, pods, events)
+    assert detail.status is JobStatus.RUNNABLE
+    assert "insufficient unused quota" in waiting.tell(detail)[0]
