@@ -151,7 +151,7 @@ def test_what_strangers_wrote_into_a_pod_is_left_out():
     assert describe.options(document) == {}
 
 
-# --- maps -----------------------------------------------------------------------------------------
+# --- maps ---------------------------------------------------------------------------------------
 
 
 def summary(found):
@@ -257,7 +257,7 @@ def test_a_job_that_was_ended_by_us_and_then_deleted_says_our_reason():
     assert found.status_reason == OURS["farcall/reason"]
 
 
-# --- several nodes --------------------------------------------------------------------------------
+# --- several nodes ------------------------------------------------------------------------------
 
 
 def gang(*conditions, nodes=3, **status):
