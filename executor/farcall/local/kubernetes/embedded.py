@@ -16,7 +16,6 @@ from farcall.local.kubernetes.kinds import (
     NAMESPACE,
     SECRET,
     SERVICE_ACCOUNT,
-    VOLCANO_QUEUE,
 )
 from farcall.local.kubernetes.place import NAMESPACE as DEFAULT
 from farcall.local.kubernetes.place import S3_SECRET, Place
@@ -74,8 +73,6 @@ class EmbeddedKubernetes:
             document = {"metadata": {"name": S3_SECRET, "namespace": DEFAULT}}
             made = defaults.fill(SECRET, {**document, "stringData": dict(secret)})
             self.store.create(SECRET, made)
-        queue = {"metadata": {"name": "default"}, "spec": {"weight": 1, "reclaimable": True}}
-        self.store.create(VOLCANO_QUEUE, {**queue, "status": {"state": "Open"}})
         self._calls = self._collect()
 
     async def start(self) -> None:
