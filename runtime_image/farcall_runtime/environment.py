@@ -199,7 +199,7 @@ class Manifest(NamedTuple):
         if self.architecture != ours:
             raise VersionMismatchError(
                 f"the packages are for {self.architecture} and this machine is {ours}; set "
-                f"architecture to {ours}, or batch_queue to one of {self.architecture} machines"
+                f"architecture to {ours}, or have jobs run on {self.architecture} machines"
             )
         if sys.platform != "linux":
             raise VersionMismatchError(

@@ -126,7 +126,7 @@ async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Pa
 
     refused = await farcall_command("configure", "--set", "batch_queue=mine")
     assert 2 == refused.returncode
-    assert "batch_queue, an option of AWS Batch" in refused.stderr
+    assert "batch_queue, an option of Batch" in refused.stderr
 
     done = await farcall_command("configure", "--set", "backend=batch", "--set", "batch_queue=q")
     assert 0 == done.returncode, done.stderr

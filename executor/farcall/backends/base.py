@@ -17,7 +17,7 @@ from farcall.aws.paced_client import Meter, Ticket
 from farcall.model.commands import Nodes
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import Settings
+from farcall.model.settings import BATCH, PLATFORMS, Settings
 
 STOCK_USER = "10001:10001"
 """Of a container whose image does not hold the task runner, as of farcall's own image: not root,
@@ -426,6 +426,11 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of what is under way. Jobs go on."""
+
+
+def platform_of(backend: Backend) -> str:
+    """Return what texts call the platform of a backend; tests' own stands in for Batch."""
+    return next((PLATFORMS[name] for name in PLATFORMS if name == backend.name), PLATFORMS[BATCH])
 
 
 def raise_first(refused: Mapping[str, ServiceError]) -> None:

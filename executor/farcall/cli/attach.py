@@ -249,7 +249,7 @@ def _tell_rest(recovered: Recovered) -> bool:
     for bundle in recovered.unsubmitted:
         say(f"{bundle}  was not submitted: nothing of it has run")
     for bundle in recovered.forgotten:
-        say(f"{bundle}  Batch tells of no job of it, as happens after seven days")
+        say(f"{bundle}  there is no job of it any more: it is forgotten some days after its end")
     return not recovered.unsubmitted and not recovered.forgotten
 
 

@@ -47,7 +47,7 @@ _CODES = {
     help="Where the jobs are, in place of batch_queue; may be repeated.",
 )
 @click.option(
-    "--reason", default="cancelled by farcall cancel", show_default=True, help="Kept by Batch."
+    "--reason", default="cancelled by farcall cancel", show_default=True, help="Kept with the job."
 )
 @click.option("--yes", is_flag=True, help="Do not ask before all jobs of a workflow are ended.")
 @click.option(

@@ -31,7 +31,7 @@ class Lazy(NamedTuple):
 COMMANDS = {
     "run": Lazy("run:run", "Run a function as a job and print its value."),
     "launch": Lazy("launch:launch", "Run a command in an image as a job, on one node or several."),
-    "plan": Lazy("plan:plan", "Show what run would send to Batch, and send nothing."),
+    "plan": Lazy("plan:plan", "Show what run would submit, and submit nothing."),
     "deploy": Lazy(
         "deploy:deploy", "Make all that jobs need in your account, and write the options."
     ),

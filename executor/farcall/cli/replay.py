@@ -98,7 +98,7 @@ def _tell(found: Found, *, image: bool) -> None:
     where = f"in image {in_a_line(detail.image)}" if image else f"by {sys.executable}"
     whose = "yours" if entry.user == this_user() else f"{in_a_line(entry.user)}'s"
     say(f"job {detail.job_id} ({in_a_line(detail.name)})", err=True)
-    say(f"on Batch: {in_a_line(found.explanation.sentence)}", err=True)
+    say(f"on {detail.platform}: {in_a_line(found.explanation.sentence)}", err=True)
     say(
         f"bundle {in_a_line(found.submission.where.url)}: {whose}, by its name; submitted "
         f"{tables.age(detail.created_at)} ago by Python {found.python}, and unchanged since",
@@ -146,7 +146,7 @@ def _container(found: Found, folder: Path) -> list[str]:
     """Return the words that say to docker what is to run, and in what."""
     detail = found.entry.detail
     if not detail.image or detail.image.startswith("-"):
-        raise FarcallError(f"Batch names no image of job {detail.job_id}")
+        raise FarcallError(f"{detail.platform} names no image of job {detail.job_id}")
     stock: list[str] = []
     if detail.runtime:
         path = {"PYTHONPATH": f"{_INSIDE}/{replay.RUNTIME}"}

@@ -77,7 +77,7 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     why = said["explanation"]
     yield "Why", in_a_line(why["sentence"])
     yield "To do", in_a_line(why["remedy"])
-    yield "Batch says", in_a_line(said["job"]["reason"])
+    yield f"{said['job']['platform']} says", in_a_line(said["job"]["reason"])
     job = said["job"]
     for group in job["errors"][:_MOST_GROUPS]:
         yield "Error", _group_of_errors(job["id"], group)

@@ -113,7 +113,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         """
         if self._again is None or self._owner is None:
             raise FarcallError(
-                "there is no job of this call to be run again: Batch has not accepted it; submit "
+                "there is no job of this call to be run again: it was not accepted yet; submit "
                 "the call again"
             )
         return self._owner.start(self._again(options))

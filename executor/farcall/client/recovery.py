@@ -18,6 +18,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from farcall.aws.refusals import concerns_all, is_of_credentials, may_pass
+from farcall.backends.base import platform_of
 from farcall.client.job import Job
 from farcall.engine.sender import has_begun, withdraw
 from farcall.engine.session import Session, session_for
@@ -270,8 +271,9 @@ async def _look(
         )
     if await has_begun(store, where):
         raise FarcallError(
-            f"the job of {where.bundle} has begun, and Batch does not list it: lists lag "
-            "behind for some seconds, so try again; it forgets a job some days after its end"
+            f"the job of {where.bundle} has begun, and {platform_of(session.backend)} does not "
+            "list it: lists lag behind for some seconds, so try again; it forgets a job some time "
+            "after its end"
         )
     return None
 

@@ -287,7 +287,7 @@ def of_tried(said: JobDetail | None) -> str:
     """Return in a line how an attempt ended that left no outcome, by the backend's words on it."""
     if said is None:
         return "no outcome"
-    return _in_a_line(said.verdict(), f", Batch says {said.told!r}" if said.told else "")
+    return _in_a_line(said.verdict(), f", {said.platform} says {said.told!r}" if said.told else "")
 
 
 def _in_a_line(found: Verdict, more: str = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta, timezone
 
-from farcall.backends.base import Backend
+from farcall.backends.base import Backend, platform_of
 from farcall.engine.attempt_reporter import of_tried
 from farcall.model.endings import About
 from farcall.model.errors import FarcallError
@@ -30,7 +30,8 @@ def about(backend: Backend, job: About, detail: JobDetail | None, attempts: int)
         if detail.status.is_final:
             reason, told = detail.reason, detail.told
         log_url = backend.links(detail).get("log")
-    return About(job.job_id, job.name, reason, told, attempts, log_url=log_url)
+    platform = platform_of(backend)
+    return About(job.job_id, job.name, reason, told, attempts, log_url=log_url, platform=platform)
 
 
 async def last_lines(backend: Backend, detail: JobDetail) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from farcall.backends.base import Backend
+from farcall.backends.base import Backend, platform_of
 from farcall.engine import attempt_reporter as attempts
 from farcall.engine import failures
 from farcall.engine.delivered import Delivered, Usage
@@ -64,12 +64,13 @@ class _Task:
     calls: int
     room: Room
     output: Output
+    platform: str
 
     @property
     def about(self) -> About:
         submission, index = self.submission, self.index
         name = submission.name_of(index) if submission.is_other_node(index) else submission.name
-        return About(submission.id_of(index), name)
+        return About(submission.id_of(index), name, platform=self.platform)
 
     def fail(self, error: FarcallError) -> Delivered:
         """Say that none of its calls has a result because of this."""
@@ -141,7 +142,7 @@ class Fetcher:
             ServiceError: S3 refused.
         """
         store = self._stores.of(submission.where.bucket)
-        task = _Task(store, submission, index, calls, room, output)
+        task = _Task(store, submission, index, calls, room, output, platform_of(self._backend))
         with self._threads.held():  # a session that is closed does not wait for this
             return await self._deliver(task, arrival, read, folder_for)
 

@@ -187,5 +187,5 @@ def unanswered(name: str, error: ServiceError, failure: ServiceError) -> Service
     return refusals.like(
         failure,
         f"{error}; whether job {name} was submitted is not known, because looking for it failed: "
-        f"{failure}; it was if Batch lists a job of this name",
+        f"{failure}; it was if there is a job of this name",
     )

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from farcall.aws.paced_client import Ticket, Tries
-from farcall.backends.base import Backend, JobSpec
+from farcall.backends.base import Backend, JobSpec, platform_of
 from farcall.engine.in_flight import InFlight, unanswered
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.endings import WITHDRAWN
@@ -95,9 +95,10 @@ class Launcher:
         """Look no more for jobs that may turn up, and say of which."""
         for name in await self._in_flight.close():
             _log.warning(
-                "SubmitJob of job %s was not answered; should Batch list one that nobody waits "
-                "for, farcall cancel JOB ends it",
+                "the request to submit job %s was not answered; should %s list one that nobody "
+                "waits for, farcall cancel JOB ends it",
                 name,
+                platform_of(self._backend),
             )
 
     async def _launch(self, job: JobSpec, ticket: Ticket) -> str:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
-from farcall.backends.base import Backend, raise_first
+from farcall.backends.base import Backend, platform_of, raise_first
 from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.watch import Ended, Patience, Trouble, Watch
 from farcall.model import clock
@@ -235,8 +235,9 @@ class StatusPoller:
                 stuck.setdefault(f"{STUCK}{limit:g} s: {why}", []).append(watch)
         for (why, remedy), found in new.items():
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            text = "job %s%s waits, Batch says %r; to do: %s"
-            _log.warning(text, found[0].job.job_id, rest, why, remedy)
+            text = "job %s%s waits, %s says %r; to do: %s"
+            said_by = platform_of(self._backend)
+            _log.warning(text, found[0].job.job_id, rest, said_by, why, remedy)
         for reason, found in stuck.items():
             await self._end(found, reason)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from farcall.model import errors, output, terminal
 from farcall.model.output import Bytes
+from farcall.model.settings import BATCH, KUBERNETES, PLATFORMS
 from farcall_runtime import envelope
 from farcall_runtime.contract import OutcomeStatus
 
@@ -21,7 +22,7 @@ _LINE_CHARACTERS = 300
 _MOST_NODES = 10
 _SIGNAL_EXIT = 128  # a shell's way to tell a signal by an exit code
 
-LOST = "raise retry_attempts, or set batch_queue to one with on-demand capacity"
+LOST = "raise retry_attempts, or run it on capacity that is not reclaimed (on-demand)"
 MEMORY = "raise memory"
 SUBNET = "the subnets of batch_queue's compute environment need a way to"
 """What is to be done about more than one kind of ending."""
@@ -32,12 +33,21 @@ OWN_REASON = "farcall: "
 STUCK = "stuck for "
 """How such a reason goes on where the job was ended because it could not be placed."""
 
-WITHDRAWN = "withdrawn: SubmitJob was not answered, and Batch did not list the job"
+WITHDRAWN = "withdrawn: its request was not answered, and the job was not listed"
 """How such a reason goes on where a job turned up after its place had been given to another."""
 
 
 MAP_FAILED = "map failed: "
 """How such a reason goes on where a call of a map raised, and its other calls were ended."""
+
+
+_FORGETS = {
+    PLATFORMS[BATCH]: "region and account are those it was submitted in; Batch forgets jobs some "
+    "days after their end",
+    PLATFORMS[KUBERNETES]: "context and namespace are those it was submitted in; ended jobs are "
+    "deleted after ttl",
+}
+"""Where a platform knows a job, and for how long."""
 
 
 class About(NamedTuple):
@@ -56,6 +66,8 @@ class About(NamedTuple):
     """How each attempt before the last one ended."""
     left_out: tuple[int, int] = (0, 0)
     """How many bytes of each stream come before what is here of it."""
+    platform: str = PLATFORMS[BATCH]
+    """What texts call the platform."""
 
     def of(self, stdout: Bytes, stderr: Bytes, left_out: tuple[int, int] = (0, 0)) -> About:
         """Return the same of a call that has written this much of the job's output."""
@@ -97,7 +109,7 @@ class About(NamedTuple):
         """Write a message: what happened, to which job, what to do, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
         if self.told:
-            text += f", Batch says {self.told!r}"
+            text += f", {self.platform} says {self.told!r}"
         text += f". To do: {remedy}."
         text += "".join(f"\n{line}" for line in self.earlier_lines())
         tail = self.stderr[-_TAIL_BYTES:].decode(errors="replace").rstrip().splitlines()
@@ -164,14 +176,13 @@ def _shortened(line: str) -> str:
 
 
 def lost(job: About) -> errors.JobLostError:
-    """Say that Batch does not list a job: any longer, or, of an array's child, ever."""
+    """Say that the platform does not list a job: any longer, or, of an array's child, ever."""
     parent, is_child, _ = job.job_id.partition(":")
     whole = f"`farcall describe {parent}` tells of the array as a whole; " if is_child else ""
     return errors.JobLostError(
         job.tell(
-            "Batch does not list the job, and there is no outcome of it",
-            f"{whole}submit it again, if region and account are those it was submitted in; Batch "
-            "forgets jobs some days after their end",
+            f"{job.platform} does not list the job, and there is no outcome of it",
+            f"{whole}submit it again, if {_FORGETS[job.platform]}",
         ),
         **job.fields(),
     )

@@ -3,126 +3,183 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from farcall.model import errors
 from farcall.model.endings import LOST, MEMORY, SUBNET, About, Verdict
+from farcall.model.settings import BATCH, KUBERNETES, PLATFORMS
 from farcall_runtime.contract import ExitCode
 
-EXITS: dict[int, Verdict] = {
-    ExitCode.CANCELLED: Verdict(
-        errors.JobCancelledError, "the task was cancelled, and ran nothing", "submit it again"
-    ),
-    ExitCode.SHARED_MISSING: Verdict(
-        errors.SharedMissingError,
-        "the job did not find a value in the bucket that its arguments or its function share with "
-        "others, and ran nothing",
-        "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
-        "nobody may delete what is below shared/; then submit again, which stores the value anew",
-    ),
-    ExitCode.STORE_UNFIT: Verdict(
-        errors.OutcomeMissingError,
-        "the store of the bucket does not do what S3 does",
-        "set s3_bucket_name and endpoint_url to one that does; `farcall doctor` tells what "
-        "this one lacks",
-    ),
-    ExitCode.OUTCOME_OCCUPIED: Verdict(
-        errors.IntegrityError,
-        "somebody else's object lay where the job had to store its outcome",
-        "find out who else writes to s3_bucket_name, then submit again",
-    ),
-    ExitCode.BAD_ENVIRONMENT: Verdict(
-        errors.ImageError,
-        "the image did not understand how it was started",
-        "build the image of container_image_uri from this version's Dockerfile, and leave "
-        "out of job_definition_extra what sets FARCALL_ variables",
-    ),
-    ExitCode.BUNDLE_MISSING: Verdict(
-        errors.OutcomeMissingError,
-        "the job did not find its payload in the bucket, and ran nothing",
-        "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
-        "and nobody may delete bundles; then submit again. Nothing is to be done where "
-        "farcall deleted it: the value had been delivered, or SubmitJob was not answered and "
-        "another job of this name took the place of this one",
-    ),
-    ExitCode.INTEGRITY: Verdict(
-        errors.IntegrityError,
-        "the payload in the bucket is not the one that was submitted; it was not run",
-        "find out who else writes to s3_bucket_name, then submit again",
-    ),
-    ExitCode.VERSION_MISMATCH: Verdict(
-        errors.VersionMismatchError,
-        "workflow and image run different versions",
-        "use the same Python minor and the same farcall here and in the image of "
+
+class _Words(NamedTuple):
+    """What a platform calls the things that are to be seen to.
+
+    Attributes:
+        image: Option that names an image with the task runner.
+        extra: Option that is merged into the platform's own document.
+        rights: What has to be allowed to ask the bucket.
+        network: What needs a way to the bucket.
+        disk: What gives a job more disk.
+        limits: Where limits of processes are set.
+    """
+
+    image: str
+    extra: str
+    rights: str
+    network: str
+    disk: str
+    limits: str
+
+
+_WORDS = {
+    PLATFORMS[BATCH]: _Words(
         "container_image_uri",
-    ),
-    ExitCode.TIMED_OUT: Verdict(
-        errors.JobTimeoutError, "the job ran longer than time_limit", "raise time_limit"
-    ),
-    ExitCode.UNREADABLE: Verdict(
-        errors.TaskError,
-        "the image could not read the function or its arguments",
-        'set packages to "local", or install what they import in the image of container_image_uri',
-    ),
-    ExitCode.OUTCOME_NOT_STORED: Verdict(
-        errors.OutcomeMissingError,
-        "the function ran and its outcome could not be stored",
-        "batch_job_role_name needs s3:PutObject on s3_bucket_name (and kms:GenerateDataKey "
-        f"where it is encrypted with a key), and {SUBNET} S3",
-    ),
-    ExitCode.PACKAGES_MISSING: Verdict(
-        errors.PackagesMissingError,
-        "the job did not find its packages in the bucket, and ran nothing",
-        "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, and "
-        "nobody may delete what is below packages/; then submit again, which stores them anew",
-    ),
-    ExitCode.DISK_FULL: Verdict(
-        errors.DiskFullError,
-        "the job's disk has no room for its packages, and it ran nothing",
-        "leave out what jobs do not need by exclude_packages, or give the job more disk: "
+        "job_definition_extra",
+        "batch_job_role_name",
+        SUBNET,
         "ephemeralStorage in job_definition_extra on Fargate, a larger volume in the launch "
-        "template of the compute environment on EC2; where the temporary folder is memory, more "
-        "of that",
+        "template of the compute environment on EC2",
+        "ulimits in job_definition_extra",
     ),
-    ExitCode.STORAGE_UNREACHABLE: Verdict(
-        errors.OutcomeMissingError,
-        "the job could not reach the bucket",
-        "batch_job_role_name needs s3:GetObject and s3:ListBucket on s3_bucket_name, and "
-        f"{SUBNET} S3",
-    ),
-    ExitCode.SUPERVISOR_FAILED: Verdict(
-        errors.OutcomeMissingError,
-        "the container's own part failed",
-        "its log may have a traceback; a limit of processes or of open files (ulimits in "
-        "job_definition_extra) is the most likely cause",
-    ),
-    ExitCode.CHILD_KILLED: Verdict(
-        errors.ChildKilledError,
-        "the task's process was killed, or left without returning",
-        "see its output; batch_job_role_name may lack s3:PutObject for the outcome",
-    ),
-    ExitCode.OUT_OF_MEMORY: Verdict(errors.OutOfMemoryError, "the task ran out of memory", MEMORY),
-    ExitCode.TERMINATED: Verdict(
-        errors.HostLostError, "the container was told to stop (SIGTERM)", LOST
-    ),
-    137: Verdict(
-        errors.OutOfMemoryError,
-        "the container was killed (SIGKILL), most often for its memory",
-        MEMORY,
-    ),
-    126: Verdict(
-        errors.ImageError,
-        "the image's entry point could not be run",
-        "build the image of container_image_uri from farcall's Dockerfile",
-    ),
-    ExitCode.RAISED: Verdict(
-        errors.JobError,
-        "the container left with an error before it could store an outcome",
-        "its log says more; most likely the image of container_image_uri was not built from "
-        "farcall's Dockerfile (Python leaves like this where it lacks farcall_runtime)",
+    PLATFORMS[KUBERNETES]: _Words(
+        "image",
+        "pod_overlay",
+        "what service_account or s3_secret gives the pod",
+        "pods need a way to",
+        "resources for ephemeral-storage in pod_overlay, or nodes with more",
+        "podPidsLimit of the node's kubelet",
     ),
 }
-EXITS[127] = EXITS[126]
+
+
+def _exits(words: _Words) -> dict[int, Verdict]:
+    """Return what each exit code says, in a platform's words."""
+    found: dict[int, Verdict] = {
+        ExitCode.CANCELLED: Verdict(
+            errors.JobCancelledError, "the task was cancelled, and ran nothing", "submit it again"
+        ),
+        ExitCode.SHARED_MISSING: Verdict(
+            errors.SharedMissingError,
+            "the job did not find a value in the bucket that its arguments or its function share "
+            "with others, and ran nothing",
+            "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
+            "and nobody may delete what is below shared/; then submit again, which stores the "
+            "value anew",
+        ),
+        ExitCode.STORE_UNFIT: Verdict(
+            errors.OutcomeMissingError,
+            "the store of the bucket does not do what S3 does",
+            "set s3_bucket_name and endpoint_url to one that does; `farcall doctor` tells what "
+            "this one lacks",
+        ),
+        ExitCode.OUTCOME_OCCUPIED: Verdict(
+            errors.IntegrityError,
+            "somebody else's object lay where the job had to store its outcome",
+            "find out who else writes to s3_bucket_name, then submit again",
+        ),
+        ExitCode.BAD_ENVIRONMENT: Verdict(
+            errors.ImageError,
+            "the image did not understand how it was started",
+            f"build the image of {words.image} from this version's Dockerfile, and leave out of "
+            f"{words.extra} what sets FARCALL_ variables",
+        ),
+        ExitCode.BUNDLE_MISSING: Verdict(
+            errors.OutcomeMissingError,
+            "the job did not find its payload in the bucket, and ran nothing",
+            "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
+            "and nobody may delete bundles; then submit again. Nothing is to be done where "
+            "farcall deleted it: the value had been delivered, or its request was not answered "
+            "and another job of this name took the place of this one",
+        ),
+        ExitCode.INTEGRITY: Verdict(
+            errors.IntegrityError,
+            "the payload in the bucket is not the one that was submitted; it was not run",
+            "find out who else writes to s3_bucket_name, then submit again",
+        ),
+        ExitCode.VERSION_MISMATCH: Verdict(
+            errors.VersionMismatchError,
+            "workflow and image run different versions",
+            "use the same Python minor and the same farcall here and in the image of "
+            f"{words.image}",
+        ),
+        ExitCode.TIMED_OUT: Verdict(
+            errors.JobTimeoutError, "the job ran longer than time_limit", "raise time_limit"
+        ),
+        ExitCode.UNREADABLE: Verdict(
+            errors.TaskError,
+            "the image could not read the function or its arguments",
+            f'set packages to "local", or install what they import in the image of {words.image}',
+        ),
+        ExitCode.OUTCOME_NOT_STORED: Verdict(
+            errors.OutcomeMissingError,
+            "the function ran and its outcome could not be stored",
+            f"{words.rights} needs s3:PutObject on s3_bucket_name (and kms:GenerateDataKey where "
+            f"it is encrypted with a key), and {words.network} S3",
+        ),
+        ExitCode.PACKAGES_MISSING: Verdict(
+            errors.PackagesMissingError,
+            "the job did not find its packages in the bucket, and ran nothing",
+            "a lifecycle rule of s3_bucket_name must not be shorter than the wait in the queue, "
+            "and nobody may delete what is below packages/; then submit again, which stores them "
+            "anew",
+        ),
+        ExitCode.DISK_FULL: Verdict(
+            errors.DiskFullError,
+            "the job's disk has no room for its packages, and it ran nothing",
+            "leave out what jobs do not need by exclude_packages, or give the job more disk: "
+            f"{words.disk}; where the temporary folder is memory, more of that",
+        ),
+        ExitCode.STORAGE_UNREACHABLE: Verdict(
+            errors.OutcomeMissingError,
+            "the job could not reach the bucket",
+            f"{words.rights} needs s3:GetObject and s3:ListBucket on s3_bucket_name, and "
+            f"{words.network} S3",
+        ),
+        ExitCode.SUPERVISOR_FAILED: Verdict(
+            errors.OutcomeMissingError,
+            "the container's own part failed",
+            "its log may have a traceback; a limit of processes or of open files "
+            f"({words.limits}) is the most likely cause",
+        ),
+        ExitCode.CHILD_KILLED: Verdict(
+            errors.ChildKilledError,
+            "the task's process was killed, or left without returning",
+            f"see its output; {words.rights} may lack s3:PutObject for the outcome",
+        ),
+        ExitCode.OUT_OF_MEMORY: Verdict(
+            errors.OutOfMemoryError, "the task ran out of memory", MEMORY
+        ),
+        ExitCode.TERMINATED: Verdict(
+            errors.HostLostError, "the container was told to stop (SIGTERM)", LOST
+        ),
+        137: Verdict(
+            errors.OutOfMemoryError,
+            "the container was killed (SIGKILL), most often for its memory",
+            MEMORY,
+        ),
+        126: Verdict(
+            errors.ImageError,
+            "the image's entry point could not be run",
+            f"build the image of {words.image} from farcall's Dockerfile",
+        ),
+        ExitCode.RAISED: Verdict(
+            errors.JobError,
+            "the container left with an error before it could store an outcome",
+            f"its log says more; most likely the image of {words.image} was not built from "
+            "farcall's Dockerfile (Python leaves like this where it lacks farcall_runtime)",
+        ),
+    }
+    found[127] = found[126]
+    return found
+
+
+_EXITS = {platform: _exits(words) for platform, words in _WORDS.items()}
+EXITS = _EXITS[PLATFORMS[BATCH]]
+
+
+def exits_of(platform: str) -> dict[int, Verdict]:
+    """Return what each exit code says, in the words of a platform, as `JobDetail.platform`."""
+    return _EXITS[platform]
 
 
 def refused(meta: dict[str, Any], job: About) -> Verdict:
@@ -132,5 +189,5 @@ def refused(meta: dict[str, Any], job: About) -> Verdict:
         meta: The description of the outcome that it stored.
         job: What is known of the job.
     """
-    found = EXITS[meta["code"]]
+    found = exits_of(job.platform)[meta["code"]]
     return replace(found, sentence=f"{found.sentence} ({meta['detail']})", exit_code=meta["code"])

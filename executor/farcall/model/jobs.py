@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from farcall.model import errors
 from farcall.model.endings import MAP_FAILED, OWN_REASON, Dwell, Verdict
-from farcall.model.exit_codes import EXITS
+from farcall.model.exit_codes import exits_of
+from farcall.model.settings import BATCH, PLATFORMS
 from farcall.model.timing import Timing
 
 _ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|were) ended")
@@ -52,7 +53,7 @@ class Attempt(NamedTuple):
     """What Batch says of an attempt.
 
     Attributes:
-        status_reason: Batch's words on its end.
+        status_reason: The platform's words on its end.
         container_reason: The container agent's words, such as ``"OutOfMemoryError: ..."``.
         exit_code: Exit code of the container, or None where it had none.
         log_stream: CloudWatch log stream; empty where it never ran.
@@ -107,11 +108,13 @@ class JobDetail:
     mean: whoever holds a job asks it, and reads no text.
 
     Attributes:
+        platform: What texts call the platform.
         job_id: The job's ID; an array child's is ``"<parent>:<index>"``, a node's
             ``"<job>#<index>"``.
         name: The job's name.
         status: Its status.
-        status_reason: Batch's words on the status; of the last attempt where the job has none.
+        status_reason: The platform's words on the status; of the last attempt where the job has
+            none.
         exit_code: Exit code of the container's last attempt, or None where it had none.
         container_reason: The container agent's words, such as ``"OutOfMemoryError: ..."``.
         tried: The attempts that have ended, the first one first.
@@ -144,6 +147,8 @@ class JobDetail:
         tags: Its tags.
         is_command: farcall submitted it as a command job, which leaves no outcome.
     """
+
+    platform: ClassVar[str] = PLATFORMS[BATCH]
 
     job_id: str
     name: str
@@ -297,7 +302,7 @@ class JobDetail:
 
     def verdict(self) -> Verdict:
         """Say why the job ended: one that left no outcome, whose status is final."""
-        known = EXITS.get(self.exit_code) if self.exit_code is not None else None
+        known = exits_of(self.platform).get(self.exit_code) if self.exit_code is not None else None
         if known is None and self.status is JobStatus.SUCCEEDED:
             return Verdict(
                 errors.OutcomeMissingError,

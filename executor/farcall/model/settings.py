@@ -78,7 +78,7 @@ SECTIONS: dict[BackendName, tuple[str, str]] = {
 }
 """Where the options of each backend stand in a file."""
 
-PLATFORMS = {BATCH: "AWS Batch", KUBERNETES: "Kubernetes"}
+PLATFORMS = {BATCH: "Batch", KUBERNETES: "Kubernetes"}
 """What the backends are called in texts."""
 
 ENVIRONMENT_PREFIX = "FARCALL_"

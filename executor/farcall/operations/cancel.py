@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from farcall.backends.base import platform_of
 from farcall.engine.session import Session
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail
@@ -206,6 +207,9 @@ async def _tell(
     return {} if companion is None else await companion.tell(session, entries, whole)
 
 
+_FOREIGN = {"Batch": "aws batch terminate-job", "Kubernetes": "kubectl delete job"}
+
+
 def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:
     """Say why a job is not to be ended."""
     if job_id not in found:
@@ -213,8 +217,8 @@ def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]
     entry = found[job_id]
     if entry is None:
         text = (
-            f"{job_id} was not submitted by farcall and is left alone; aws batch terminate-job "
-            "ends it"
+            f"{job_id} was not submitted by farcall and is left alone; "
+            f"{_FOREIGN[platform_of(session.backend)]} ends it"
         )
         return Cancelled(job_id, "foreign", text)
     user = entry.user

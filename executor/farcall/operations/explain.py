@@ -115,7 +115,9 @@ def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
 
 def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
     if meta["status"] == OutcomeStatus.REFUSED:
-        return of_verdict(exit_codes.refused(meta, About(detail.job_id, detail.name)))
+        return of_verdict(
+            exit_codes.refused(meta, About(detail.job_id, detail.name, platform=detail.platform))
+        )
     if meta["status"] != OutcomeStatus.DONE:
         found = of_verdict(results.of_process(meta))
         return replace(found, traceback=_traceback(meta.get("peer", {})))
@@ -124,7 +126,7 @@ def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
     if not bad:
         sentence = "the function returned"
         if detail.status is JobStatus.FAILED:  # its host was lost afterwards
-            sentence += f", although Batch calls the job FAILED ({detail.reason})"
+            sentence += f", although {detail.platform} calls the job FAILED ({detail.reason})"
         remedy = f"`farcall result {detail.job_id}` shows its value"
         return Explanation(RETURNED, sentence, remedy)
     found = _of_call(bad[0], detail)
@@ -199,7 +201,8 @@ def _unread(detail: JobDetail, error: FarcallError) -> Explanation:
     if detail.status is JobStatus.RUNNING:
         return of_waiting(detail)
     kind = RETURNED if detail.status is JobStatus.SUCCEEDED else FAILED
-    sentence = f"Batch calls the job {detail.status}; what came of it cannot be read ({error})"
+    calls = f"{detail.platform} calls the job {detail.status}"
+    sentence = f"{calls}; what came of it cannot be read ({error})"
     return Explanation(kind, sentence, "s3:GetObject on the job's bucket shows it")
 
 

@@ -44,6 +44,7 @@ def job(entry: Entry) -> dict[str, Any]:
         parent, _, index = detail.job_id.partition("#")
     return {
         "id": detail.job_id,
+        "platform": detail.platform,
         "kind": COMMAND if entry.is_command else FUNCTION,
         "name": detail.name,
         "function": entry.function,

@@ -349,14 +349,19 @@ _CONTEXT: Any = BaseException.__context__
 """The base class's own attributes: another class may do anything where its own are used."""
 
 
+_LONG = {"Batch": "AWS Batch"}
+"""What a platform is called by whoever may not know that there is one."""
+
+
 def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> BaseException:
     """Rebuild the exception the function raised, with its chain and its remote traceback."""
     chain = record["chain"]
     members = [_member(link, parts) for link in chain]
     for link, behind, member in zip(chain[1:], members, members[1:], strict=False):
         (_CAUSE if link["relation"] == failures.CAUSE else _CONTEXT).__set__(behind, member)
+    where = f"{_LONG.get(job.platform, job.platform)} job {job.job_id} ({job.name})"
     lines = [
-        f"Raised in AWS Batch job {job.job_id} ({job.name}), attempt {job.attempts}:",
+        f"Raised in {where}, attempt {job.attempts}:",
         with_source(record["traceback"]),
         *job.earlier_lines(),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from farcall.aws import refusals
+from farcall.backends.base import platform_of
 from farcall.engine.session import Session, open_session
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
@@ -93,12 +94,14 @@ class Account:
 
     @property
     def trouble(self) -> str:
-        """What to say while Batch answers that requests come too fast; else empty."""
+        """What to say while the platform answers that requests come too fast; else empty."""
         session = self._session
-        throttled_at = None if session is None else session.backend.meter.throttled_at
+        if session is None:
+            return ""
+        throttled_at = session.backend.meter.throttled_at
         if throttled_at is None or clock.now() - throttled_at > _REFUSED_FOR_S:
             return ""
         return (
-            "Batch refuses some requests, because the account makes too many; "
+            f"{platform_of(session.backend)} refuses some requests, because there are too many; "
             "what is shown here may be some seconds late"
         )

@@ -218,7 +218,7 @@ def _job_id(request: Request) -> str:
 
 def _unknown(request: Request) -> HTTPException:
     job_id = request.path_params["job"]
-    return HTTPException(404, f"Batch does not know job {job_id}, or farcall did not submit it")
+    return HTTPException(404, f"there is no job {job_id}, or farcall did not submit it")
 
 
 def _since(span: str) -> datetime:

@@ -66,7 +66,7 @@ def test_a_call_that_failed_runs_again_with_other_options(pool, cloud, gate):
 def test_a_call_without_a_job_is_not_run_again(make_pool):
     with make_pool(linger_s=30) as pool:
         future = pool.submit(scale, 3)
-        with pytest.raises(FarcallError, match="Batch has not accepted it"):
+        with pytest.raises(FarcallError, match="it was not accepted yet"):
             future.retry()
         future.cancel()
 

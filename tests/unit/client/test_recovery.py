@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from farcall import Settings
+from farcall.backends.batch.backend import BatchBackend
 from farcall.client import recovery
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -31,6 +32,9 @@ class Backend:
         refuses: What listing a queue raises, by queue.
         asked: What was looked for, where.
     """
+
+    name = "batch"
+    capabilities = BatchBackend.capabilities
 
     def __init__(self):
         self.known, self.queues, self.succeeded, self.refuses = {}, {}, {}, {}

@@ -35,6 +35,8 @@ ENDED = BatchJob(
 class Backend:
     """Where there is one log, or none that may be read."""
 
+    name = "batch"
+
     def __init__(self, clock, lines):
         self._clock = clock
         self._lines = lines

@@ -34,7 +34,7 @@ async def test_a_raised_call_of_a_large_array_is_no_question_to_batch(size, ques
     await store.put(golden.WHERE.outcome_key(8), [data])
     submission = Submission("job", "name", golden.WHERE, golden.KEY, size)
     stores, tracker = SimpleNamespace(of=lambda _: store), SimpleNamespace(detail=describe)
-    fetcher = Fetcher(None, stores, tracker, threads)
+    fetcher = Fetcher(SimpleNamespace(name="batch"), stores, tracker, threads)
     delivered = await fetcher.deliver(submission, 8, Arrived(golden.WHERE.bundle, 8, len(data)))
     (result,) = delivered.results
     assert "ValueError: wrong \u00fc" in str(result.error)

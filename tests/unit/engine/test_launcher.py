@@ -209,7 +209,9 @@ async def test_who_leaves_is_told_of_a_job_that_might_turn_up(made, caplog):
     await world.launcher.launch(JOB)
     await asyncio.sleep(60)
     await world.launcher.close()
-    assert caplog.messages[-1].startswith(f"SubmitJob of job {NAME} was not answered; should")
+    assert caplog.messages[-1].startswith(
+        f"the request to submit job {NAME} was not answered; should"
+    )
 
 
 async def test_a_definition_that_was_deregistered_meanwhile_is_made_anew(made):

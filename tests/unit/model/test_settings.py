@@ -565,7 +565,7 @@ def test_of_two_sections_the_one_of_the_backend_counts(monkeypatch):
     ("options", "said"),
     [
         ({"namespace": "a"}, 'leave it out, or set backend="kubernetes"'),
-        ({"image": "a"}, "container_image_uri is AWS Batch's for it"),
+        ({"image": "a"}, "container_image_uri is Batch's for it"),
         ({"backend": "kubernetes", "batch_queue": "q"}, "queue is Kubernetes's for it"),
         ({"backend": "kubernetes", "batch_job_log_group_name": ""}, 'set backend="batch"'),
     ],
@@ -580,7 +580,9 @@ def test_an_option_of_another_platform_is_refused_by_name(options, said):
 def test_in_a_section_it_is_refused_too():
     write("farcall.toml", 'batch_queue = "q"', KUBERNETES)
     said = str(refused())
-    assert said.startswith(f"farcall.toml, section {KUBERNETES} has batch_queue, an option of AWS")
+    assert said.startswith(
+        f"farcall.toml, section {KUBERNETES} has batch_queue, an option of Batch"
+    )
     write("farcall.toml", 'backend = "kubernetes"')
     assert f"a section of its own: [executors.awsbatch] or {KUBERNETES}" in str(refused())
     write("farcall.toml", "vcpu = 1", "[executors.kubernets]")
@@ -638,7 +640,7 @@ def test_another_program_s_file_is_of_batch(monkeypatch):
     place = Place("TheirExecutor", "their.conf")
     assert Settings.within({"batch_queue": "q"}, place).backend == "batch"
     for section, given in (({}, {"backend": "kubernetes"}), ({"backend": "kubernetes"}, {})):
-        with pytest.raises(SettingsError, match="TheirExecutor runs tasks on AWS Batch"):
+        with pytest.raises(SettingsError, match="TheirExecutor runs tasks on Batch"):
             Settings.within(section, place, **given)
     with pytest.raises(SettingsError, match=r"their.conf, section .* has namespace"):
         Settings.within({"namespace": "a"}, place)

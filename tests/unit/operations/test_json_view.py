@@ -34,6 +34,7 @@ def test_a_job_has_these_names_and_json_has_words_for_all_of_them():
     found = json_view.job(entry(created_at=NOON, tags={"team": "physics"}, vcpu=2))
     assert json.loads(json.dumps(found)) == {
         "id": "6f1c",
+        "platform": "Batch",
         "kind": "function",
         "name": "sample-0123456789abcdef",
         "function": "sample",

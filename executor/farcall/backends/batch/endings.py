@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from farcall.backends.batch.start_failures import STARTS
+from farcall.backends.batch.start_failures import LOST, STARTS
 from farcall.backends.matching import (
     CREATED_BY,
     IMAGE,
@@ -31,7 +31,6 @@ from farcall.backends.matching import (
 from farcall.backends.own_endings import GIVEN, MAP_FAILED
 from farcall.model import errors, start_script
 from farcall.model.endings import (
-    LOST,
     MEMORY,
     OWN_REASON,
     STUCK,

@@ -17,7 +17,10 @@ from farcall.backends.matching import (
     status,
 )
 from farcall.model import errors
-from farcall.model.endings import LOST, SUBNET, Verdict
+from farcall.model.endings import SUBNET, Verdict
+
+LOST = "raise retry_attempts, or set batch_queue to one with on-demand capacity"
+"""What is to be done about a lost machine."""
 
 STARTS: tuple[Row, ...] = (
     # Why an image cannot be pulled:

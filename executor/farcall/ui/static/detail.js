@@ -88,7 +88,7 @@ export class Detail {
     this.soFar.uses(null);
     this.timeline.cursor = -1;
     this.timeline._zoomTo(null);
-    fill(this.overview, h("p.note", {}, "Asking Batch…"));
+    fill(this.overview, h("p.note", {}, "Asking…"));
     this.update();
     if (!id) return;
     this.choose(this.whole() ? (remembered("tab") === "overview" ? "overview" : "children") : remembered("tab") === "output" ? "output" : "overview", false);
@@ -149,7 +149,7 @@ export class Detail {
     if (!task) return;
     this._follow();
     this.soFar.update(task, now);
-    this.state.update(task.group, `Batch: ${task.state}`);
+    this.state.update(task.group, `${task.platform ?? "State"}: ${task.state}`);
     setText(this.clock, times(task, now));
     if (array) {
       this.progress.update(task.by);

@@ -12,7 +12,7 @@ const MOST_SHOWN = 300;
 const OUTCOMES = {
   ending: ["starting", "being ended"],
   ended: ["succeeded", "had ended before"],
-  unknown: ["blocked", "unknown to Batch"],
+  unknown: ["blocked", "unknown"],
   foreign: ["blocked", "not farcall's"],
   node: ["blocked", "not ended alone"],
   refused: ["failed", "refused"],

@@ -151,7 +151,7 @@ export function jobSection({ record, links, electron, retries }) {
     ["User", name(record.user)],
     ["Queue", name(record.queue)],
     ["State", h("span.mono", { text: record.state })],
-    record.reason ? ["Batch says", name(record.reason)] : null,
+    record.reason ? [`${record.platform} says`, name(record.reason)] : null,
     record.kind === "command" ? ["Kind", "a command"] : null,
     record.node_count ? ["Nodes", [count(record.node_count), record.instance_type && `on ${record.instance_type}`].filter(Boolean).join(" ")] : null,
     ...(record.groups?.length > 1 ? record.groups.map(groupRow) : [

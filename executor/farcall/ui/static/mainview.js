@@ -121,8 +121,8 @@ export class MainView {
     this.table.element.hidden = !shown;
     this.box.hidden = !shown;
     if (shown) return;
-    const said = loading ? ["Asking Batch…", ""]
-      : error && !jobs.length ? ["Nothing to show", "Batch could not be asked; the sentence at the top says why."]
+    const said = loading ? ["Asking…", ""]
+      : error && !jobs.length ? ["Nothing to show", "The jobs could not be asked for; the sentence at the top says why."]
       : this.scope === null ? ["There is no such run here", "It may be older than what is listed: look further back with “Submitted within”, at the top."]
       : jobs.length && isFiltered() ? ["No task fits the filter", "Take a filter away, at the top, to see more."]
       : ["No jobs of farcall's yet", "Whatever you submit appears here by itself. Look further back with “Submitted within”, or try it: farcall demo."];

@@ -119,7 +119,7 @@ export function updateRow(row, job, how) {
   setAttr(parts.call, "title", job.call || null);
   setText(parts.of, child ? "" : job.workflow);
   setText(parts.workflow, child ? "" : job.workflow);
-  parts.state.update(job.group, `Batch: ${job.state}`);
+  parts.state.update(job.group, `${job.platform ?? "State"}: ${job.state}`);
   setText(parts.why, why(job));
   setAttr(parts.why, "title", why(job) || null);
   parts.why.classList.toggle("blocked", Boolean(job.remedy));

@@ -70,7 +70,7 @@ export function runsList() {
       setText(all.lastChild, tasks ? count(tasks) : "");
       const runs = store.newest().filter(fitsRun);
       note.hidden = runs.length > 0;
-      if (!runs.length) setText(note, store.runs.size ? "No workflow fits the filter." : loading ? "Asking Batch…" : "None yet.");
+      if (!runs.length) setText(note, store.runs.size ? "No workflow fits the filter." : loading ? "Asking…" : "None yet.");
       groups = grouped(runs);
       // Who follows an address to an earlier run sees where that stands.
       if (chosen !== before) for (const { name, runs: some } of groups) if (some.indexOf(chosen) > 0) opened.add(name);
