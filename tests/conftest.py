@@ -23,6 +23,9 @@ from tests.support.wheels import Index
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--aws", action="store_true", help="check a real AWS account's Batch too")
+    parser.addoption(
+        "--kubeconfig", help="check the Kubernetes of this file's context, not the embedded one"
+    )
 
 
 def pytest_configure() -> None:

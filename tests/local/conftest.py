@@ -4,14 +4,20 @@ A real account is described by environment variables: FARCALL_TEST_AWS_QUEUE (an
 Spot instances, on which multi-node parallel jobs do not run), FARCALL_TEST_AWS_IMAGE (any image
 with a POSIX shell), and the usual AWS variables for credentials and region. Tests of the embedded
 AWS itself are skipped there.
+
+So it is with a Kubernetes: ``pytest tests/local --kubeconfig FILE`` takes the namespace of that
+file's context, and FARCALL_TEST_KUBERNETES_IMAGE names an image with a POSIX shell.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 
 from farcall.local import start
 from tests.local.account import Account
+from tests.local.cluster import Cluster
 
 #: What `Account.tune` goes back to.
 DEFAULTS = {
@@ -49,3 +55,42 @@ def knobs(batch):
     if batch.local is None:
         pytest.skip("needs the embedded AWS")
     return batch.local
+
+
+@pytest.fixture(scope="session")
+def any_cluster(pytestconfig):
+    kubeconfig = pytestconfig.getoption("--kubeconfig")
+    if kubeconfig:
+        with contextlib.closing(Cluster(kubeconfig)) as real:
+            yield real
+        return
+    with (
+        start(cpus=8, kubernetes=True) as local,
+        contextlib.closing(Cluster(local.environment["KUBECONFIG"], local)) as embedded,
+    ):
+        yield embedded
+
+
+@pytest.fixture
+def cluster(any_cluster):
+    """A Kubernetes: the embedded one, or with ``--kubeconfig`` a real one."""
+    return any_cluster
+
+
+@pytest.fixture
+def hooks(cluster):
+    """What the embedded Kubernetes does on request; a real one has nothing of that."""
+    if cluster.local is None:
+        pytest.skip("needs the embedded Kubernetes")
+    return cluster.local.kubernetes
+
+
+@pytest.fixture
+def gate(cluster, tmp_path):
+    """What a shell script waits with, and what ends that; on a real cluster it ends by itself."""
+    if cluster.local is None:
+        yield "sleep 30", lambda: None
+        return
+    marker = tmp_path / "open"
+    yield f"until [ -e {marker} ]; do sleep 0.03; done", marker.touch
+    marker.touch()

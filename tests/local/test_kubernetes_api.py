@@ -1,0 +1,912 @@
+"""What Kubernetes promises of its API, checked against the embedded one or a real cluster.
+
+Each test's docstring states the rule and where it stands. With ``--kubeconfig FILE`` the same
+rules are asked of the cluster of that file; what needs the hooks of the embedded one is skipped
+there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.local.cluster import JOB_NAME, MERGE, condition, ending, unique
+
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+# Objects: create, read, refuse ------------------------------------------------------------------
+
+
+def test_a_created_object_gets_an_identity(cluster):
+    """The server sets uid, creationTimestamp, resourceVersion and, for a spec, generation.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/
+    """
+    name = cluster.create(cluster.job("true"))
+    metadata = cluster.get("jobs", name)["metadata"]
+    assert metadata["namespace"] == cluster.namespace
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", metadata["uid"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
+    assert metadata["resourceVersion"].isdigit()
+    assert metadata["generation"] == 1
+
+
+def test_a_name_is_used_once(cluster):
+    """A second create of a name answers 409 AlreadyExists; the first object stays as it was.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+    """
+    document = cluster.job("true")
+    name = cluster.create(document)
+    before = cluster.get("jobs", name)["metadata"]["uid"]
+    answer = cluster.refused(document)
+    assert (answer.status, answer.body["reason"]) == (409, "AlreadyExists")
+    assert answer.body["details"] == {"name": name, "group": "batch", "kind": "jobs"}
+    assert answer.body["message"] == f'jobs.batch "{name}" already exists'
+    assert cluster.get("jobs", name)["metadata"]["uid"] == before
+
+
+def test_generate_name(cluster):
+    """generateName is a prefix to which the server adds five characters.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#generated-values
+    """
+    document = cluster.job("true")
+    prefix = document["metadata"].pop("name") + "-"
+    document["metadata"]["generateName"] = prefix
+    names = {cluster.create(document) for _ in range(2)}
+    assert len(names) == 2
+    assert all(re.fullmatch(re.escape(prefix) + r"[a-z0-9]{5}", name) for name in names)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH", "PUT"])
+def test_what_is_not_there(cluster, method):
+    """An unknown name answers 404 with a Status that names it.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
+    """
+    document = cluster.job("true")
+    name = document["metadata"]["name"]
+    body = {"PUT": document, "PATCH": {}}.get(method)
+    content_type = MERGE if method == "PATCH" else "application/json"
+    path = cluster.path("jobs", name)
+    answer = cluster.ask(method, path, body, content_type=content_type)
+    assert answer.status == 404
+    assert answer.body == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": f'jobs.batch "{name}" not found',
+        "reason": "NotFound",
+        "details": {"name": name, "group": "batch", "kind": "jobs"},
+        "code": 404,
+    }
+
+
+def test_who_does_not_say_who_he_is(cluster):
+    """A request with a token that nobody has is 401 Unauthorized.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/authentication/
+    """
+    response = cluster.api.rest_client.pool_manager.request(
+        "GET",
+        cluster.api.configuration.host + cluster.path("jobs"),
+        headers={"Authorization": "Bearer nobody"},
+        retries=False,
+    )
+    body = json.loads(response.data)
+    assert (response.status, body["reason"], body["code"]) == (401, "Unauthorized", 401)
+
+
+def test_defaults_of_a_job(cluster):
+    """What a document leaves out is stored with its default.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobSpec
+    """
+    job = cluster.get("jobs", cluster.create(cluster.job("true")))
+    spec, uid = job["spec"], job["metadata"]["uid"]
+    expected = {
+        "parallelism": 1,
+        "completions": 1,
+        "backoffLimit": 6,
+        "completionMode": "NonIndexed",
+        "suspend": False,
+        "podReplacementPolicy": "TerminatingOrFailed",
+    }
+    assert {field: spec.get(field) for field in expected} == expected
+    assert spec["selector"] == {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    labels = spec["template"]["metadata"]["labels"]
+    assert labels[JOB_NAME] == labels["job-name"] == job["metadata"]["name"]
+    assert labels["batch.kubernetes.io/controller-uid"] == labels["controller-uid"] == uid
+    pod = spec["template"]["spec"]
+    expected = {"dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler"}
+    assert {field: pod.get(field) for field in expected} == expected
+    assert pod["containers"][0]["terminationMessagePath"] == "/dev/termination-log"
+    assert pod["containers"][0]["imagePullPolicy"] in ("IfNotPresent", "Always")
+
+
+def test_defaults_with_limits_per_index(cluster):
+    """With backoffLimitPerIndex backoffLimit is 2^31-1, and a failure policy needs Failed pods.
+
+    https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index
+    """
+    rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    policy = {"rules": [rule]}
+    document = cluster.indexed("true", 1, backoffLimitPerIndex=1, podFailurePolicy=policy)
+    spec = cluster.get("jobs", cluster.create(document))["spec"]
+    assert spec["backoffLimit"] == 2**31 - 1
+    assert spec["podReplacementPolicy"] == "Failed"
+    assert spec["podFailurePolicy"]["rules"][0]["onPodConditions"] == [
+        {"type": "DisruptionTarget", "status": "True"}
+    ]
+
+
+def _spec(**fields):
+    return lambda document: document["spec"].update(fields)
+
+
+def _pod(**fields):
+    return lambda document: document["spec"]["template"]["spec"].update(fields)
+
+
+def _rule(**fields):
+    """A failure policy of one rule, and one try for each index."""
+    return _spec(podFailurePolicy={"rules": [fields]}, backoffLimitPerIndex=0)
+
+
+def _exit(operator, *values, action="FailIndex"):
+    return _rule(action=action, onExitCodes={"operator": operator, "values": list(values)})
+
+
+REFUSED = {
+    "completions missing": (
+        lambda document: document["spec"].pop("completions"),
+        "spec.completions",
+    ),
+    "parallelism below 0": (_spec(parallelism=-1), "spec.parallelism"),
+    "parallelism above 100,000": (
+        _spec(parallelism=100_001, completions=100_001, maxFailedIndexes=1),
+        "spec.parallelism",
+    ),
+    "deadline below 0": (_spec(activeDeadlineSeconds=-1), "spec.activeDeadlineSeconds"),
+    "time to live below 0": (_spec(ttlSecondsAfterFinished=-1), "spec.ttlSecondsAfterFinished"),
+    "pods that are restarted": (
+        _pod(restartPolicy="Always"),
+        "spec.template.spec.restartPolicy",
+    ),
+    "a limit per index where pods restart": (
+        lambda document: (
+            _pod(restartPolicy="OnFailure")(document),
+            _spec(backoffLimitPerIndex=1)(document),
+        ),
+        "spec.template.spec.restartPolicy",
+    ),
+    "a limit per index without indexes": (
+        _spec(completionMode="NonIndexed", backoffLimitPerIndex=1),
+        "spec.backoffLimitPerIndex",
+    ),
+    "more failed indexes than there are": (
+        _spec(backoffLimitPerIndex=1, maxFailedIndexes=5),
+        "spec.maxFailedIndexes",
+    ),
+    "failed indexes without a limit per index": (
+        _spec(maxFailedIndexes=1),
+        "spec.backoffLimitPerIndex",
+    ),
+    "FailIndex without a limit per index": (
+        lambda document: (
+            _exit("In", 3)(document),
+            document["spec"].pop("backoffLimitPerIndex"),
+        ),
+        "spec.podFailurePolicy.rules[0].action",
+    ),
+    "exit code 0 in In": (
+        _exit("In", 0, 3),
+        "spec.podFailurePolicy.rules[0].onExitCodes.values[0]",
+    ),
+    "exit codes that are not in order": (
+        _exit("In", 4, 3),
+        "spec.podFailurePolicy.rules[0].onExitCodes.values",
+    ),
+    "the same exit code twice": (
+        _exit("In", 3, 3),
+        "spec.podFailurePolicy.rules[0].onExitCodes.values[1]",
+    ),
+    "an exit code's operator": (
+        _exit("Between", 3, 4),
+        "spec.podFailurePolicy.rules[0].onExitCodes.operator",
+    ),
+    "an action that there is not": (
+        _exit("In", 3, action="Forget"),
+        "spec.podFailurePolicy.rules[0].action",
+    ),
+    "a rule about nothing": (_rule(action="Ignore"), "spec.podFailurePolicy.rules[0]"),
+    "an unknown completion mode": (_spec(completionMode="Some"), "spec.completionMode"),
+    "no container": (_pod(containers=[]), "spec.template.spec.containers"),
+    "a volume that is not declared": (
+        lambda document: document["spec"]["template"]["spec"]["containers"][0].update(
+            volumeMounts=[{"name": "data", "mountPath": "/data"}]
+        ),
+        "spec.template.spec.containers[0].volumeMounts[0].name",
+    ),
+    "requests above limits": (
+        lambda document: document["spec"]["template"]["spec"]["containers"][0].update(
+            resources={"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
+        ),
+        "spec.template.spec.containers[0].resources.requests",
+    ),
+    "a label's value": (
+        lambda document: document["metadata"].update(labels={"a": "no blanks"}),
+        "metadata.labels",
+    ),
+    "a name in capitals": (
+        lambda document: document["metadata"].update(name="Job"),
+        "metadata.name",
+    ),
+    "a name that makes no host name": (
+        lambda document: document["metadata"].update(name="j" * 63),
+        "metadata.name",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_invalid(cluster, case):
+    """A document that breaks a rule is refused with 422 Invalid, and the field is named.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
+    """
+    change, field = REFUSED[case]
+    document = cluster.indexed("true", 2)
+    change(document)
+    answer = cluster.refused(document)
+    assert (answer.status, answer.body["reason"]) == (422, "Invalid"), answer.body
+    assert field in answer.fields()
+    assert answer.body["details"]["kind"] == "Job"
+    assert answer.body["message"].startswith(
+        f'Job.batch "{document["metadata"]["name"]}" is invalid: '
+    )
+
+
+def test_a_service_accounts_pods_need_none_that_is_missing(cluster):
+    """A Job may name a service account that is not there: only its pods are refused.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#serviceaccount
+    """
+    name = cluster.create(cluster.job("true", pod={"serviceAccountName": "nobody"}))
+    event = cluster.until(lambda: cluster.events_of(name, "FailedCreate"))[0]
+    assert 'serviceaccount "nobody" not found' in event["message"]
+    assert event["type"] == "Warning"
+    assert cluster.pods(name) == []
+    assert not ending(cluster.get("jobs", name))
+
+
+def test_a_namespace_that_is_not_there(cluster):
+    """Nothing can be made in a namespace that does not exist.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/namespaces/
+    """
+    path = cluster.path("jobs").replace(f"/{cluster.namespace}/", "/farcall-test-nowhere/")
+    answer = cluster.ask("POST", path, cluster.job("true"))
+    assert (answer.status, answer.body["reason"]) in [(404, "NotFound"), (403, "Forbidden")]
+
+
+# Fields that nobody knows ----------------------------------------------------------------------
+
+
+def _misspelt(cluster):
+    document = cluster.job("true")
+    document["spec"]["template"]["spec"]["conainers"] = []
+    return document
+
+
+def test_strict_validation(cluster):
+    """fieldValidation=Strict refuses unknown fields with 400, and names them all.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#setting-the-field-validation-level
+    """
+    document = _misspelt(cluster)
+    document["spec"]["retries"] = 1
+    answer = cluster.refused(document, fieldValidation="Strict")
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    assert 'strict decoding error: unknown field "spec.retries"' in answer.body["message"]
+    assert 'unknown field "spec.template.spec.conainers"' in answer.body["message"]
+
+
+def test_unknown_fields_are_warned_of(cluster):
+    """Without a word, and with Warn, the field is dropped, and a header tells of it.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#setting-the-field-validation-level
+    """
+    for query in ({}, {"fieldValidation": "Warn"}):
+        answer = cluster.ask("POST", cluster.path("jobs"), _misspelt(cluster), **query)
+        assert answer.status == 201
+        assert answer.warnings == [r'299 - "unknown field \"spec.template.spec.conainers\""']
+        assert "conainers" not in answer.body["spec"]["template"]["spec"]
+
+
+def test_unknown_fields_can_be_ignored(cluster):
+    """With Ignore they are dropped, and nobody says so.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#setting-the-field-validation-level
+    """
+    path = cluster.path("jobs")
+    answer = cluster.ask("POST", path, _misspelt(cluster), fieldValidation="Ignore")
+    assert (answer.status, answer.warnings) == (201, [])
+    assert "conainers" not in answer.body["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parallelism": "many"},
+        {"suspend": "yes"},
+        {"template": []},
+        {"completions": 1.5},
+        {"podFailurePolicy": {"rules": {}}},
+    ],
+)
+def test_a_value_of_another_type(cluster, change):
+    """A value that does not fit its field's type is 400 BadRequest, at any level.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/
+    """
+    document = cluster.job("true")
+    document["spec"].update(change)
+    answer = cluster.refused(document, fieldValidation="Ignore")
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+
+
+def test_a_body_that_is_none(cluster):
+    """What is no document of that kind is 400 BadRequest.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/
+    """
+    for body in ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}, [1]):
+        answer = cluster.ask("POST", cluster.path("jobs"), body)
+        assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+
+
+def test_dry_run(cluster):
+    """dryRun=All answers as a create would, defaults and refusals and all, and stores nothing.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
+    """
+    document, bad = cluster.job("true"), cluster.job("true", parallelism=-1)
+    answer = cluster.ask("POST", cluster.path("jobs"), document, dryRun="All")
+    assert answer.status == 201
+    assert answer.body["spec"]["backoffLimit"] == 6
+    assert cluster.refused(bad, dryRun="All").status == 422
+    name = document["metadata"]["name"]
+    assert cluster.ask("GET", cluster.path("jobs", name)).status == 404
+    assert cluster.create(document) == name
+    assert cluster.refused(document, dryRun="All").status == 409
+    answer = cluster.ask("DELETE", cluster.path("jobs", name), dryRun="All")
+    assert answer.status == 200
+    assert cluster.get("jobs", name)["metadata"]["name"] == name
+
+
+# Changes --------------------------------------------------------------------------------------
+
+
+def test_merge_patch(cluster):
+    """A merge patch sets what it has and takes away what is null in it; lists are replaced.
+
+    https://datatracker.ietf.org/doc/html/rfc7386
+    """
+    document = cluster.job("true", suspend=True)
+    document["metadata"]["annotations"] = {"keep": "1", "drop": "2"}
+    name = cluster.create(document)
+    job = cluster.patch(name, {"metadata": {"annotations": {"drop": None, "new": "3"}}})
+    assert job["metadata"]["annotations"] == {"keep": "1", "new": "3"}
+    assert job["metadata"]["generation"] == 1
+    job = cluster.patch(name, {"spec": {"parallelism": 2}})
+    assert (job["metadata"]["generation"], job["spec"]["parallelism"]) == (2, 2)
+
+
+def test_strategic_merge_patch(cluster):
+    """A strategic one merges lists by their key: containers by name, variables by name.
+
+    https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
+    """
+    variables = [{"name": "A", "value": "1"}]
+    name = cluster.create(cluster.job("true", suspend=True, container={"env": variables}))
+    path = cluster.path("jobs", name)
+    container = {"name": "task", "env": [{"name": "B", "value": "2"}]}
+    body = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    answer = cluster.ask("PATCH", path, body, content_type=STRATEGIC)
+    assert answer.status == 200, answer.body
+    [merged] = answer.body["spec"]["template"]["spec"]["containers"]
+    assert {one["name"] for one in merged["env"]} == {"A", "B"}
+    assert merged["command"] == ["sh", "-c", "true"]
+
+
+def test_json_patch(cluster):
+    """A JSON patch is a list of operations, and a test that fails refuses it.
+
+    https://datatracker.ietf.org/doc/html/rfc6902
+    """
+    name = cluster.create(cluster.job("true", suspend=True))
+    path, kind = cluster.path("jobs", name), "application/json-patch+json"
+    add = {"op": "add", "path": "/metadata/annotations", "value": {"a/b": "1"}}
+    test = {"op": "test", "path": "/metadata/annotations/a~1b", "value": "2"}
+    assert cluster.ask("PATCH", path, [add], content_type=kind).status == 200
+    assert cluster.ask("PATCH", path, [test], content_type=kind).status == 422
+    assert cluster.get("jobs", name)["metadata"]["annotations"] == {"a/b": "1"}
+
+
+def test_a_patch_of_no_known_kind(cluster):
+    """A patch's content type says how it is meant; others are 415.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#patch-and-apply
+    """
+    name = cluster.create(cluster.job("true", suspend=True))
+    answer = cluster.ask("PATCH", cluster.path("jobs", name), {}, content_type="text/plain")
+    assert (answer.status, answer.body["reason"]) == (415, "UnsupportedMediaType")
+
+
+def test_old_versions_are_not_written_over(cluster):
+    """A PUT, or a patch, of a version that is not the newest any more is 409 Conflict.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+    """
+    name = cluster.create(cluster.job("true", suspend=True))
+    old = cluster.get("jobs", name)
+    cluster.patch(name, {"metadata": {"labels": {"a": "1"}}})
+    path = cluster.path("jobs", name)
+    version = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}}
+    for answer in (
+        cluster.ask("PUT", path, old),
+        cluster.ask("PATCH", path, version, content_type=MERGE),
+    ):
+        assert (answer.status, answer.body["reason"]) == (409, "Conflict")
+        assert "the object has been modified" in answer.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"completionMode": "NonIndexed", "completions": 2}, "spec.completionMode"),
+        ({"backoffLimitPerIndex": 3}, "spec.backoffLimitPerIndex"),
+        ({"podFailurePolicy": None}, "spec.podFailurePolicy"),
+        ({"selector": {"matchLabels": {"a": "1"}}}, "spec.selector"),
+        (
+            {"template": {"spec": {"activeDeadlineSeconds": 7}}},
+            "spec.template",
+        ),
+    ],
+)
+def test_what_stays_as_it_was_made(cluster, gate, change, field):
+    """Mode, selector, limits per index, failure policy and, once started, template are immutable.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobSpec
+    """
+    rule = {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [3]}}
+    document = cluster.indexed(
+        gate[0], 2, backoffLimitPerIndex=1, podFailurePolicy={"rules": [rule]}
+    )
+    name = cluster.create(document)
+    cluster.running(name, 2)
+    path = cluster.path("jobs", name)
+    answer = cluster.ask("PATCH", path, {"spec": change}, content_type=MERGE)
+    assert (answer.status, answer.body["reason"]) == (422, "Invalid"), answer.body
+    assert field in answer.fields()
+    assert "field is immutable" in answer.body["message"]
+
+
+def test_a_spec_does_not_change_by_the_status_nor_that_by_it(cluster):
+    """A write to /status changes the status alone; one to the object leaves the status.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/
+    """
+    name = cluster.create(cluster.job("true", suspend=True))
+    cluster.until(lambda: condition(cluster.get("jobs", name), "Suspended"))
+    job = cluster.patch(name, {"status": {"succeeded": 9}})
+    assert "succeeded" not in job["status"]
+    path = cluster.path("jobs", name, "status")
+    body = {"spec": {"parallelism": 9}, "metadata": {"labels": {"mine": "1"}}}
+    answer = cluster.ask("PATCH", path, body, content_type=MERGE)
+    assert answer.status == 200
+    assert answer.body["spec"]["parallelism"] == 1
+
+
+# Lists and watches -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(cluster):
+    """Three suspended Jobs with labels, and a label that they alone have."""
+    mine = unique()
+    names = []
+    for colour in ("red", "green", "blue"):
+        document = cluster.job("true", suspend=True)
+        document["metadata"]["labels"] = {"mine": mine, "colour": colour}
+        names.append(cluster.create(document))
+    return mine, names
+
+
+@pytest.mark.parametrize(
+    ("selector", "colours"),
+    [
+        ("colour=red", {"red"}),
+        ("colour==red", {"red"}),
+        ("colour!=red", {"green", "blue"}),
+        ("colour in (red, blue)", {"red", "blue"}),
+        ("colour notin (red,blue)", {"green"}),
+        ("colour", {"red", "green", "blue"}),
+        ("!colour", set()),
+        ("colour,colour!=blue", {"red", "green"}),
+        ("absent!=red", {"red", "green", "blue"}),
+    ],
+)
+def test_label_selectors(cluster, three, selector, colours):
+    """Equality and sets, joined by commas; != is true of what has no such label.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
+    """
+    both = f"mine={three[0]},{selector}"
+    found = cluster.ask("GET", cluster.path("jobs"), labelSelector=both).body["items"]
+    assert {job["metadata"]["labels"]["colour"] for job in found} == colours
+
+
+def test_bad_selectors(cluster):
+    """A selector that cannot be read, or a field that none is offered for, is 400.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors/
+    """
+    for query in ({"labelSelector": "a=b=c"}, {"fieldSelector": "spec.suspend=true"}):
+        answer = cluster.ask("GET", cluster.path("jobs"), **query)
+        assert (answer.status, answer.body["reason"]) == (400, "BadRequest"), query
+
+
+def test_field_selectors(cluster, three):
+    """metadata.name for all kinds, status.phase of pods too.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors/
+    """
+    _, names = three
+    fields = f"metadata.name={names[1]}"
+    [found] = cluster.ask("GET", cluster.path("jobs"), fieldSelector=fields).body["items"]
+    assert found["metadata"]["name"] == names[1]
+    name = cluster.create(cluster.job("true"))
+    cluster.ended(name)
+    query = {"labelSelector": f"{JOB_NAME}={name}"}
+    for phase, number in (("Succeeded", 1), ("Failed", 0)):
+        found = cluster.ask(
+            "GET", cluster.path("pods"), fieldSelector=f"status.phase={phase}", **query
+        )
+        assert len(found.body["items"]) == number
+
+
+def test_lists_come_in_pages(cluster, three):
+    """limit cuts a list, continue goes on with it, at the version of the first page.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks
+    """
+    mine, names = three
+    query = {"labelSelector": f"mine={mine}", "limit": 2}
+    first = cluster.ask("GET", cluster.path("jobs"), **query).body
+    assert len(first["items"]) == 2
+    token = first["metadata"]["continue"]
+    rest = cluster.ask("GET", cluster.path("jobs"), **{**query, "continue": token}).body
+    assert len(rest["items"]) == 1
+    assert not rest["metadata"].get("continue")
+    assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    found = [job["metadata"]["name"] for job in first["items"] + rest["items"]]
+    assert found == sorted(names)
+    # Items of a list do not say what they are: the list does.
+    assert (first["kind"], first["apiVersion"]) == ("JobList", "batch/v1")
+    assert "kind" not in first["items"][0]
+
+
+def test_a_watch_goes_on_from_a_version(cluster):
+    """From a list's version on each change is told once, in order: ADDED, MODIFIED, DELETED.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+    """
+    document = cluster.job("true", suspend=True)
+    name = document["metadata"]["name"]
+    path, query = cluster.path("jobs"), {"fieldSelector": f"metadata.name={name}"}
+    version = cluster.ask("GET", path, **query).body["metadata"]["resourceVersion"]
+    cluster.create(document)
+    cluster.until(lambda: condition(cluster.get("jobs", name), "Suspended"))
+    cluster.patch(name, {"metadata": {"labels": {"a": "1"}}})
+    cluster.ask("DELETE", cluster.path("jobs", name), propagationPolicy="Background")
+    seen = []
+    for event in cluster.events(path, resourceVersion=version, timeoutSeconds=300, **query):
+        seen.append(event)
+        if event["type"] == "DELETED":
+            break
+    kinds = [event["type"] for event in seen]
+    assert (kinds[0], kinds[-1]) == ("ADDED", "DELETED")
+    assert set(kinds[1:-1]) == {"MODIFIED"}
+    versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in seen]
+    assert versions == sorted(set(versions))
+    assert seen[0]["object"]["kind"] == "Job"
+    # Whoever goes on from one of them is told of the others, and of none twice.
+    again = []
+    for event in cluster.events(path, resourceVersion=versions[0], timeoutSeconds=300, **query):
+        again.append(event)
+        if event["type"] == "DELETED":
+            break
+    assert again == seen[1:]
+
+
+def test_a_watch_by_label_tells_of_what_comes_and_goes(cluster, three):
+    """An object that begins, or ends, to match a selector is ADDED, or DELETED.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+    """
+    mine, names = three
+    path, query = cluster.path("jobs"), {"labelSelector": f"mine={mine},colour=red"}
+    version = cluster.ask("GET", path, **query).body["metadata"]["resourceVersion"]
+    cluster.patch(names[1], {"metadata": {"labels": {"colour": "red"}}})
+    cluster.patch(names[1], {"metadata": {"labels": {"colour": "green"}}})
+    seen = []
+    for event in cluster.events(path, resourceVersion=version, timeoutSeconds=300, **query):
+        if event["object"]["metadata"]["name"] == names[1]:
+            seen.append(event["type"])
+        if "DELETED" in seen:
+            break
+    assert seen[0] == "ADDED"
+    assert seen[-1] == "DELETED"
+
+
+def test_a_watch_without_a_version_begins_with_what_is_there(cluster, three):
+    """Without a resourceVersion, or with 0, the objects that are there come first, as ADDED.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-watch
+    """
+    mine, names = three
+    for query in ({}, {"resourceVersion": "0"}):
+        seen = set()
+        labels = f"mine={mine}"
+        path = cluster.path("jobs")
+        for event in cluster.events(path, labelSelector=labels, timeoutSeconds=300, **query):
+            assert event["type"] == "ADDED"
+            seen.add(event["object"]["metadata"]["name"])
+            if len(seen) == 3:
+                break
+        assert seen == set(names)
+
+
+def test_a_watch_ends_when_it_was_asked_to(cluster):
+    """timeoutSeconds ends a watch, without an error.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-parameters/common-parameters/#timeoutSeconds
+    """
+    fields = f"metadata.name={unique()}"
+    path = cluster.path("jobs")
+    assert list(cluster.events(path, fieldSelector=fields, timeoutSeconds=1)) == []
+
+
+def test_bookmarks(cluster):
+    """allowWatchBookmarks has the server tell the newest version, where nothing else was to tell.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
+    """
+    path, query = cluster.path("jobs"), {"fieldSelector": f"metadata.name={unique()}"}
+    version = cluster.ask("GET", path, **query).body["metadata"]["resourceVersion"]
+    cluster.create(cluster.job("true", suspend=True))
+    for event in cluster.events(
+        path, resourceVersion=version, allowWatchBookmarks=True, timeoutSeconds=120, **query
+    ):
+        assert event["type"] == "BOOKMARK"
+        assert event["object"]["kind"] == "Job"
+        assert int(event["object"]["metadata"]["resourceVersion"]) > int(version)
+        break
+    else:
+        pytest.fail("no bookmark came")
+
+
+def test_a_version_of_long_ago(cluster):
+    """A watch from a version that is forgotten begins with an ERROR of code 410, or is refused so.
+
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#410-gone-responses
+    """
+    if cluster.local:
+        cluster.local.kubernetes.compact()
+    path = cluster.path("jobs")
+    [event, *more] = cluster.events(path, resourceVersion="1", timeoutSeconds=60)
+    assert more == []
+    assert event["type"] == "ERROR"
+    assert (event["object"]["kind"], event["object"]["code"]) == ("Status", 410)
+    assert event["object"]["reason"] in ("Expired", "Gone")
+
+
+# Deletion ---------------------------------------------------------------------------------------
+
+
+def test_a_deleted_job_leaves_its_pods_unless_told_otherwise(cluster):
+    """batch/v1 orphans pods where no policy is given, and warns of it; Background deletes them.
+
+    https://kubernetes.io/docs/tasks/administer-cluster/use-cascading-deletion/
+    """
+    name = cluster.create(cluster.job("true"))
+    cluster.ended(name)
+    answer = cluster.ask("DELETE", cluster.path("jobs", name))
+    assert answer.status == 200
+    assert "child pods are preserved by default" in answer.warnings[0]
+    cluster.until(lambda: cluster.ask("GET", cluster.path("jobs", name)).status == 404)
+    [pod] = cluster.pods(name)
+    assert not pod["metadata"].get("ownerReferences")
+    cluster.ask("DELETE", cluster.path("pods", pod["metadata"]["name"]))
+
+    name = cluster.create(cluster.job("true"))
+    cluster.ended(name)
+    answer = cluster.ask("DELETE", cluster.path("jobs", name), propagationPolicy="Background")
+    assert (answer.status, answer.warnings) == (200, [])
+    cluster.until(lambda: cluster.pods(name) == [])
+
+
+def test_deletion_in_the_foreground(cluster, gate):
+    """Foreground keeps the owner, marked as deleted, until its pods are gone.
+
+    https://kubernetes.io/docs/concepts/architecture/garbage-collection/#foreground-deletion
+    """
+    name = cluster.create(cluster.job("trap 'sleep 1; exit' TERM; " + gate[0]))
+    cluster.running(name)
+    answer = cluster.ask("DELETE", cluster.path("jobs", name), propagationPolicy="Foreground")
+    assert answer.body["metadata"]["finalizers"] == ["foregroundDeletion"]
+    assert answer.body["metadata"]["deletionTimestamp"]
+    cluster.until(lambda: cluster.ask("GET", cluster.path("jobs", name)).status == 404)
+    assert cluster.pods(name) == []
+
+
+def test_deletion_of_what_is_meant_alone(cluster):
+    """A precondition on the uid keeps what has the name now from being taken for what had it.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/delete-options/
+    """
+    name = cluster.create(cluster.job("true", suspend=True))
+    path = cluster.path("jobs", name)
+    body = {"preconditions": {"uid": "0"}, "propagationPolicy": "Background"}
+    answer = cluster.ask("DELETE", path, body)
+    assert (answer.status, answer.body["reason"]) == (409, "Conflict")
+    body["preconditions"]["uid"] = cluster.get("jobs", name)["metadata"]["uid"]
+    assert cluster.ask("DELETE", path, body).status == 200
+
+
+def test_many_are_deleted_by_label(cluster, three):
+    """DELETE of a collection takes what a selector finds.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#delete-deletecollection-delete-collection-of-job
+    """
+    mine, names = three
+    path = cluster.path("jobs")
+    answer = cluster.ask(
+        "DELETE", path, labelSelector=f"mine={mine},colour!=red", propagationPolicy="Background"
+    )
+    assert answer.status == 200
+    left = cluster.ask("GET", path, labelSelector=f"mine={mine}").body["items"]
+    assert [job["metadata"]["name"] for job in left] == [names[0]]
+
+
+# Secrets, access, discovery -------------------------------------------------------------------
+
+
+def test_secrets(cluster):
+    """stringData is stored as base64 in data, and not shown again; a container has it by envFrom.
+
+    https://kubernetes.io/docs/concepts/configuration/secret/
+    """
+    name = unique()
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
+    answer = cluster.ask("POST", cluster.path("secrets"), {**secret, "stringData": {"KEY": "v"}})
+    assert answer.status == 201
+    assert (answer.body["data"], answer.body["type"]) == ({"KEY": "dg=="}, "Opaque")
+    assert "stringData" not in answer.body
+    source = [{"secretRef": {"name": name}}]
+    job = cluster.create(cluster.job("echo $KEY", container={"envFrom": source}))
+    cluster.ended(job)
+    assert cluster.log(cluster.pods(job)[0]["metadata"]["name"]) == "v\n"
+    assert cluster.ask("DELETE", cluster.path("secrets", name)).status == 200
+
+
+def test_who_may_do_what(cluster):
+    """Everybody may ask whether he may do something.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
+    """
+    attributes = {
+        "namespace": cluster.namespace, "verb": "create", "group": "batch", "resource": "jobs",
+    }  # fmt: skip
+    answer = cluster.ask(
+        "POST",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        },
+    )
+    assert answer.status == 201
+    assert answer.body["status"]["allowed"] is True
+
+
+def test_what_there_is(cluster):
+    """Discovery lists resources with their verbs and names; /version says which release it is.
+
+    https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
+    """
+    answer = cluster.ask("GET", "/apis/batch/v1")
+    resources = {one["name"]: one for one in answer.body["resources"]}
+    jobs = resources["jobs"]
+    assert (jobs["kind"], jobs["namespaced"], jobs["singularName"]) == ("Job", True, "job")
+    assert {"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"} <= {
+        *jobs["verbs"]
+    }
+    assert "jobs/status" in resources
+    version = cluster.ask("GET", "/version").body
+    assert (version["major"], int(version["minor"].rstrip("+")) >= 33) == ("1", True)
+
+
+# Logs -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(any_cluster):
+    """A pod that has written five lines, to both streams."""
+    script = "for n in 1 2 3 4; do echo line $n; done; echo err >&2"
+    name = any_cluster.run(any_cluster.job(script))["metadata"]["name"]
+    return any_cluster.pods(name)[0]["metadata"]["name"]
+
+
+def test_logs(cluster, written):
+    """Both streams in one text, by the last lines, or the first bytes, or with times.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log-of-the-specified-pod
+    """
+    lines = [f"line {number}" for number in range(1, 5)]
+    assert [line for line in cluster.log(written).splitlines() if line != "err"] == lines
+    assert sorted(cluster.log(written).splitlines()) == ["err", *lines]
+    assert len(cluster.log(written, tailLines=2).splitlines()) == 2
+    assert cluster.log(written, tailLines=0) == ""
+    assert len(cluster.log(written, limitBytes=8)) == 8
+    stamped = cluster.log(written, timestamps=True).splitlines()
+    pattern = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z (line \d|err)"
+    assert all(re.fullmatch(pattern, line) for line in stamped)
+    assert cluster.log(written, container="task", sinceSeconds=100_000) == cluster.log(written)
+    assert cluster.log(written, sinceTime="2001-01-01T00:00:00Z") == cluster.log(written)
+    assert cluster.log(written, sinceTime="2101-01-01T00:00:00Z") == ""
+
+
+def test_a_log_that_is_not_there(cluster, written):
+    """400 where the container is not its pod's, has not started, or had no one before it; or 404.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
+    """
+    path = cluster.path("pods", written, "log")
+    for query in ({"container": "none"}, {"previous": True}):
+        answer = cluster.ask("GET", path, **query)
+        assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    assert cluster.ask("GET", cluster.path("pods", "none", "log")).status == 404
+    source = [{"secretRef": {"name": "farcall-test-none"}}]
+    name = cluster.create(cluster.job("true", container={"envFrom": source}))
+    [pod] = cluster.until(
+        lambda: [one for one in cluster.pods(name) if one["status"].get("containerStatuses")]
+    )
+    answer = cluster.ask("GET", cluster.path("pods", pod["metadata"]["name"], "log"))
+    assert answer.status == 400
+    assert 'container "task" in pod' in answer.body["message"]
+    assert "is waiting to start: " in answer.body["message"]
+
+
+def test_a_log_that_is_followed(cluster, gate):
+    """follow tells lines as they come, and ends with the container.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
+    """
+    wait, release = gate
+    name = cluster.create(cluster.job(f"echo first; {wait}; echo last"))
+    [pod] = cluster.running(name)
+    path = cluster.path("pods", pod["metadata"]["name"], "log")
+    response = cluster.open(path, follow=True)
+    pieces = response.stream(65536)
+    assert next(pieces) == b"first\n"
+    release()
+    assert b"".join(pieces) == b"last\n"

@@ -1,0 +1,180 @@
+"""The official Python client as a judge: its models, its watch, its informer and discovery.
+
+Its models refuse fields that Kubernetes does not have and values of another type, so that each
+answer that it reads is checked.
+"""
+
+from __future__ import annotations
+
+import pytest
+from kubernetes import client, dynamic, utils, watch
+from kubernetes.client.exceptions import ApiException
+
+from tests.local.cluster import JOB_NAME, unique
+
+
+@pytest.fixture
+def model(cluster):
+    """Make a Job of models, as programs do."""
+
+    def make(script, **spec):
+        resources = client.V1ResourceRequirements(limits={"cpu": "100m", "memory": "32Mi"})
+        container = client.V1Container(
+            name="task",
+            image=cluster.image,
+            command=["sh", "-c", script],
+            resources=resources,
+        )
+        pod = client.V1PodSpec(
+            containers=[container], restart_policy="Never", termination_grace_period_seconds=1
+        )
+        return client.V1Job(
+            api_version="batch/v1",
+            kind="Job",
+            metadata=client.V1ObjectMeta(name=unique()),
+            spec=client.V1JobSpec(template=client.V1PodTemplateSpec(spec=pod), **spec),
+        )
+
+    return make
+
+
+def _is_over(job):
+    return any(
+        one.type in ("Complete", "Failed") and one.status == "True"
+        for one in job.status.conditions or []
+    )
+
+
+def test_a_job_from_creation_to_deletion(cluster, model):
+    place = cluster.namespace
+    made = cluster.jobs.create_namespaced_job(place, model("echo $JOB_COMPLETION_INDEX",
+        completion_mode="Indexed", completions=2, parallelism=2))  # fmt: skip
+    name = made.metadata.name
+    assert made.spec.backoff_limit == 6
+    seen = []
+    watching = watch.Watch()
+    for event in watching.stream(
+        cluster.jobs.list_namespaced_job,
+        place,
+        field_selector=f"metadata.name={name}",
+        timeout_seconds=300,
+    ):
+        assert isinstance(event["object"], client.V1Job)
+        seen.append(event["type"])
+        if _is_over(event["object"]):
+            watching.stop()
+    assert (seen[0], set(seen[1:])) == ("ADDED", {"MODIFIED"})
+    job = cluster.jobs.read_namespaced_job_status(name, place)
+    assert (job.status.succeeded, job.status.completed_indexes) == (2, "0,1")
+    assert job.status.start_time <= job.status.completion_time
+    pods = cluster.core.list_namespaced_pod(place, label_selector=f"{JOB_NAME}={name}").items
+    assert [pod.status.phase for pod in pods] == ["Succeeded"] * 2
+    for pod in pods:
+        number = pod.metadata.annotations["batch.kubernetes.io/job-completion-index"]
+        assert cluster.core.read_namespaced_pod_log(pod.metadata.name, place) == f"{number}\n"
+        [status] = pod.status.container_statuses
+        assert status.state.terminated.exit_code == 0
+    cluster.jobs.delete_namespaced_job(name, place, propagation_policy="Background")
+    with pytest.raises(ApiException) as caught:
+        cluster.jobs.read_namespaced_job(name, place)
+    assert (caught.value.status, caught.value.reason) == (404, "Not Found")
+
+
+def test_refusals(cluster, model):
+    place = cluster.namespace
+    job = model("true", suspend=True)
+    cluster.jobs.create_namespaced_job(place, job)
+    with pytest.raises(ApiException) as caught:
+        cluster.jobs.create_namespaced_job(place, job)
+    assert (caught.value.status, caught.value.reason) == (409, "Conflict")
+    with pytest.raises(ApiException) as caught:
+        cluster.jobs.create_namespaced_job(place, model("true", parallelism=-1), dry_run="All")
+    assert (caught.value.status, caught.value.reason) == (422, "Unprocessable Entity")
+    cluster.jobs.delete_namespaced_job(
+        job.metadata.name, place, body=client.V1DeleteOptions(propagation_policy="Background")
+    )
+
+
+def test_a_watch_that_is_cut_goes_on_where_it_was(cluster, model, hooks):
+    """Each change is told once, though connections break."""
+    place = cluster.namespace
+    version = cluster.jobs.list_namespaced_job(place).metadata.resource_version
+    name = cluster.jobs.create_namespaced_job(place, model("true", suspend=True)).metadata.name
+    versions = []
+    watching = watch.Watch()
+    number = 0
+    for event in watching.stream(
+        cluster.jobs.list_namespaced_job,
+        place,
+        field_selector=f"metadata.name={name}",
+        resource_version=version,
+    ):
+        versions.append(event["object"].metadata.resource_version)
+        if number == 5:
+            watching.stop()
+        else:
+            number += 1
+            hooks.cut_watches()
+            cluster.patch(name, {"metadata": {"labels": {"number": str(number)}}})
+    assert len(versions) == len(set(versions))
+    assert versions == sorted(versions, key=int)
+    assert len(versions) >= 6
+    cluster.kubectl("delete", "job", name)
+
+
+def test_a_watch_from_long_ago_is_410(cluster, hooks):
+    hooks.compact()
+    with pytest.raises(ApiException) as caught:
+        next(
+            watch.Watch().stream(
+                cluster.jobs.list_namespaced_job, cluster.namespace, resource_version="1"
+            )
+        )
+    assert caught.value.status == 410
+
+
+def test_logs_are_followed(cluster, gate):
+    wait, release = gate
+    name = cluster.create(cluster.job(f"echo first; {wait}; echo last"))
+    [pod] = cluster.running(name)
+    lines = watch.Watch().stream(
+        cluster.core.read_namespaced_pod_log, pod["metadata"]["name"], cluster.namespace
+    )
+    assert next(lines) == "first"
+    release()
+    assert [line for line in lines if line] == ["last"]
+
+
+def test_discovery(cluster):
+    """The dynamic client learns from the server which kinds there are."""
+    found = dynamic.DynamicClient(cluster.api)
+    jobs = found.resources.get(api_version="batch/v1", kind="Job")
+    assert (jobs.name, jobs.namespaced) == ("jobs", True)
+    name = cluster.create(cluster.job("true", suspend=True))
+    assert jobs.get(name=name, namespace=cluster.namespace).spec.suspend is True
+    patched = jobs.patch(
+        body={"metadata": {"labels": {"a": "1"}}},
+        name=name,
+        namespace=cluster.namespace,
+        content_type="application/merge-patch+json",
+    )
+    assert patched.metadata.labels.a == "1"
+
+
+def test_documents_of_a_file(cluster, tmp_path):
+    """`create_from_dict` reads a document's kind and sends it to its place."""
+    document = cluster.job("true", suspend=True)
+    [made] = utils.create_from_dict(cluster.api, document, namespace=cluster.namespace)
+    assert made.metadata.name == document["metadata"]["name"]
+
+
+def test_who_may_do_what(cluster):
+    attributes = client.V1ResourceAttributes(
+        namespace=cluster.namespace, verb="patch", group="batch", resource="jobs"
+    )
+    spec = client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
+    review = client.AuthorizationV1Api(cluster.api).create_self_subject_access_review(
+        client.V1SelfSubjectAccessReview(spec=spec)
+    )
+    assert review.status.allowed is True
+    assert client.VersionApi(cluster.api).get_code().major == "1"
