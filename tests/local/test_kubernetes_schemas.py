@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import kubernetes_validate
 import pytest
+from kubernetes_validate.utils import all_versions
 
 from tests.local.cluster import condition
 
 #: The first in which backoffLimitPerIndex is stable, and the newest there is.
-VERSIONS = [v for v in kubernetes_validate.all_versions() if v.split(".") >= ["1", "33"]]
+VERSIONS = [
+    version for version in all_versions() if tuple(map(int, version.split(".")[:2])) >= (1, 33)
+]
 
 
 @pytest.fixture(scope="module")
 def stored(any_cluster, tmp_path_factory):
-    """Objects of all kinds in all their states: done, failed, running, waiting, suspended, gone."""
+    """Objects of all kinds in all states: done, failed, running, waiting, suspended."""
     cluster = any_cluster
     marker = tmp_path_factory.mktemp("gate") / "open"
     rules = [
