@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import kubernetes_validate
 import pytest
-from kubernetes_validate.utils import all_versions
+from kubernetes_validate import latest_version
 
 from tests.local.cluster import condition
 
 #: The first in which backoffLimitPerIndex is stable, and the newest there is.
-VERSIONS = [
-    version for version in all_versions() if tuple(map(int, version.split(".")[:2])) >= (1, 33)
-]
+VERSIONS = [f"1.{minor}" for minor in range(33, int(latest_version().split(".")[1]) + 1)]
 
 
 @pytest.fixture(scope="module")
