@@ -80,8 +80,9 @@ def test_the_blocks_of_a_page_run_in_their_order(page, aws):
 def test_a_script_runs_as_pasted(block, tmp_path):
     require_covalent(block)
     Path(block.script).write_text(block.code)
+    platform = ["--kubernetes"] if 'backend="kubernetes"' in block.code else []
     done = run_installed(
-        *("farcall", "local", "--", "python", block.script),
+        *("farcall", "local", *platform, "--", "python", block.script),
         # Files and a port of its own for the server that a script may start.
         **CovalentServer(tmp_path / "covalent").environment,
     )
