@@ -1,0 +1,113 @@
+"""The files of docs/kubernetes are what they say: documents by the schemas, options, a policy."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from farcall.model.settings import Settings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).parents[2] / "docs" / "kubernetes"
+PAGE = FOLDER.with_suffix(".md").read_text(encoding="utf-8")
+FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+DOCUMENTS = [
+    (name, number, document)
+    for name in FILES
+    for number, document in enumerate(yaml.safe_load_all((FOLDER / name).read_text()))
+]
+ROLES = [found for found in DOCUMENTS if found[2]["kind"] == "Role"]
+
+
+def _id(value):
+    return value.get("kind") if isinstance(value, dict) else str(value)
+
+
+@pytest.mark.parametrize(("name", "number", "document"), DOCUMENTS, ids=_id)
+def test_each_document_fits_the_schema_of_its_kind(name, number, document):
+    group = document["apiVersion"].partition("/")[0]
+    if group.endswith((".volcano.sh", ".x-k8s.io")):
+        pytest.skip("a custom resource, of which these schemas know nothing")
+    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize(("name", "number", "document"), DOCUMENTS, ids=_id)
+def test_all_are_of_one_namespace_and_one_group_of_people(name, number, document):
+    metadata = document["metadata"]
+    if document["kind"] not in ("Queue", "ResourceFlavor", "ClusterQueue"):
+        assert metadata["namespace"] == "science"
+    for subject in document.get("subjects", ()):
+        assert subject["name"] == "scientists"
+
+
+@pytest.mark.parametrize(("name", "number", "document"), ROLES, ids=_id)
+def test_no_role_has_a_wildcard_and_each_is_bound(name, number, document):
+    for rule in document["rules"]:
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+    bound = [
+        other["roleRef"]["name"]
+        for file, _, other in DOCUMENTS
+        if file == name and other["kind"] == "RoleBinding"
+    ]
+    assert bound == [document["metadata"]["name"]]
+
+
+def test_the_page_gives_a_reason_for_every_right():
+    [rows] = re.findall(r"^\| right \| .*\n\|.*\n((?:\| .*\n)+)", PAGE, re.MULTILINE)
+    told = set()
+    for resources in re.findall(r"^\| (`.+?) \|", rows, re.MULTILINE):
+        for resource, verbs in re.findall(r"`([\w/]+)` ((?:\w+, )*\w+)", resources):
+            told |= {(resource, verb) for verb in verbs.split(", ")}
+    [role] = [document for name, _, document in ROLES if name == "client.yaml"]
+    there = {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert told == there
+
+
+def test_the_page_names_every_file():
+    for path in FOLDER.iterdir():
+        assert f"](kubernetes/{path.name})" in PAGE, path.name
+
+
+def test_the_options_are_options():
+    file = tomllib.loads((FOLDER / "farcall.toml").read_text())
+    settings = Settings(backend="kubernetes", **file["executors"]["kubernetes"])
+    [secret] = [found for name, _, found in DOCUMENTS if name == "s3-secret.yaml"]
+    assert settings.s3_secret == secret["metadata"]["name"]
+    assert settings.namespace == secret["metadata"]["namespace"]
+
+
+def test_the_service_account_is_that_of_the_trust_policy():
+    text = (FOLDER / "trust.json").read_text()
+    [account] = [found for name, _, found in DOCUMENTS if name == "service-account.yaml"]
+    metadata = account["metadata"]
+    assert f"system:serviceaccount:{metadata['namespace']}:{metadata['name']}" in text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of how the linter finds its data
+        import parliament
+
+        document = json.loads(
+            text.replace("ACCOUNT", "111122223333")
+            .replace("REGION", "eu-west-1")
+            .replace("CLUSTER-ID", "0" * 32)
+        )
+        [statement] = document["Statement"]
+        del statement["Principal"], statement["Condition"]  # which trust policies alone have
+        statement["Resource"] = "arn:aws:iam::111122223333:role/my-job-role"
+        found = parliament.analyze_policy_string(json.dumps(document)).findings
+    assert [finding.issue for finding in found] == []
