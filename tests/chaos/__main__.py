@@ -22,21 +22,23 @@ _MANY = 100
 @click.option("--tasks", default=400, show_default=True)
 @click.option("--clients", default=4, show_default=True, help="Processes that share them.")
 @click.option("--minutes", default=15.0, show_default=True, help="After which it has failed.")
-def main(*, seed, tasks, clients, minutes):
+@click.option("--kubernetes", is_flag=True, help="On the embedded Kubernetes, not on Batch.")
+def main(*, seed, tasks, clients, minutes, kubernetes):
     """Run tasks on an embedded AWS while requests, containers, hosts and clients fail.
 
     Exit code 1 says that a task is lost, came to two ends or to the wrong one, or that something
     is left behind.
     """
     seed = seed if seed is not None else secrets.randbelow(10**6)
-    repeat = f"make chaos CHAOS='--seed {seed} --tasks {tasks} --clients {clients}'"
+    where = " --kubernetes" if kubernetes else ""
+    repeat = f"make chaos CHAOS='--seed {seed} --tasks {tasks} --clients {clients}{where}'"
     click.echo(f"seed {seed}; again: {repeat}")
     folder = tempfile.mkdtemp(prefix="chaos-")
-    record = run(seed, tasks, minutes, folder, clients)
+    record = run(seed, tasks, minutes, folder, clients, kubernetes=kubernetes)
     account = Account(record)
     account.check()
     if tasks >= _MANY:
-        account.check_happened()
+        account.check_happened(kubernetes=kubernetes)
     report.show(record, account, repeat=repeat)
     if account.wrong:
         click.echo(f"what its processes wrote lies in {folder}")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import farcall.local
+from tests.chaos import cluster, truth
 from tests.chaos import plan as plans
-from tests.chaos import truth
 from tests.chaos.events import Storm, left_behind
 from tests.chaos.work import read
 from tests.support.proxy import SLOW_S, Proxy
@@ -78,7 +78,7 @@ class Record:
     late: bool = False
 
 
-def run(seed, tasks, minutes, folder, clients=plans.CLIENTS):
+def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False):
     """Make a run.
 
     Args:
@@ -87,14 +87,17 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS):
         minutes: After which it is cut off, and has failed.
         folder: An empty folder for what it writes.
         clients: Processes that share the tasks.
+        kubernetes: Whether the tasks run there, and not on Batch.
     """
     record = Record(plans.make(seed, tasks, clients))
     began = time.monotonic()
     token = secrets.token_hex(8)
     os.environ["CHAOS_TOKEN"] = token  # whoever is started from here on bears it
     try:
-        with farcall.local.start(cpus=_CPUS) as aws:
+        with farcall.local.start(cpus=_CPUS, kubernetes=kubernetes) as aws:
             aws.configure(stop_grace_s=5.0)
+            if kubernetes:
+                aws.kubernetes.configure(retry_s=0.2)
             with Proxy(aws.endpoint_url, CHANCES, seed=seed) as proxy:
                 crew = _Crew(record, aws, proxy.url, Path(folder), token, (seed, tasks, clients))
                 try:
@@ -102,7 +105,9 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS):
                 finally:
                     crew.end()
                 record.requests, record.injected = dict(proxy.counts), dict(proxy.injected)
-            record.truth = truth.ask(aws.environment)
+                if kubernetes:
+                    record.injected |= {f"api {name}": n for name, n in crew.storm.met.items()}
+            record.truth = crew.ask()
     finally:
         del os.environ["CHAOS_TOKEN"]
     record.told, record.ledger = read(crew.told), read(crew.ledger)
@@ -118,8 +123,10 @@ class _Crew:
         self._record, self._aws, self._endpoint, self._folder = record, aws, endpoint, folder
         self._token, self._drawn = token, drawn
         self.told, self.ledger = str(folder / "told"), str(folder / "ledger")
-        self._storm = Storm(record.plan, aws, self.ledger)
-        record.dealt = self._storm.dealt
+        self._kubernetes = "KUBECONFIG" in aws.environment
+        storm = cluster.ClusterStorm if self._kubernetes else Storm
+        self.storm = storm(record.plan, aws, self.ledger)
+        record.dealt = self.storm.dealt
         self._processes = {}  # the latest of each kind
         self._all = {}
         self._to_recover = []  # client and moment
@@ -130,8 +137,8 @@ class _Crew:
             self._start("client", client)
         seen = 0
         while time.monotonic() < deadline:
-            self._storm.step(self._processes)
-            killed = [blow["client"] for blow in self._storm.dealt if "client" in blow]
+            self.storm.step(self._processes)
+            killed = [blow["client"] for blow in self.storm.dealt if "client" in blow]
             for client in killed[seen:]:
                 # What the killed one had sent may still be on its way.
                 self._to_recover.append((client, time.monotonic() + SLOW_S + 1))
@@ -151,6 +158,10 @@ class _Crew:
             complaints = (self._folder / f"{name}.err").read_text(errors="replace")
             self._record.clients[name] = process.returncode, complaints
 
+    def ask(self):
+        """Return what the account says."""
+        return (cluster if self._kubernetes else truth).ask(self._aws.environment)
+
     def _recover(self):
         for client, moment in list(self._to_recover):
             if time.monotonic() >= moment:
@@ -160,7 +171,7 @@ class _Crew:
     def _settled(self, deadline):
         """Wait until the jobs that were told to end have ended; the accountant names the rest."""
         until = min(deadline, time.monotonic() + _SETTLE_S)
-        while truth.ask(self._aws.environment).unfinished and time.monotonic() < until:
+        while self.ask().unfinished and time.monotonic() < until:
             time.sleep(0.5)
         return True
 
@@ -180,8 +191,12 @@ class _Crew:
             "poll_freq": 2,
             "prefix": _prefix(client),
             "cache_dir": str(self._folder),
-            "job_definition_extra": {"containerProperties": {"environment": variables}},
         }
+        if self._kubernetes:
+            container = {"name": "task", "env": variables}
+            options["pod_overlay"] = {"spec": {"containers": [container]}}
+        else:
+            options["job_definition_extra"] = {"containerProperties": {"environment": variables}}
         spec = {
             "seed": seed,
             "tasks": tasks,

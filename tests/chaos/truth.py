@@ -78,6 +78,12 @@ def ask(environment):
             size = job.get("arrayProperties", {}).get("size", 0)
             children = [f"{job['jobId']}:{index}" for index in range(size)]
             truth.jobs.update((child["jobId"], child) for child in _describe(batch, children))
+    ask_bucket(truth, environment)
+    return truth
+
+
+def ask_bucket(truth, environment):
+    """Ask for everything in the bucket."""
     with contextlib.closing(_client("s3", environment)) as s3:
         bucket = environment["FARCALL_S3_BUCKET_NAME"]
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
@@ -85,7 +91,6 @@ def ask(environment):
                 truth.keys[found["Key"]] = found["LastModified"].timestamp()
         for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket):
             truth.uploads += [upload["Key"] for upload in page.get("Uploads", ())]
-    return truth
 
 
 def _client(service, environment):

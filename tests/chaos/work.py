@@ -46,8 +46,7 @@ def work(call, ledger, argument=b"", shared=b""):
     number, kind = call["number"], call["kind"]
     line = {
         "task": number,
-        "job": os.environ["AWS_BATCH_JOB_ID"],
-        "attempt": int(os.environ["AWS_BATCH_JOB_ATTEMPT"]),
+        **whose(),
         "token": secrets.token_hex(4),
     }
     note(ledger, what="begin", **line)
@@ -66,6 +65,17 @@ def work(call, ledger, argument=b"", shared=b""):
         os.kill(os.getpid(), signal.SIGSEGV)
     note(ledger, what="end", **line)
     return value(number, call["size"])
+
+
+def whose():
+    """Return which job this is, and in which attempt, by the words of its platform."""
+    known = os.environ
+    if "AWS_BATCH_JOB_ID" in known:
+        return {"job": known["AWS_BATCH_JOB_ID"], "attempt": int(known["AWS_BATCH_JOB_ATTEMPT"])}
+    index = known.get("FARCALL_INDEX", "")
+    failures = ("FARCALL_FAILED_ATTEMPTS", "FARCALL_IGNORED_ATTEMPTS")
+    attempt = 1 + sum(int(known.get(name) or 0) for name in failures)
+    return {"job": known["FARCALL_JOB_ID"] + (index and f":{index}"), "attempt": attempt}
 
 
 def mend(ledger, number):
