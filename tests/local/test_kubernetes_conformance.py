@@ -467,9 +467,8 @@ def test_a_running_job_that_is_suspended(cluster, gate):
     cluster.running(name, 2)
     cluster.patch(name, {"spec": {"suspend": True}})
     cluster.until(lambda: cluster.pods(name) == [])
-    job = cluster.get("jobs", name)
-    assert not job["status"].get("failed")
-    assert "startTime" not in job["status"]
+    cluster.until(lambda: "startTime" not in cluster.get("jobs", name)["status"])
+    assert not cluster.get("jobs", name)["status"].get("failed")
     gate[1]()
     cluster.patch(name, {"spec": {"suspend": False}})
     assert cluster.ended(name)["status"]["succeeded"] == 2
