@@ -6,7 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from farcall.torchx.batch.scheduler import BatchScheduler
+from farcall.torchx.kubernetes.scheduler import KubernetesScheduler
 from tests.torchx.apps import QUEUE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "torchx.md").read_text()
@@ -25,8 +28,12 @@ def test_the_example_runs_as_the_page_says(torchx):
     assert "greeter/0 node 0 of 2 meets the others at localhost" in done.stderr
 
 
-def test_the_table_has_every_option_and_no_other():
-    table = PAGE.partition("| option | what it does")[2].partition("\n\n")[0]
+@pytest.mark.parametrize(
+    ("head", "scheduler"),
+    [("| option |", BatchScheduler), ("| `kubernetes_job` option |", KubernetesScheduler)],
+)
+def test_the_table_has_every_option_and_no_other(head, scheduler):
+    table = PAGE.partition(f"{head} what it does")[2].partition("\n\n")[0]
     rows = [row.split("|")[1] for row in table.splitlines()[2:]]
     named = [name for row in rows for name in re.findall(r"`(\w+)[=`]", row)]
-    assert sorted(named) == sorted(name for name, _ in BatchScheduler("").run_opts())
+    assert sorted(named) == sorted(name for name, _ in scheduler("").run_opts())

@@ -12,7 +12,7 @@ from farcall.aws import buckets
 from farcall.engine.session import Session
 from farcall.model.commands import Nodes
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
+from farcall.model.settings import KUBERNETES, Settings
 from farcall.model.start_script import HERE, Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
 from farcall.storage import workspaces
@@ -100,8 +100,8 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
         folder: Where it is unpacked; ``.`` for the image's working directory.
 
     Raises:
-        SettingsError: There is no bucket, the job would have no role, or the folder is none of a
-            container.
+        SettingsError: There is no bucket, the job could not fetch from it, or the folder is none
+            of a container.
     """
     if not settings.s3_bucket_name:
         raise SettingsError(
@@ -109,12 +109,7 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
             "submit without a workspace",
             option="s3_bucket_name",
         )
-    if not settings.batch_job_role_name:
-        raise SettingsError(
-            "a workspace in the bucket is fetched with the job role, and batch_job_role_name is "
-            "empty; set it to a role that may read the bucket",
-            option="batch_job_role_name",
-        )
+    _check_rights(settings)
     if folder != HERE and not folder.startswith("/"):
         raise SettingsError(
             f"the folder of a workspace in the container is {folder!r}; an absolute path is "
@@ -131,6 +126,23 @@ def planned(settings: Settings, archive: Archive, folder: str = HERE) -> Fetched
         sha256=archive.sha256,
         folder=folder,
     )
+
+
+def _check_rights(settings: Settings) -> None:
+    """Refuse a job that has nothing to fetch a workspace with."""
+    if settings.backend == KUBERNETES:
+        if not settings.s3_secret and not settings.service_account:
+            raise SettingsError(
+                "a workspace in the bucket is fetched with keys of a Secret or the rights of a "
+                "service account, and s3_secret and service_account are empty; set one of them",
+                option="s3_secret",
+            )
+    elif not settings.batch_job_role_name:
+        raise SettingsError(
+            "a workspace in the bucket is fetched with the job role, and batch_job_role_name is "
+            "empty; set it to a role that may read the bucket",
+            option="batch_job_role_name",
+        )
 
 
 async def store(session: Session, fetched: Fetched, archive: Archive) -> Fetched:

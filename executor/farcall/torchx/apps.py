@@ -92,7 +92,7 @@ class App(NamedTuple):
 
     @property
     def ui_url(self) -> str | None:
-        """Its page in the AWS console; None where there is none."""
+        """Its page of the platform; None where there is none."""
         return self.session.backend.links(self.detail).get("job")
 
     @property

@@ -1,6 +1,6 @@
 """App logs: the lines of a replica, as TorchX asks for them.
 
-Of all that follow logs in a process, CloudWatch is asked by one poller; see
+Of all that follow logs in a process, the platform is asked by one poller; see
 `farcall.engine.logs.nodes`.
 """
 
@@ -49,8 +49,7 @@ def selection(
     """
     if streams not in (None, Stream.COMBINED):
         raise SettingsError(
-            f"streams is {Stream(streams).value}: AWS Batch keeps both streams in one log; "
-            "combined is allowed",
+            f"streams is {Stream(streams).value}: both streams are one log; combined is allowed",
             option="streams",
         )
     try:
@@ -68,7 +67,7 @@ async def lines(app: App, node: int, wanted: Selection) -> AsyncIterator[str]:
     Control characters are shown, as TorchX prints what it gets; colours stay.
 
     Raises:
-        ServiceError: AWS refused a call.
+        ServiceError: A service refused a call.
     """
     read = app.session.node_logs.lines(
         app.detail.job_id,

@@ -1,4 +1,4 @@
-"""App states: what Batch says of a job and its nodes, in TorchX's values. No I/O.
+"""App states: what a platform says of a job and its nodes, in TorchX's values. No I/O.
 
 The job itself tells which of its nodes are of which role, by the variables that every container
 has, also those of apps that TorchX's own former scheduler submitted.
@@ -157,7 +157,7 @@ def _role(role: RoleNodes, detail: JobDetail) -> Role:
         num_replicas=len(role.replicas),
         max_retries=detail.attempts_allowed - 1,
         resource=Resource(
-            # Batch has fractions of a vCPU on Fargate alone.
+            # TorchX's have no fractions of a CPU, some platforms' have.
             cpu=int(nodes.vcpu) if nodes.vcpu == int(nodes.vcpu) else nodes.vcpu,  # type: ignore[arg-type]
             gpu=nodes.gpus,
             memMB=nodes.memory_mib,
@@ -182,7 +182,7 @@ def _role_status(role: RoleNodes, detail: JobDetail, nodes: Mapping[int, JobDeta
 
 
 def _replica_state(node: JobDetail, job: JobDetail) -> AppState:
-    """Return the state of a node; those that a cancel stopped are not told to be so by Batch."""
+    """Return the state of a node; those that a cancel stopped are not told to be so."""
     state = state_of(node)
     was_stopped = state is AppState.FAILED and node.exit_code in _STOPPED_CODES
     if was_stopped and state_of(job) is AppState.CANCELLED:

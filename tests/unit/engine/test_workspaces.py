@@ -69,3 +69,12 @@ async def test_what_is_stored_is_where_the_session_has_found_the_bucket(session,
     assert (found.url, found.region) == session.aws.place("bucket")
     assert found.region != planned.region
     assert found._replace(region=planned.region, url=planned.url) == planned
+
+
+@pytest.mark.parametrize("option", ["s3_secret", "service_account"])
+def test_on_kubernetes_keys_or_rights_fetch_it_and_no_role(archive, option):
+    mine = Settings(backend="kubernetes", s3_bucket_name="mine")
+    with pytest.raises(SettingsError, match="s3_secret and service_account are empty"):
+        workspaces.planned(mine, archive)
+    given = mine.replace(**{option: "trainer"})
+    assert workspaces.planned(given, archive).bucket == "mine"
