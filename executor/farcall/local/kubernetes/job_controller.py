@@ -172,6 +172,7 @@ class JobController:
         if job["metadata"].get("deletionTimestamp"):
             return None
         if _is_suspended(job):
+            status.start = pods.started = None
             if status.put("Suspended", "True", "JobSuspended", "Job suspended"):
                 self._recorder.tell(job, NORMAL, "Suspended", "Job suspended")
         elif status.put("Suspended", "False", "JobResumed", "Job resumed"):

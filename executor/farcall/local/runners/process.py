@@ -465,11 +465,10 @@ async def _readable(descriptor: int) -> None:
 
 
 def _cannot_start(command: str, error: Exception) -> str:
-    text = (
-        "executable file not found in $PATH"
-        if isinstance(error, FileNotFoundError)
-        else getattr(error, "strerror", None) or str(error)
-    )
+    text = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, FileNotFoundError):
+        by_path = f"stat {command}: no such file or directory"
+        text = by_path if "/" in command else "executable file not found in $PATH"
     return (
         "CannotStartContainerError: Error response from daemon: failed to create task for "
         f'container: exec: "{command}": {text}'
