@@ -538,7 +538,12 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     # As docker tells it before the container's own shell could,
     # https://docs.docker.com/engine/containers/run/#exit-status
     Row(
-        container("CannotStartContainerError", "executable file not found", "permission denied"),
+        container(
+            "CannotStartContainerError",
+            "executable file not found",
+            "no such file or directory",
+            "permission denied",
+        ),
         _NOT_RUNNABLE,
     ),
     *_BY_TEXT,
