@@ -36,6 +36,11 @@ ELSEWHERE = {
     "backends/fake/backend": "contract/backends/test_backend.py",
     "backends/fake/bucket": "unit/storage/test_store.py",  # with a store in memory
     "backends/fake/script": "unit/backends/fake/test_platform.py",
+    "backends/kubernetes/backend": "contract/backends/test_backend.py",
+    "backends/kubernetes/lookup": "contract/backends/test_backend.py",
+    "backends/kubernetes/listing": "contract/backends/test_backend.py",
+    "backends/kubernetes/ending": "contract/backends/test_backend.py",
+    "backends/kubernetes/preflight": "contract/backends/test_backend.py",
     "backends/kubernetes/credentials": "unit/backends/kubernetes/test_client.py",
     "backends/kubernetes/refusals": "unit/backends/kubernetes/test_client.py",
     "backends/batch/backend": "unit/engine/test_submitter.py",

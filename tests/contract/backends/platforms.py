@@ -122,7 +122,7 @@ class Jobs:
 
     async def listed(self, **how: Any) -> list[JobDetail]:
         """Return the jobs of the queue."""
-        queue = Settings().batch_queue
+        queue = Settings().job_queue
         return [job async for page in self.backend.list_jobs(queue, **how) for job in page]
 
 
@@ -133,7 +133,13 @@ def shell(script: str, count: int = 1, **more: Any) -> Nodes:
 
 
 class Platform(Protocol):
-    """Where jobs run, and what can be made to go wrong there."""
+    """Where jobs run, and what can be made to go wrong there.
+
+    Attributes:
+        tells_places: Whether a job that waits has a place in its queue that is told.
+    """
+
+    tells_places: bool
 
     async def losing_its_host(self, jobs: Jobs, submit: Submit) -> str:
         """Submit a job that loses the machine under its first attempt; return its ID."""
@@ -144,6 +150,8 @@ class Platform(Protocol):
 
 class Fake:
     """The fake cloud; what goes wrong is scripted before."""
+
+    tells_places = True
 
     def __init__(self, cloud: FakeCloud) -> None:
         self._cloud = cloud
@@ -159,6 +167,8 @@ class Fake:
 
 class EmbeddedBatch:
     """AWS Batch as the embedded AWS has it, by HTTP."""
+
+    tells_places = True
 
     def __init__(self, aws: LocalAWS) -> None:
         self._aws = aws

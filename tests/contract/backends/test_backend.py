@@ -56,7 +56,7 @@ async def test_a_description_tells_what_was_submitted(jobs):
     found = await jobs.ended(job_id)
     assert found.job_id == job_id
     assert found.name == spec.name
-    assert found.queue == spec.settings.batch_queue
+    assert found.queue == spec.settings.job_queue
     assert (found.vcpu, found.memory_mib, found.gpus) == (2, 3 * 1024, 0)
     assert (found.attempts_allowed, found.time_limit_s) == (4, 77)
     assert found.tags["team"] == "physics"
@@ -84,7 +84,7 @@ async def test_an_outcome_is_there_when_a_job_has_succeeded(jobs):
 
 async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
     spec = await jobs.spec(hold, (str(go),))
-    queue = spec.settings.batch_queue
+    queue = spec.settings.job_queue
     assert await jobs.backend.find(spec.name, queue) == []
     job_id = await jobs.submit(spec)
     await until_async(lambda: jobs.backend.find(spec.name, queue))
@@ -97,7 +97,7 @@ async def test_a_job_is_found_by_its_name_in_any_status(jobs, go):
 
 async def test_jobs_of_one_name_are_listed_with_their_status(jobs):
     spec = await jobs.spec(say, ("a",))
-    queue = spec.settings.batch_queue
+    queue = spec.settings.job_queue
     assert await jobs.backend.list_named(spec.name, queue) == []
     job_id = await jobs.submit(spec)
     await jobs.ended(job_id)
@@ -116,8 +116,7 @@ async def test_jobs_of_everybody_have_farcalls_among_them(jobs):
 async def test_what_submitted_a_job_is_read_back(jobs):
     spec = await jobs.spec(say, ("a",), retry_attempts=2)
     found = await jobs.backend.requests_of(await jobs.submit(spec))
-    assert found["SubmitJob"]["jobName"] == spec.name
-    json.dumps(found)
+    assert spec.name in json.dumps(found)
     assert await jobs.backend.requests_of(NOBODY) is None
 
 
@@ -142,7 +141,7 @@ async def test_what_is_too_large_is_refused_before_it_is_submitted(jobs):
     large = dataclasses.replace(spec, environment={**spec.environment, "X": "x" * 2_000_000})
     with pytest.raises(farcall.TaskTooLargeError):
         await jobs.backend.prepare(large)
-    assert await jobs.backend.find(spec.name, spec.settings.batch_queue) == []
+    assert await jobs.backend.find(spec.name, spec.settings.job_queue) == []
 
 
 @pytest.mark.parametrize("offline", [False, True])
@@ -150,7 +149,7 @@ async def test_a_plan_submits_nothing(jobs, offline):
     spec = await jobs.spec(say, ("a",), container_image_uri="an/image:1")
     planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
     assert spec.name in planned
-    assert await jobs.backend.find(spec.name, spec.settings.batch_queue) == []
+    assert await jobs.backend.find(spec.name, spec.settings.job_queue) == []
 
 
 async def test_what_the_options_name_is_looked_for(jobs):
@@ -201,7 +200,7 @@ async def test_a_job_whose_submission_is_not_answered_is_found_and_runs_once(job
     await sender.close()
     assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED
     assert len(list(marks.iterdir())) == 1
-    assert await jobs.backend.find(spec.name, settings.batch_queue) == [job_id]
+    assert await jobs.backend.find(spec.name, settings.job_queue) == [job_id]
 
 
 class NoAnswer:
@@ -298,11 +297,12 @@ async def test_a_list_begins_at_a_moment(jobs):
     assert all(job.created_at is not None for job in await jobs.listed())
 
 
-async def test_only_a_waiting_job_has_a_place_in_its_queue(jobs, go):
+async def test_only_a_waiting_job_has_a_place_in_its_queue(jobs, platform, go):
     await jobs.start(hold, *[(str(go),)] * (PLACES + 1), vcpu=1)
     waiting = await jobs.start(say, ("a",))
     found = await jobs.until(waiting, JobStatus.RUNNABLE)
-    assert await jobs.backend.position(found) >= 1
+    place = await jobs.backend.position(found)
+    assert place >= 1 if platform.tells_places else place is None
     go.touch()
     assert await jobs.backend.position(await jobs.ended(waiting)) is None
 

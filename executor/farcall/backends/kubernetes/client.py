@@ -68,6 +68,7 @@ class Kube:
         connection: Where it is, and who asks.
         namespace: Where jobs are; empty for that of the connection.
         timing: How long requests are tried again.
+        meter: Counts them.
 
     Attributes:
         connection: What it was opened with.
@@ -75,10 +76,16 @@ class Kube:
         meter: Counts requests.
     """
 
-    def __init__(self, connection: Connection, namespace: str, timing: Timing) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        namespace: str,
+        timing: Timing,
+        meter: Meter | None = None,
+    ) -> None:
         self.connection = connection
         self.namespace = namespace or connection.namespace
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self._timing = timing
         self._credentials = Credentials(connection)
         self._proxy = _proxy(connection)

@@ -32,6 +32,9 @@ DIGEST_ANNOTATION = "farcall/digest"
 TAGS_ANNOTATION = "farcall/tags"
 """The option ``tags``, as JSON: their keys may be none of an annotation."""
 
+SUBMITTED_ANNOTATION = "farcall/submitted"
+"""When it was submitted, by the clock of whoever did, more finely than Kubernetes says."""
+
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 """Kubernetes's own, of a pod of an Indexed Job; also an annotation."""
 

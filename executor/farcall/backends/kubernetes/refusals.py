@@ -131,9 +131,11 @@ class KubeError(ServiceError):
             return not self.is_lasting
         if self.status in _PASSING or self.retry_after_s is not None:
             return True
-        # One who is at work on the same; what a server lacks it lacks for good.
+        # Somebody else was at work on the same: who patches one version reads it again.
         is_conflict = self.status == _CONFLICT and self.code != "AlreadyExists"
-        return is_conflict or (self.status >= 500 and self.status != 501)
+        return (is_conflict and self.call.verb != "patch") or (
+            self.status >= 500 and self.status != 501
+        )
 
 
 def _again(kind: type[KubeError], args: tuple[Any, ...], fields: dict[str, Any]) -> KubeError:

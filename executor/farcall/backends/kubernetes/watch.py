@@ -20,16 +20,13 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
 from farcall.backends.kubernetes.refusals import KubeError
 from farcall.model import clock
 from farcall.model.errors import FarcallError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _log = logging.getLogger("farcall")
 
@@ -48,12 +45,7 @@ _REFUSED = (401, 403, 404)
 
 
 class SeenPod(Protocol):
-    """What a watch has to know of a pod.
-
-    Attributes:
-        uid: Its own.
-        job: Its job's ID.
-    """
+    """What a watch has to know of a pod: it and its job."""
 
     @property
     def uid(self) -> str:
@@ -62,9 +54,6 @@ class SeenPod(Protocol):
     @property
     def job(self) -> str:
         """Its job's ID."""
-
-    def deleted(self) -> Self:
-        """Return the same pod, which is no more."""
 
 
 P = TypeVar("P", bound=SeenPod)
@@ -93,46 +82,45 @@ class ClusterWatch(Generic[P]):
     Args:
         kube: The API server.
         read: Makes of a pod's document what is kept of it.
+        bury: Makes of that what is kept of a pod that was deleted.
     """
 
-    def __init__(self, kube: Kube, read: Callable[[Mapping[str, Any]], P]) -> None:
+    def __init__(
+        self, kube: Kube, read: Callable[[Mapping[str, Any]], P], bury: Callable[[P], P]
+    ) -> None:
         self._kube = kube
         self._read = read
+        self._bury = bury
         self._runs: dict[str, _Run[P]] = {}
-        self._run_of: dict[str, _Run[P]] = {}
+        self._run_of: dict[str, str] = {}
         self._deleted: dict[str, None] = {}
-
-    def follow(self, run: str) -> None:
-        """Follow a run from now on.
-
-        Args:
-            run: The label's value.
-        """
-        if run not in self._runs:
-            self._runs[run] = _Run(self._kube, run, self._read, self._note_deleted)
 
     def note(self, run: str, job: dict[str, Any]) -> None:
         """Take an object of a job that was made a moment ago, of which the watch may tell later.
 
         Args:
-            run: The label's value.
+            run: The run's label. It is followed from when one of its jobs is asked for.
             job: The server's answer.
         """
-        following = self._runs[run]
         name = name_of(job)
-        self._run_of[name] = following
-        following.of(name).objects.setdefault(_own_name(job), _slim(job))
+        self._run_of[name] = run
+        if run in self._runs:
+            self._runs[run].of(name).objects.setdefault(_own_name(job), _slim(job))
 
     def get(self, name: str) -> Seen[P] | None:
         """Return what is known of a job as it is now; None where somebody has to be asked."""
-        following = self._run_of.get(name)
-        if following is None or not following.jobs.is_current:
+        run = self._run_of.get(name)
+        if run is None:
             return None
-        return following.seen.get(name)
+        if run not in self._runs:
+            self._runs[run] = _Run(self._kube, run, self._read, self._bury, self._note_deleted)
+        following = self._runs[run]
+        seen = following.seen.get(name)
+        return seen if following.jobs.is_current and seen and seen.objects else None
 
     def knows_failed(self, name: str) -> bool:
         """Tell whether all failed pods of a job are known."""
-        following = self._run_of.get(name)
+        following = self._runs.get(self._run_of.get(name, ""))
         return following is not None and following.pods.is_current
 
     async def close(self) -> None:
@@ -148,9 +136,9 @@ class ClusterWatch(Generic[P]):
         while len(self._deleted) > _MOST_DELETED:
             oldest = next(iter(self._deleted))
             del self._deleted[oldest]
-            following = self._run_of.pop(oldest, None)
-            if following is not None:
-                following.seen.pop(oldest, None)
+            if oldest not in self._run_of:
+                continue
+            self._runs[self._run_of.pop(oldest)].seen.pop(oldest, None)
 
 
 class _Run(Generic[P]):
@@ -161,6 +149,7 @@ class _Run(Generic[P]):
         kube: Kube,
         run: str,
         read: Callable[[Mapping[str, Any]], P],
+        bury: Callable[[P], P],
         on_deleted: Callable[[str], object],
     ) -> None:
         label = {"labelSelector": f"{RUN_LABEL}={run}"}
@@ -171,6 +160,7 @@ class _Run(Generic[P]):
         )
         self.pods = _Feed(kube, kube.path("pods"), failed, self._take_pod, self._drop_pod)
         self._read = read
+        self._bury = bury
         self._on_deleted = on_deleted
         self._jobs_by_uid: dict[str, tuple[str, str]] = {}
         self._job_of: dict[str, str] = {}
@@ -204,7 +194,7 @@ class _Run(Generic[P]):
 
     def _drop_pod(self, uid: str) -> None:
         seen = self.of(self._job_of.pop(uid))
-        seen.failed[uid] = seen.failed[uid].deleted()
+        seen.failed[uid] = self._bury(seen.failed[uid])
         seen.versions += 1
 
 

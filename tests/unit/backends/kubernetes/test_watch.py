@@ -18,9 +18,6 @@ class Pod:
     job: str
     gone: bool = False
 
-    def deleted(self):
-        return replace(self, gone=True)
-
 
 def read(document):
     metadata = document["metadata"]
@@ -40,6 +37,12 @@ def listed(version, *items, more=""):
 
 
 BOOKMARK = ("BOOKMARK", {"metadata": {"resourceVersion": "50"}})
+
+
+def follow(watch):
+    """Have a run followed: one of its jobs is asked for."""
+    watch.note(RUN, thing("first", 1))
+    assert watch.get("first") is None
 
 
 class Lanes:
@@ -65,7 +68,7 @@ def lanes(server):
 
 @pytest.fixture
 async def watch(kube):
-    opened = ClusterWatch(kube, read)
+    opened = ClusterWatch(kube, read, lambda pod: replace(pod, gone=True))
     yield opened
     await opened.close()
 
@@ -75,10 +78,10 @@ async def test_jobs_of_a_run_are_known_without_a_request(watch, lanes, kube):
         listed(1),
         tell(("ADDED", thing("a", 2)), ("MODIFIED", thing("a", 3, active=1)), then="stay"),
     ]
-    watch.follow(RUN)
+    follow(watch)
     watch.note(RUN, thing("a", 2))
     await until_async(lambda: (seen := watch.get("a")) and seen.objects["a"]["status"])
-    await until_async(lambda: kube.meter.last_minute == 4)
+    await until_async(lambda: len(lanes.asked["pods"]) == 2)
     seen = watch.get("a")
     assert seen.objects["a"]["status"] == {"active": 1}
     assert "managedFields" not in seen.objects["a"]["metadata"]
@@ -90,7 +93,7 @@ async def test_jobs_of_a_run_are_known_without_a_request(watch, lanes, kube):
 
 
 async def test_a_job_that_was_noted_is_known_before_the_watch_tells(watch, lanes):
-    watch.follow(RUN)
+    follow(watch)
     watch.note(RUN, thing("a", 2))
     await until_async(lambda: watch.get("a"))
     assert list(watch.get("a").objects) == ["a"]
@@ -104,7 +107,7 @@ async def test_a_watch_that_is_cut_goes_on_from_the_last_version(watch, lanes):
         refuse(503, "ServiceUnavailable"),
         tell(("MODIFIED", thing("a", 3, ready=1)), then="stay"),
     ]
-    watch.follow(RUN)
+    follow(watch)
     watch.note(RUN, thing("a", 2))
     await until_async(lambda: (seen := watch.get("a")) and seen.objects["a"]["status"])
     versions = [query.get("resourceVersion") for query in lanes.asked["jobs"]]
@@ -113,7 +116,7 @@ async def test_a_watch_that_is_cut_goes_on_from_the_last_version(watch, lanes):
 
 async def test_a_bookmark_is_gone_on_from(watch, lanes):
     lanes.jobs = [listed(1), tell(BOOKMARK), tell(then="stay")]
-    watch.follow(RUN)
+    follow(watch)
     await until_async(lambda: len(lanes.asked["jobs"]) == 3)
     assert lanes.asked["jobs"][2]["resourceVersion"] == "50"
 
@@ -128,7 +131,7 @@ async def test_a_version_that_is_known_no_more_has_all_listed_again(watch, lanes
         listed(9, thing("a", 8, succeeded=1)),
         tell(then="stay"),
     ]
-    watch.follow(RUN)
+    follow(watch)
     await until_async(lambda: len(lanes.asked["jobs"]) == 4)
     for name in "ab":
         watch.note(RUN, thing(name, 1))
@@ -143,7 +146,7 @@ async def test_a_job_that_somebody_deletes_is_told(watch, lanes):
         listed(1),
         tell(("ADDED", thing("a", 2)), ("DELETED", thing("a", 3, active=1)), then="stay"),
     ]
-    watch.follow(RUN)
+    follow(watch)
     watch.note(RUN, thing("a", 2))
     await until_async(lambda: (seen := watch.get("a")) and seen.is_deleted)
     assert watch.get("a").objects["a"]["status"] == {"active": 1}
@@ -159,7 +162,7 @@ async def test_pods_that_failed_stay_known_when_they_are_deleted(watch, lanes):
         tell(then="stay"),
     ]
     lanes.jobs = [listed(1, thing("a", 1)), tell(then="stay")]
-    watch.follow(RUN)
+    follow(watch)
     watch.note(RUN, thing("a", 1))
     await until_async(lambda: len(lanes.asked["pods"]) == 5 and watch.get("a"))
     await until_async(lambda: watch.knows_failed("a"))
@@ -168,7 +171,7 @@ async def test_pods_that_failed_stay_known_when_they_are_deleted(watch, lanes):
 
 
 async def test_where_the_server_is_away_somebody_has_to_be_asked(watch, lanes, server):
-    watch.follow(RUN)
+    follow(watch)
     watch.note(RUN, thing("a", 2))
     await until_async(lambda: watch.get("a"))
     port = int(server.url.rpartition(":")[2])
@@ -181,7 +184,7 @@ async def test_where_the_server_is_away_somebody_has_to_be_asked(watch, lanes, s
 
 async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
     lanes.jobs = [refuse(403, "Forbidden")]
-    watch.follow(RUN)
+    follow(watch)
     await until_async(lambda: "asked for one by one" in caplog.text)
     watch.note(RUN, thing("a", 2))
     assert watch.get("a") is None
@@ -191,7 +194,7 @@ async def test_what_is_forbidden_is_said_once(watch, lanes, caplog):
 
 async def test_objects_of_one_job_are_kept_together(watch, lanes):
     lanes.jobs = [listed(1, thing("a", 1), thing("a-n1", 1, job="a")), tell(then="stay")]
-    watch.follow(RUN)
+    follow(watch)
     watch.note(RUN, thing("a", 1))
     await until_async(lambda: (seen := watch.get("a")) and len(seen.objects) == 2)
     assert set(watch.get("a").objects) == {"a", "a-n1"}

@@ -1,0 +1,148 @@
+"""End of Kubernetes's jobs by farcall, so that their records stay, with the reason.
+
+A Job has no status for it. Its deadline is set to now, which ends it whatever its state, and an
+annotation says why. One task of an array ends because a mark in the bucket, stored before, has its
+container end for good; its pod is deleted, so that the next one finds the mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from farcall.backends.kubernetes import volcano
+from farcall.backends.kubernetes.client import MERGE_PATCH, Kube
+from farcall.backends.kubernetes.lookup import Found, Lookup
+from farcall.backends.kubernetes.names import ENDED_ANNOTATION, REASON_ANNOTATION
+from farcall.backends.kubernetes.refusals import Call, KubeError
+from farcall.backends.kubernetes.submission import path_of
+from farcall.model.endings import OWN_REASON
+from farcall.model.errors import ServiceError
+
+_REASON_CHARACTERS = 1024
+_NOTED_BYTES = 192 * 1024
+"""Of the annotation that says why children were ended: an object's all have 256 KiB."""
+
+_SHORT_CHARACTERS = 60
+_CONFLICTS = 20
+
+
+class Ending:
+    """Ends jobs of one namespace.
+
+    Args:
+        kube: The API server.
+        lookup: Finds them.
+    """
+
+    def __init__(self, kube: Kube, lookup: Lookup) -> None:
+        self._kube = kube
+        self._lookup = lookup
+
+    async def end(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
+        """End jobs, arrays or children; return those that could not be ended, with why."""
+        text = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
+        names: dict[str, list[str]] = {}
+        for job_id in dict.fromkeys(job_ids):
+            names.setdefault(job_id.partition(":")[0].partition("#")[0], []).append(job_id)
+        if not names:
+            return {}
+        try:
+            jobs = await self._lookup.jobs(names)
+        except ServiceError as error:
+            return dict.fromkeys(job_ids, error)
+        refused: dict[str, ServiceError] = {}
+        ends = [self._end(jobs.get(name), name, ids, text) for name, ids in names.items()]
+        for each in await asyncio.gather(*ends):
+            refused |= each
+        return refused
+
+    async def _end(
+        self, job: Found | None, name: str, ids: Sequence[str], reason: str
+    ) -> dict[str, ServiceError]:
+        if job is None:
+            call = Call("patch", "jobs.batch", self._kube.namespace, name)
+            text = f"{call}: there is no such job in namespace {self._kube.namespace}"
+            return dict.fromkeys(ids, KubeError(text, call=call, code="NotFound", sent=False))
+        if job.is_final:
+            return {}
+        try:
+            if any(":" not in job_id for job_id in ids) or not job.is_array:
+                await asyncio.gather(*(self._end_object(each, reason) for each in job.objects))
+            else:
+                await self._end_children(job, {int(i.partition(":")[2]) for i in ids}, reason)
+        except ServiceError as error:
+            return dict.fromkeys(ids, error)
+        return {}
+
+    async def _end_object(self, document: Mapping[str, Any], reason: str) -> None:
+        if document.get("kind") != "Job":
+            return
+        body: dict[str, Any] = {"metadata": {"annotations": {REASON_ANNOTATION: reason}}}
+        is_volcano = volcano.is_one(document)
+        if not is_volcano:
+            # One that has not begun begins with that, and is past its deadline at once.
+            body["spec"] = {"activeDeadlineSeconds": 0, "suspend": False}
+        path = f"{path_of(self._kube, document)}/{document['metadata']['name']}"
+        await self._kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        if is_volcano:
+            command = volcano.command(document)
+            await self._kube.request("POST", path_of(self._kube, command), body=command)
+
+    # --- children -----------------------------------------------------------------------------
+
+    async def _end_children(self, job: Found, indexes: set[int], reason: str) -> None:
+        over = job.indexes("completedIndexes") | job.indexes("failedIndexes")
+        wanted = sorted(index for index in indexes - over if index < job.size)
+        if not wanted:
+            return
+        await self._note(job, wanted, reason)
+        pods = await self._lookup.children(job, wanted)
+        names = [pod.name for each in pods.values() for pod in each if not pod.is_over]
+        await asyncio.gather(*map(self._delete_pod, names))
+
+    async def _note(self, job: Found, indexes: Iterable[int], reason: str) -> None:
+        """Write why children are ended into an annotation, which others may write, too."""
+        document = job.job
+        path = f"{path_of(self._kube, document)}/{job.name}"
+        for count in range(_CONFLICTS):
+            metadata = document["metadata"]
+            before = (metadata.get("annotations") or {}).get(ENDED_ANNOTATION)
+            body = {
+                "metadata": {
+                    "resourceVersion": metadata["resourceVersion"],
+                    "annotations": {ENDED_ANNOTATION: _with_noted(before, indexes, reason)},
+                }
+            }
+            try:
+                await self._kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+            except KubeError as error:
+                if error.code != "Conflict" or count == _CONFLICTS - 1:
+                    raise
+                document = await self._kube.request("GET", path)
+            else:
+                return
+
+    async def _delete_pod(self, name: str) -> None:
+        try:
+            await self._kube.request("DELETE", self._kube.path("pods", name))
+        except KubeError as error:
+            if not error.is_missing:
+                raise
+
+
+def _with_noted(before: object, indexes: Iterable[int], reason: str) -> str:
+    """Return the annotation with some children more; of too many in fewer words."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(ValueError, AttributeError):  # what somebody else wrote
+        found = {str(key): str(value) for key, value in json.loads(str(before or "{}")).items()}
+    found |= dict.fromkeys(map(str, indexes), reason)
+    text = json.dumps(found)
+    if len(text) > _NOTED_BYTES:
+        text = json.dumps({key: value[:_SHORT_CHARACTERS] for key, value in found.items()})
+    if len(text) > _NOTED_BYTES:
+        text = json.dumps(dict.fromkeys(found, OWN_REASON.strip()), separators=(",", ":"))
+    return text

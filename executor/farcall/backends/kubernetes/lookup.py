@@ -1,0 +1,419 @@
+"""Lookup of Kubernetes's jobs and pods, with few requests.
+
+What a watch follows costs none. Other jobs are asked for together, by the label that all objects
+of a job have. Pods are looked at again only when their Job has changed, and while they wait: then
+more and more seldom, because a Job does not change when its pod's image cannot be pulled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from farcall.backends.kubernetes import describe, documents, indexes, nodes, volcano
+from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.names import INDEX_LABEL, JOB_LABEL
+from farcall.backends.kubernetes.pod_states import Pod
+from farcall.backends.kubernetes.refusals import KubeError
+from farcall.backends.kubernetes.watch import ClusterWatch, name_of, pages, version_of
+from farcall.model import clock
+
+_TOGETHER = 50
+"""Names in one selector, which is part of a URL: some proxies take 8 KB of it."""
+
+_FIRST_LOOK_S = 0.5
+_LONGEST_LOOK_S = 15.0
+_MOST_LOOKS = 5000
+_SAMPLE = 100
+"""Of an array's pods that wait so many are looked at."""
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_OWN_JOB_NAME = "batch.kubernetes.io/job-name"
+_KUEUE_UID = "kueue.x-k8s.io/job-uid"
+_FINAL = ("Complete", "Failed")
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A job that there is, or was a moment ago.
+
+    Attributes:
+        name: Its ID.
+        job: Its document; of one that is several objects that of the main one, ended as the whole
+            is.
+        objects: All of its documents.
+        is_deleted: Whether it is no more.
+    """
+
+    name: str
+    job: dict[str, Any]
+    objects: tuple[dict[str, Any], ...]
+    is_deleted: bool = False
+
+    @property
+    def version(self) -> str:
+        """Changes with each change of it."""
+        return " ".join(version_of(each) for each in self.objects)
+
+    @property
+    def size(self) -> int:
+        """Number of its indexes."""
+        return int((self.job.get("spec") or {}).get("completions") or 1)
+
+    @property
+    def parts(self) -> tuple[dict[str, Any], ...]:
+        """All of its documents where they are more than its Job."""
+        return self.objects if len(self.objects) > 1 or volcano.is_one(self.job) else ()
+
+    @property
+    def is_array(self) -> bool:
+        """Whether its indexes are tasks of their own, and no nodes that work together."""
+        return self.size > 1 and not (_is_gang(self.job) or volcano.is_one(self.job))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its pods have the label of farcall's jobs."""
+        return JOB_LABEL in (self.job["metadata"].get("labels") or {})
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.is_deleted or any(
+            each.get("type") in _FINAL and each.get("status") == "True"
+            for each in self.status.get("conditions") or ()
+        )
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What the controller says of it."""
+        found: Mapping[str, Any] = self.job.get("status") or {}
+        return found
+
+    def indexes(self, field: str) -> set[int]:
+        """Return the indexes of ``completedIndexes`` or ``failedIndexes``."""
+        return set(indexes.listed(self.status.get(field)))
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen at one look, and when there is to be another."""
+
+    found: list[Any]
+    version: str
+    next_at: float
+    wait_s: float
+
+
+class Lookup:
+    """Finds jobs and pods of one namespace.
+
+    Args:
+        kube: The API server.
+        has_volcano: Whether a job may be one of Volcano's.
+    """
+
+    def __init__(self, kube: Kube, *, has_volcano: bool) -> None:
+        self._kube = kube
+        self._has_volcano = has_volcano
+        self._looks: dict[str, _Look] = {}
+        self.watch = ClusterWatch(kube, describe.pod, lambda pod: replace(pod, gone=True))
+
+    # --- jobs ---------------------------------------------------------------------------------
+
+    async def jobs(self, names: Iterable[str]) -> dict[str, Found]:
+        """Return the jobs that there are of some.
+
+        Args:
+            names: Their IDs.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        found: dict[str, Found] = {}
+        asked: list[str] = []
+        for name in dict.fromkeys(names):
+            seen = self.watch.get(name)
+            if seen is not None:
+                found |= _whole(name, seen.objects.values(), is_deleted=seen.is_deleted)
+            elif _NAME.fullmatch(name):
+                asked.append(name)
+        if len(asked) == 1:
+            return found | await self._one(asked[0])
+        labelled = await asyncio.gather(*map(self._labelled, _groups(asked, _TOGETHER)))
+        for each in labelled:
+            found |= each
+        others = [name for name in asked if name not in found]
+        for one in await asyncio.gather(*map(self._one, others)):
+            found |= one
+        return found
+
+    async def _labelled(self, names: Sequence[str]) -> dict[str, Found]:
+        objects: dict[str, list[dict[str, Any]]] = {}
+        params = {"labelSelector": _any_of(JOB_LABEL, names)}
+        for path in self.paths:
+            async for page in pages(self._kube, path, params):
+                for document in _items(page):
+                    objects.setdefault(name_of(document), []).append(document)
+        found: dict[str, Found] = {}
+        for name, several in objects.items():
+            found |= _whole(name, several)
+        return found
+
+    async def _one(self, name: str) -> dict[str, Found]:
+        for path in self.paths:
+            try:
+                document = await self._kube.request("GET", f"{path}/{name}")
+            except KubeError as error:
+                if not error.is_missing:
+                    raise
+                continue
+            found = _whole(name, [document])
+            # What has nodes of several groups is more than this object.
+            return await self._labelled([name]) if _is_gang(document) else found
+        return {}
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the lists that jobs are in."""
+        own = [self._kube.path("jobs", group="batch")]
+        volcanos = self._kube.path("jobs", group="batch.volcano.sh", version="v1alpha1")
+        return [*own, volcanos] if self._has_volcano else own
+
+    # --- pods ---------------------------------------------------------------------------------
+
+    async def pods(self, jobs: Iterable[Found]) -> dict[str, list[Pod]]:
+        """Return all pods of jobs that have few, by job.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        found: dict[str, list[Pod]] = {}
+        asked: dict[str, Found] = {}
+        for job in jobs:
+            if (kept := self._kept(job, job.name)) is not None:
+                found[job.name] = kept
+            else:
+                asked[job.name] = job
+        ours = [name for name, job in asked.items() if job.is_ours]
+        params = [{"labelSelector": _any_of(JOB_LABEL, each)} for each in _groups(ours, _TOGETHER)]
+        foreign = [name for name, job in asked.items() if not job.is_ours]
+        lists = [self._list(each) for each in params]
+        lists += [
+            self._list({"labelSelector": f"{_OWN_JOB_NAME}={name}"}, name) for name in foreign
+        ]
+        new: dict[str, list[Pod]] = {name: [] for name in asked}
+        for listed in await asyncio.gather(*lists):
+            for pod in listed:
+                new.setdefault(pod.job, []).append(pod)
+        for name, job in asked.items():
+            self._keep(job, name, new[name])
+            found[name] = new[name]
+        return {name: self._with_deleted(name, listed) for name, listed in found.items()}
+
+    async def children(self, job: Found, indexes: Iterable[int]) -> dict[int, list[Pod]]:
+        """Return the pods of some of an array's tasks, by index.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        failed = self.failed(job)
+        found: dict[int, list[Pod]] = {}
+        asked: list[int] = []
+        known = job.indexes("failedIndexes") if failed is not None else set()
+        for index in indexes:
+            if failed is not None and index in known and index in failed:
+                found[index] = failed[index]
+            else:
+                asked.append(index)
+        for group in _groups(asked, _TOGETHER):
+            key = f"{job.name}:{','.join(map(str, group))}"
+            pods = self._kept(job, key)
+            if pods is None:
+                selector = f"{_of_job(job)},{_any_of(INDEX_LABEL, map(str, group))}"
+                pods = await self._list({"labelSelector": selector}, job.name)
+                self._keep(job, key, pods)
+            gone = [p for p in self._with_deleted(job.name, []) if p.index in set(group)]
+            found |= by_index((*gone, *pods))
+        return found
+
+    def failed(self, job: Found) -> dict[int, list[Pod]] | None:
+        """Return an array's failed pods, by index; None where somebody has to be asked."""
+        seen = self.watch.get(job.name) if self.watch.knows_failed(job.name) else None
+        return None if seen is None else by_index(seen.failed.values())
+
+    async def waiting(self, job: Found) -> list[Pod]:
+        """Return some of the pods of an array that wait for something.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        active = int(job.status.get("active") or 0)
+        if job.is_final or active <= int(job.status.get("ready") or 0):
+            return []
+        key = f"{job.name}?"
+        found = self._kept(job, key, whatever_changed=True)
+        if found is None:
+            params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
+            path = self._kube.path("pods")
+            page = await self._kube.request("GET", path, params={**params, "limit": _SAMPLE})
+            found = [describe.pod(document) for document in _items(page)]
+            self._keep(job, key, found)
+        return found
+
+    async def in_phases(self, job: Found, phases: str) -> dict[int, list[Pod]]:
+        """Return the pods of an array in some phases, by index.
+
+        Args:
+            job: The array.
+            phases: A selector of fields.
+
+        Raises:
+            KubeError: The server refused.
+        """
+        params = {"labelSelector": _of_job(job), "fieldSelector": phases}
+        return by_index(await self._list(params, job.name))
+
+    async def _list(self, params: Mapping[str, str], name: str = "") -> list[Pod]:
+        found = []
+        async for page in pages(self._kube, self._kube.path("pods"), params):
+            found += [describe.pod(document) for document in _items(page)]
+        return [replace(pod, job=name) for pod in found] if name else found
+
+    # --- events -------------------------------------------------------------------------------
+
+    async def events(self, job: Found, pods: Sequence[Pod]) -> list[dict[str, Any]]:
+        """Return what is said, beside its pods, of why a job does not begin.
+
+        Who may not read it does without.
+
+        Args:
+            job: The job.
+            pods: Those of its pods that are known.
+
+        Raises:
+            KubeError: The server refused otherwise.
+        """
+        asked = self._told_by(job, pods)
+        if asked is None:
+            return []
+        path, params = asked
+        key = f"{job.name}!"
+        found = self._kept(job, key)
+        if found is None:
+            try:
+                page = await self._kube.request("GET", path, params={**params, "limit": _SAMPLE})
+            except KubeError as error:
+                if error.status not in (403, 404):
+                    raise
+                page = {}
+            kind = str(page.get("kind") or "").removesuffix("List")
+            found = [{"kind": kind, **document} for document in _items(page)]
+            self._keep(job, key, found, is_open=True)
+        return found
+
+    def _told_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:
+        """Return the list that tells why a job does not begin; None where it need not."""
+        metadata, spec = job.job["metadata"], job.job.get("spec") or {}
+        if job.is_final or job.status.get("ready"):
+            return None
+        if spec.get("suspend"):
+            if documents.KUEUE_QUEUE not in (metadata.get("labels") or {}):
+                return None
+            path = self._kube.path("workloads", group="kueue.x-k8s.io", version="v1beta1")
+            return path, {"labelSelector": f"{_KUEUE_UID}={metadata.get('uid')}"}
+        kind, name = "Job", job.name
+        waiting = next((pod for pod in pods if pod.is_pending), None)
+        if waiting is not None:
+            # One without a place says itself why; what keeps a node from starting it events tell.
+            if not waiting.has_place or waiting.container_reason:
+                return None
+            kind, name = "Pod", waiting.name
+        elif pods or job.status.get("active"):
+            return None
+        selector = f"involvedObject.kind={kind},involvedObject.name={name}"
+        return self._kube.path("events"), {"fieldSelector": selector}
+
+    # --- how often is looked ------------------------------------------------------------------
+
+    def _kept(self, job: Found, key: str, *, whatever_changed: bool = False) -> list[Any] | None:
+        look = self._looks.get(key)
+        if look is None or not (whatever_changed or look.version == job.version):
+            return None
+        return look.found if clock.now() < look.next_at else None
+
+    def _keep(self, job: Found, key: str, found: list[Any], *, is_open: bool = False) -> None:
+        before = self._looks.pop(key, None)
+        is_same = before is not None and before.version == job.version
+        wait_s = min(2 * before.wait_s, _LONGEST_LOOK_S) if before and is_same else _FIRST_LOOK_S
+        next_at = clock.now() + wait_s if is_open or _may_change(job, found) else _NEVER
+        self._looks[key] = _Look(found, job.version, next_at, wait_s)
+        while len(self._looks) > _MOST_LOOKS:
+            del self._looks[next(iter(self._looks))]
+
+    def _with_deleted(self, name: str, pods: list[Pod]) -> list[Pod]:
+        """Add the pods that failed and are no more."""
+        seen = self.watch.get(name)
+        there = {pod.uid for pod in pods}
+        gone = [p for p in (seen.failed.values() if seen else ()) if p.gone and p.uid not in there]
+        return [*gone, *pods]
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        await self.watch.close()
+
+
+def by_index(pods: Iterable[Pod]) -> dict[int, list[Pod]]:
+    """Return pods by their index."""
+    found: dict[int, list[Pod]] = {}
+    for pod in pods:
+        if pod.index is not None:
+            found.setdefault(pod.index, []).append(pod)
+    return found
+
+
+def _may_change(job: Found, found: Sequence[Any]) -> bool:
+    """Tell whether more may be seen although the Job does not change."""
+    if not found:
+        return not job.is_final
+    return any(pod.is_pending or not pod.is_settled for pod in found)
+
+
+def _whole(
+    name: str, documents: Iterable[dict[str, Any]], *, is_deleted: bool = False
+) -> dict[str, Found]:
+    """Return a job of several objects as one; none where the main one is not there."""
+    objects = tuple(documents)
+    volcanos = [each for each in objects if volcano.is_one(each)]
+    job = volcano.as_job(volcanos[0]) if volcanos else nodes.Gang(objects).job
+    return {} if job is None else {name: Found(name, job, objects, is_deleted)}
+
+
+def _is_gang(job: Mapping[str, Any]) -> bool:
+    """Tell whether a Job's pods are nodes that work together."""
+    template = (job.get("spec") or {}).get("template") or {}
+    return nodes.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+
+
+def _items(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for document in page.get("items") or ():
+        document["metadata"].pop("managedFields", None)  # as large as all else together
+        yield document
+
+
+def _of_job(job: Found) -> str:
+    return f"{JOB_LABEL if job.is_ours else _OWN_JOB_NAME}={job.name}"
+
+
+def _any_of(label: str, values: Iterable[str]) -> str:
+    return f"{label} in ({','.join(values)})"
+
+
+def _groups(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while group := list(islice(iterator, size)):
+        yield group

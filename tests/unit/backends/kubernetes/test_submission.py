@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall.aws.paced_client import Ticket
+from farcall.backends.kubernetes.names import DIGEST_ANNOTATION, MANAGED_LABEL
+from farcall.backends.kubernetes.refusals import KubeError
+from farcall.backends.kubernetes.submission import check, create, delete, marked
+from farcall.model.errors import SettingsError, SubmissionError
+from tests.unit.backends.kubernetes.api_server import cut, give, refuse
+
+JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"x": 1}}
+SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+TAKEN = refuse(409, "AlreadyExists", 'jobs.batch "a" already exists')
+
+
+async def _echo(request):
+    return await give(await request.json())(request)
+
+
+class Keeping:
+    """Keeps what it is sent and loses the answer; what it has it hands out."""
+
+    def __init__(self, lost=1):
+        self.objects = {}
+        self._lost = lost
+
+    async def __call__(self, request):
+        if request.method == "GET":
+            return await give(self.objects[request.path.rpartition("/")[2]])(request)
+        document = await request.json()
+        name = document["metadata"]["name"]
+        if name in self.objects:
+            return await TAKEN(request)
+        self.objects[name] = document
+        if self._lost:
+            self._lost -= 1
+            return await cut(request)
+        return await give(document)(request)
+
+
+async def test_objects_are_made_in_order_and_checked_strictly(kube, server):
+    server.answers = [_echo]
+    made = await create(kube, [SERVICE, JOB], Ticket())
+    assert [each["kind"] for each in made] == ["Service", "Job"]
+    assert [(each[0], each[1]) for each in server.requests] == [
+        ("POST", "/api/v1/namespaces/ml/services"),
+        ("POST", JOBS),
+    ]
+    assert {each[2]["fieldValidation"] for each in server.requests} == {"Strict"}
+
+
+async def test_a_lost_answer_is_harmless(kube, server):
+    server.answers = [Keeping()]
+    [made] = await create(kube, [JOB], Ticket())
+    assert made["spec"] == JOB["spec"]
+    assert (server.counted("POST"), server.counted("GET")) == (2, 1)
+
+
+async def test_the_same_job_is_submitted_again_and_adopted(kube, server):
+    keeping = Keeping(lost=0)
+    server.answers = [keeping]
+    first = await create(kube, [JOB], Ticket())
+    assert await create(kube, [JOB], Ticket()) == first
+    assert len(keeping.objects) == 1
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        {**JOB, "metadata": {"name": "a"}},
+        {**JOB, "metadata": {"name": "a", "annotations": {DIGEST_ANNOTATION: "of another"}}},
+    ],
+    ids=["somebody's", "of another digest"],
+)
+async def test_a_name_that_is_somebody_elses_is_refused(kube, server, there):
+    server.answers = [TAKEN, give(there)]
+    with pytest.raises(SubmissionError, match="another Job called a.*kubectl delete jobs a -n ml"):
+        await create(kube, [JOB], Ticket())
+
+
+async def test_a_service_of_farcalls_is_every_jobs(kube, server):
+    labelled = {**SERVICE, "metadata": {"name": "s", "labels": {MANAGED_LABEL: "farcall"}}}
+    server.answers = [TAKEN, give(labelled)]
+    assert await create(kube, [SERVICE], Ticket()) == [labelled]
+    server.answers = [TAKEN, give(SERVICE)]
+    with pytest.raises(SubmissionError, match="another Service called s"):
+        await create(kube, [SERVICE], Ticket())
+
+
+@pytest.mark.parametrize(("status", "reason"), [(400, "BadRequest"), (422, "Invalid")])
+async def test_what_is_wrong_is_no_job_and_nothing_of_it_stays(kube, server, status, reason):
+    part = {**JOB, "metadata": {"name": "a-n1"}}
+    server.answers = [_echo, refuse(status, reason, "spec.x: Invalid value"), give({})]
+    with pytest.raises(SubmissionError, match="Job a was not accepted: .*spec.x: Invalid value"):
+        await create(kube, [part, JOB], Ticket())
+    method, path, query, _ = server.requests[-1]
+    assert (method, path) == ("DELETE", f"{JOBS}/a-n1")
+    assert query == {"propagationPolicy": "Background"}
+
+
+async def test_a_cluster_without_such_objects_is_told(kube, server):
+    server.answers = [refuse(404, "NotFound")]
+    with pytest.raises(SettingsError, match="knows no Job of batch.volcano.sh/v1alpha1"):
+        await create(kube, [{**JOB, "apiVersion": "batch.volcano.sh/v1alpha1"}], Ticket())
+
+
+async def test_a_missing_namespace_is_told(kube, server):
+    server.answers = [refuse(404, "NotFound", details={"kind": "namespaces"})]
+    with pytest.raises(SettingsError) as caught:
+        await create(kube, [JOB], Ticket())
+    assert caught.value.option == "namespace"
+
+
+async def test_a_quota_is_told_with_its_words(kube, server):
+    server.answers = [refuse(403, "Forbidden", "exceeded quota: count/jobs.batch=10")]
+    with pytest.raises(KubeError, match="exceeded quota"):
+        await create(kube, [JOB], Ticket())
+
+
+async def test_a_dry_run_makes_nothing(kube, server):
+    server.answers = [TAKEN]
+    await check(kube, [JOB])
+    assert server.requests[0][2] == {"fieldValidation": "Strict", "dryRun": "All"}
+    server.answers = [refuse(422, "Invalid")]
+    with pytest.raises(SubmissionError):
+        await check(kube, [JOB])
+
+
+async def test_what_is_gone_is_deleted(kube, server):
+    server.answers = [refuse(404, "NotFound")]
+    await delete(kube, JOB)
+    assert server.counted("DELETE") == 1
+
+
+def test_a_digest_is_of_the_document_alone():
+    first, second = marked(JOB), marked(JOB)
+    other = marked({**JOB, "spec": {"x": 2}})
+    digests = [
+        each["metadata"]["annotations"][DIGEST_ANNOTATION] for each in (first, second, other)
+    ]
+    assert digests[0] == digests[1] != digests[2]
+    assert "annotations" not in JOB["metadata"]
+
+
+async def test_many_jobs_at_once_keep_their_own(kube, server):
+    keeping = Keeping(lost=3)
+    server.answers = [keeping]
+    jobs = [{**JOB, "metadata": {"name": f"a-{n}"}} for n in range(6)]
+    made = await asyncio.gather(*(create(kube, [job], Ticket()) for job in jobs))
+    assert [each["metadata"]["name"] for [each] in made] == [f"a-{n}" for n in range(6)]
+    assert len(keeping.objects) == 6
