@@ -93,6 +93,10 @@ _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 """What AWS calls this machine's processor, by what its system does."""
 
 
+_IMAGE_VARIABLES = ("FARCALL_CONTAINER_IMAGE_URI", "FARCALL_IMAGE")
+"""That of tasks, on Batch and on Kubernetes."""
+
+
 def client_environment(
     host: str, port: int, key: AccessKey, *, docker: bool = False, empty: bool = False
 ) -> dict[str, str]:
@@ -101,7 +105,7 @@ def client_environment(
     Where jobs are containers, their image is for the user to name. An empty account has nothing
     that farcall could be told of.
     """
-    image = {} if docker else {"FARCALL_CONTAINER_IMAGE_URI": IMAGE}
+    image = {} if docker else dict.fromkeys(_IMAGE_VARIABLES, IMAGE)
     return {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         **key.environment,

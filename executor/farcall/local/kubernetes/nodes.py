@@ -10,6 +10,7 @@ Sources:
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,6 +24,10 @@ VERSION = "v1.36.2"
 
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _NO_SCHEDULE = ("NoSchedule", "NoExecute")
+
+
+_ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
+"""What Kubernetes calls this machine's processor, by what its system does."""
 
 
 def node(
@@ -51,6 +56,7 @@ def node(
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": _ARCHITECTURES.get(platform.machine().lower(), "amd64"),
                 **(labels or {}),
             },
         },
