@@ -14,7 +14,16 @@ from typing import Any
 
 import yaml
 
-from farcall.local.kubernetes import defaults, patches, schema, selectors, validation
+from farcall.local.kubernetes import (
+    causes,
+    defaults,
+    patches,
+    schema,
+    selectors,
+    validation,
+    volcano_admission,
+    volcano_schema,
+)
 from farcall.local.kubernetes.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -26,7 +35,7 @@ from farcall.local.kubernetes.errors import (
     NotFoundError,
     UnsupportedMediaTypeError,
 )
-from farcall.local.kubernetes.kinds import JOB, NAMESPACE, POD, Kind
+from farcall.local.kubernetes.kinds import JOB, NAMESPACE, POD, VOLCANO_JOB, Kind
 from farcall.local.kubernetes.paths import Target
 from farcall.local.kubernetes.store import Store, generated_name, timestamp
 
@@ -224,6 +233,8 @@ class Resources:
         _refuse(target.kind, document, validation.check(target.kind, document))
         if target.kind == POD:
             document = self._admit(self._store, document)
+        if target.kind == VOLCANO_JOB:
+            volcano_admission.check(self._store, document)
         if asked.is_dry:
             self._check_new(target, metadata["name"])
             return Answer(201, _dry(target.kind, document), warnings)
@@ -382,18 +393,39 @@ class Resources:
             )
         name = schema.definition(kind)
         decoder = schema.Decoder(kind.kind, kind.version)
-        if name is None:  # a custom resource, whose schema is not here
+        if name is None:
             metadata = decoder.decode("meta.v1.ObjectMeta", parsed.get("metadata") or {})
-            return {**parsed, "metadata": metadata}, []
-        document = decoder.decode(name, parsed)
-        document.setdefault("metadata", {})
-        unknown = [f'unknown field "{path}"' for path in decoder.unknown]
+            document, paths = _custom(kind, {**parsed, "metadata": metadata})
+        else:
+            document, paths = decoder.decode(name, parsed), decoder.unknown
+            document.setdefault("metadata", {})
+        unknown = [f'unknown field "{path}"' for path in sorted(paths)]
         if unknown and level == "Strict":
             raise BadRequestError(
                 f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
                 f"strict decoding error: {', '.join(unknown)}"
             )
         return document, unknown if level == "Warn" else []
+
+
+def _custom(kind: Kind, document: Document) -> tuple[Document, list[str]]:
+    """Return a custom resource without the fields its schema does not have, and their paths.
+
+    Of those of Kueue the schema is not here; all of their fields are taken.
+
+    Raises:
+        InvalidError: A value is not of its field's type.
+    """
+    if not volcano_schema.has(kind):
+        return document, []
+    faults = volcano_schema.faults(kind, document)
+    wrong = [
+        Cause("FieldValueTypeInvalid", fault.message, fault.path)
+        for fault in faults
+        if fault.message
+    ]
+    _refuse(kind, document, wrong)
+    return volcano_schema.pruned(kind, document), [fault.path for fault in faults]
 
 
 def listed(kind: Kind, documents: list[Document], metadata: Document) -> Document:
@@ -469,7 +501,7 @@ def _delete_options(asked: Asked) -> Document:
         raise InvalidError.of(
             Kind("meta.k8s.io", "v1", "DeleteOptions", ""),
             "",
-            [validation.unsupported("propagationPolicy", policy, _POLICIES)],
+            [causes.unsupported("propagationPolicy", policy, _POLICIES)],
         )
     return options
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from farcall.local.kubernetes import quantities
 from farcall.local.kubernetes.errors import BadRequestError
 from farcall.local.kubernetes.kinds import Kind
 
@@ -74,6 +75,8 @@ class Decoder:
         if type_[0] == "{":
             return self._map(type_[2:], value, path)
         checked = _SIMPLE[type_](value)
+        if type_ == "quantity" and checked is not None:
+            self._check_quantity(checked)
         if checked is None and type_ != "any":
             raise self._mismatch(value, type_, path)
         return checked
@@ -104,6 +107,16 @@ class Decoder:
             name: "" if each is None else self._value(type_, each, f"{path}.{name}")
             for name, each in value.items()
         }
+
+    def _check_quantity(self, text: str) -> None:
+        try:
+            quantities.parse(text)
+        except ValueError:
+            raise BadRequestError(
+                f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: '
+                "quantities must match the regular expression "
+                "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            ) from None
 
     def _mismatch(self, value: Any, type_: str, path: str) -> BadRequestError:
         where = path or self._kind

@@ -146,7 +146,7 @@ class LocalServer(Controls):
         )
         self._kubernetes: EmbeddedKubernetes | None = None
         if kubernetes:
-            self._start_kubernetes(kubernetes, cpus, {} if empty else _s3_secret(key))
+            self._start_kubernetes(kubernetes, cpus, {} if empty else self._s3_secret(key))
         self._http = make_server(
             host,
             port,
@@ -204,6 +204,11 @@ class LocalServer(Controls):
             lambda: EmbeddedKubernetes(place, self._runner, cpus, secret)
         )
         asyncio.run_coroutine_threadsafe(self._kubernetes.start(), self._loop).result()
+
+    def _s3_secret(self, key: AccessKey) -> dict[str, str]:
+        """Return the variables that a container needs for S3, which it cannot know otherwise."""
+        region = {"AWS_REGION": names.REGION, "AWS_DEFAULT_REGION": names.REGION}
+        return {**key.environment, **region, "AWS_ENDPOINT_URL": self.endpoint_url}
 
     async def _end_jobs(self) -> None:
         if self._kubernetes is not None:
@@ -338,11 +343,6 @@ class LocalServer(Controls):
 
         self._loop.call_soon_threadsafe(run)
         return future.result()
-
-
-def _s3_secret(key: AccessKey) -> dict[str, str]:
-    """Return the variables that a container needs for S3, which it cannot know otherwise."""
-    return {**key.environment, "AWS_REGION": names.REGION, "AWS_DEFAULT_REGION": names.REGION}
 
 
 def _backend(service: Any, region: str) -> Any:
