@@ -452,7 +452,12 @@ class Aws:
         return self._account
 
     async def credentials(self) -> tuple[str, datetime | None]:
-        """Return how the credentials were found, in botocore's words, and when they expire."""
+        """Return how the credentials were found, in botocore's words, and when they expire.
+
+        Raises:
+            ServiceError: There are none.
+        """
+        self._need_credentials()
         found = await self._session.get_credentials()
         return str(found.method), getattr(found, "_expiry_time", None)
 

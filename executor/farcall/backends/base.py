@@ -103,6 +103,7 @@ class Capabilities:
         logs_read_together: Number of logs that one request reads.
         marks_ended_children: Whether a child of an array is ended for good only where a mark in
             the bucket tells its container so; see `farcall.storage.marks`.
+        ids_are_names: Whether a job's ID is a name that people read and type.
     """
 
     largest_array: int
@@ -110,6 +111,7 @@ class Capabilities:
     longest_log_line_bytes: int
     logs_read_together: int
     marks_ended_children: bool = False
+    ids_are_names: bool = False
 
 
 class LogLine(NamedTuple):

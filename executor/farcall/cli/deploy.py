@@ -133,7 +133,7 @@ def deploy(
     )
     parameters.check(wanted)
     given = _tags(tags)
-    settings = stacks.settings_for(region)
+    settings = stacks.batch_settings(region, "farcall deploy")
     path = path or options_file.in_force()
     before = options_file.text_of(path)
     there = stacks.options_of(path, before)

@@ -63,7 +63,7 @@ def destroy(
     still holds something stays, unless --empty-bucket is given; it can be given later. A policy
     that somebody else attached to a role has to be detached first.
     """
-    settings = stacks.settings_for(region)
+    settings = stacks.batch_settings(region, "farcall destroy")
     path = path or options_file.in_force()
     again = f"farcall destroy{f' --name {name}' * (name != 'farcall')}"
     with stacks.explained(name, again):

@@ -17,14 +17,14 @@ from farcall.deploy import registry
 from farcall.deploy.build_context import REQUIREMENTS, build_context
 from farcall.deploy.registry import Registry
 from farcall.model.errors import FarcallError
-from farcall.model.settings import Settings
+from farcall.model.settings import BATCH, KUBERNETES, Settings
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
 
 _TAG = "farcall"
 _LABEL = "farcall.protocol-version"
 _PLATFORMS = {"x86_64": "linux/amd64", "arm64": "linux/arm64"}
-_OPTION = "container_image_uri"
+_OPTIONS = {BATCH: "container_image_uri", KUBERNETES: "image"}
 _MOST = 255
 """Characters that the option has room for, as Batch has in a job definition."""
 _DIGEST = f"sha256:{64 * '0'}"
@@ -163,9 +163,10 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     farcall image push my-jobs --repository team/jobs
 
     TAG is the image's name here, by default farcall. It signs docker in for the push alone, asks
-    before a repository is made, and writes the option container_image_uri.
+    before a repository is made, and writes the option container_image_uri, on Kubernetes image.
     """  # noqa: D301  # click's mark for lines to be left as they are
     settings = stacks.settings_for(region)
+    option = _OPTIONS[settings.backend]
     path = path or options_file.in_force()
     before = options_file.text_of(path)
     stacks.options_of(path, before)
@@ -176,13 +177,13 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     if len(f"{target}@{_DIGEST}") > _MOST:
         raise FarcallError(
             f"--repository: the image would be named {target}@{_DIGEST[:7]}..., which is longer "
-            f"than the {_MOST} characters of {_OPTION}; choose a shorter one"
+            f"than the {_MOST} characters of {option}; choose a shorter one"
         )
     name = f"{target}:{_short(found)}"
     say(f"image {tag} ({found['Os']}/{found['Architecture']}) goes to {in_a_line(name)}")
     if not place.has_repository:
         say(f"repository {repository} will be made in {place.region} of account {place.account}")
-    say(f"written is {path}: {_OPTION}")
+    say(f"written is {path}: {option}")
     if not place.has_repository:
         if not yes:
             stacks.confirm("Shall it be so?", refused="nothing was made or pushed")
@@ -195,7 +196,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
             f"docker push failed with exit code {code}, for the reason above; {path} is as it "
             f"was. Where an action is missing, {registry.POLICY}"
         )
-    options_file.put(path, before, {_OPTION: _uri(program, name)})
+    options_file.put(path, before, {option: _uri(program, name)}, settings.backend)
     say("next: farcall doctor, or your script: python my_workflow.py", err=True)
 
 

@@ -224,8 +224,7 @@ def _group(group: Mapping[str, Any]) -> str:
 
 def _places(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Bundle", in_a_line(said["bundle"])
-    log = said["log"]
-    if log["stream"]:
-        yield "Log", in_a_line(f"{log['group']} {log['stream']}")
+    for label, text in said["places"].items():
+        yield label, in_a_line(text)
     for name, url in said["links"].items():
         yield f"{name.capitalize()} page", in_a_line(url)

@@ -19,8 +19,8 @@ from farcall.cli import options_file
 from farcall.cli.printing import say
 from farcall.deploy.stack import Event
 from farcall.model.errors import FarcallError, SettingsError
-from farcall.model.settings import Settings
-from farcall.model.settings_help import DEFAULTS
+from farcall.model.settings import BATCH, Settings
+from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.terminal import in_a_line
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
@@ -60,6 +60,27 @@ options_path = click.option(
 def settings_for(region: str | None) -> Settings:
     """Return the options in force, with a region that is given."""
     return Settings(region=region) if region else Settings()
+
+
+def batch_settings(region: str | None, command: str) -> Settings:
+    """Return them for what only Batch has.
+
+    Args:
+        region: The region that is given, if one is.
+        command: Who asks.
+
+    Raises:
+        SettingsError: The jobs run elsewhere.
+    """
+    settings = settings_for(region)
+    if settings.backend != BATCH:
+        raise SettingsError(
+            f"backend is {settings.backend!r} (from {origin('backend')}), and {command} is of "
+            f"stacks for AWS Batch; a cluster needs what docs/kubernetes.md says, and "
+            f"FARCALL_BACKEND=batch {command} is of Batch all the same",
+            option="backend",
+        )
+    return settings
 
 
 @contextlib.asynccontextmanager

@@ -278,6 +278,11 @@ class JobDetail:
         return self.reason
 
     @property
+    def places(self) -> Mapping[str, str]:
+        """Where the platform has it and its log, by what each is called."""
+        return {"Log": f"{self.log_group} {self.log_stream}"} if self.log_stream else {}
+
+    @property
     def remedy(self) -> str:
         """What to do where the platform says that it cannot place the job; else empty."""
         return ""

@@ -28,7 +28,11 @@ from farcall_runtime.contract import (
 _CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """As a session names itself. Anybody can give a job a variable, so more is not believed."""
 
-_JOB = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?::\d{1,5})?")
+_JOB = re.compile(
+    r"(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[a-z0-9][a-z0-9-]{0,62}-[0-9a-f]{8,16})"
+    r"(?::\d{1,5})?"
+)
+"""An ID of any platform, of an array's child with its number."""
 
 
 @dataclass(frozen=True)

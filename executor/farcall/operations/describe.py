@@ -42,6 +42,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         - ``position``: place in the queue, from 1; None where it is not among the first 100.
         - ``log``: ``group`` and ``stream`` of CloudWatch; ``bundle``: what it carries, in S3;
           a command job carries nothing.
+        - ``places``: where the platform has it, by what each is called.
         - ``retries``: IDs of the jobs that run calls of it again, the oldest first; which job's it
           runs again itself, ``job`` tells.
         - ``links``: addresses in the AWS console, where there is one: ``job``, ``queue``,
@@ -68,6 +69,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         "electron": await _electron(session, entry),
         "position": await session.backend.position(detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
+        "places": dict(detail.places),
         "bundle": bundle,
         "retries": await _retries(session, detail),
         "links": _links(session, detail, bundle) if session.aws.has_console else {},

@@ -27,7 +27,10 @@ SHORT = 8
 """Characters of an ID by which a job is shown to people."""
 
 _WHOLE = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
-_BEGINNING = re.compile(r"[0-9a-f]{4,8}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
+_BEGINNING = re.compile(r"[0-9a-f]{4,16}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
+_NAMED = re.compile(r"[a-z0-9][a-z0-9-]*-([0-9a-f]{8,16})")
+"""A whole ID that is a name, and what of it no other has."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _REFERENCE = re.compile(r"([^:#]*)([:#]\d+)?")
 _MOST_SHOWN = 10
@@ -67,7 +70,7 @@ class Finder:
         """
         split = _REFERENCE.fullmatch(reference)
         word, part = (split[1], split[2] or "") if split else (reference, "")
-        if _WHOLE.fullmatch(word):
+        if _WHOLE.fullmatch(word) or await self._is_named(word):
             return reference, None
         found = await self._by_id(word) if _BEGINNING.fullmatch(word) else []
         named = await self._by_name(word, to_end=to_end) if _NAME.fullmatch(word) else []
@@ -98,11 +101,21 @@ class Finder:
         of = f" in workflow {workflow}" if workflow else ""
         raise UnknownError(f"there is no job{self._whose()}{of} {self._where()}")
 
+    async def _is_named(self, word: str) -> bool:
+        """Tell whether a word is the whole ID of a job, where such IDs are names."""
+        if not self._backend.capabilities.ids_are_names or not _NAMED.fullmatch(word):
+            return False
+        return bool(await self._backend.describe([word]))
+
     async def _by_id(self, word: str) -> list[Entry]:
-        """Return the jobs whose IDs begin so."""
+        """Return the jobs whose IDs begin so, or what of them no other has."""
         if self._newest is None:
             self._newest = [job async for page in self._pages() for job in page]
-        listed = [job for job in self._newest if job.job_id.startswith(word)]
+        listed = [
+            job
+            for job in self._newest
+            if job.job_id.startswith(word) or _own(job.job_id).startswith(word)
+        ]
         return await self._catalog.recognize(listed)
 
     async def _by_name(self, word: str, *, to_end: bool) -> list[Entry]:
@@ -158,12 +171,22 @@ def short(job_id: str) -> str:
     """Return the beginning of an ID, with the number of a child or a node.
 
     Args:
-        job_id: A whole ID; what has another form stays as it is.
+        job_id: A whole ID; of a name the beginning of what no other has. What has another form
+            stays as it is.
     """
     split = _REFERENCE.fullmatch(job_id)
-    if split is None or not _WHOLE.fullmatch(split[1]):
+    own = _own(split[1]) if split is not None else ""
+    if split is None or not own:
         return job_id
-    return split[1][:SHORT] + (split[2] or "")
+    return own[:SHORT] + (split[2] or "")
+
+
+def _own(job_id: str) -> str:
+    """Return what of a whole ID no other has; empty where it has neither form."""
+    if _WHOLE.fullmatch(job_id):
+        return job_id
+    named = _NAMED.fullmatch(job_id)
+    return named[1] if named else ""
 
 
 def _several(word: str, entries: Collection[Entry]) -> str:

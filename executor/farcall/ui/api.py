@@ -36,7 +36,9 @@ from farcall_runtime.contract import STREAMS
 
 _STATIC = Path(__file__).with_name("static")
 
-_JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d{1,5}|#\d{1,4})?")
+_JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?::\d{1,5}|#\d{1,4})?")
+"""An ID of any platform, with the number of a child or a node."""
+
 _SPAN = re.compile(r"(\d{1,4})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _MOST_JOBS = 10_000

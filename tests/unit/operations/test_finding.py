@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from farcall.backends.batch.backend import BatchBackend
 from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.finding import MOST_PAGES, Finder, short
@@ -34,6 +36,8 @@ def job(number, name, *, begins="", user="mary", status=DONE, workflow=""):
 
 class Jobs:
     """The lists and descriptions of a backend that has some jobs, and what was asked of it."""
+
+    capabilities = BatchBackend.capabilities
 
     def __init__(self, *jobs):
         self.jobs = sorted(jobs, key=lambda job: job.created_at, reverse=True)
@@ -75,6 +79,40 @@ async def test_the_beginning_of_an_id_finds_anybody_s_job():
         ("64bc33a4#1", f"{hers.job_id}#1"),
     ):
         assert await jobs.find(reference) == (found, None)
+
+
+class NamedJobs(Jobs):
+    """Jobs whose IDs are names, as a cluster's are."""
+
+    capabilities = replace(BatchBackend.capabilities, ids_are_names=True)
+
+    def __init__(self, *jobs):
+        super().__init__(*(replace(job, job_id=job.name.replace("_", "-")) for job in jobs))
+
+
+async def test_a_whole_name_is_asked_for_once():
+    jobs = NamedJobs(job(0x64BC33A4, "fit_svm"), job(2, "other"))
+    for part in ("", ":17", "#2"):
+        reference = f"fit-svm-0000000064bc33a4{part}"
+        assert await jobs.find(reference) == (reference, None)
+    assert (jobs.lists, jobs.descriptions) == (0, 3)
+
+
+async def test_what_of_a_name_no_other_has_finds_it():
+    older = replace(job(1, "fit"), name="fit-64bc990000000000")
+    jobs = NamedJobs(older, replace(job(2, "fit"), name="fit-64bc33a400000000"))
+    assert await jobs.find("64bc33a4") == ("fit-64bc33a400000000", None)
+    assert await jobs.find("64bc3:4") == ("fit-64bc33a400000000:4", None)
+    found, entry = await jobs.find("fit")
+    assert (found, entry.function) == ("fit-64bc33a400000000", "fit")
+    with pytest.raises(UnknownError):
+        await jobs.find("fit-0000000000000000")
+
+
+def test_a_name_is_shown_by_what_no_other_has():
+    assert short("fit-svm-64bc33a400000000") == "64bc33a4"
+    assert short("fit-svm-64bc33a4:17") == "64bc33a4:17"
+    assert short("mine") == "mine"
 
 
 async def test_several_ids_that_begin_so_are_refused_and_listed():

@@ -61,6 +61,12 @@ class KubernetesDetail(JobDetail):
         return endings.telling(self)
 
     @property
+    def places(self) -> Mapping[str, str]:
+        """Return its namespace, and the pod of its last attempt that has begun."""
+        found = {"Namespace": self.log_group, "Pod": self.log_stream}
+        return {name: text for name, text in found.items() if text}
+
+    @property
     def remedy(self) -> str:
         """What to do where the cluster says that it cannot start the job; else empty."""
         return endings.blocked(self) if self.is_blocked else ""

@@ -12,7 +12,7 @@ from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.deploy import doctor as stack
 from farcall.model.errors import FarcallError
-from farcall.model.settings import Settings
+from farcall.model.settings import BATCH, Settings
 from farcall.model.settings_help import origins
 from farcall.operations.doctor import account
 from farcall.storage import doctor
@@ -65,7 +65,7 @@ async def _examine(
     access: Aws, backend: Backend, settings: Settings, time_limit_s: float
 ) -> list[Finding]:
     identity, region = await asyncio.gather(
-        account.identify(access, time_limit_s),
+        account.identify(access, settings, time_limit_s),
         guarded("region", backend.reach(), time_limit_s),
     )
     if identity.is_refused:
@@ -79,8 +79,11 @@ async def _examine(
     checks = backend.examine(settings, answers=region[0].verdict != FAILED)
     limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
     of_bucket = doctor.examine(access, settings, time_limit_s)  # which has limits of its own
+    stacks = []
+    if settings.backend == BATCH:
+        stacks.append(guarded("stack", stack.examine(access, settings), time_limit_s))
     found = await asyncio.gather(
-        guarded("stack", stack.examine(access, settings), time_limit_s),
+        *stacks,
         guarded("bucket", of_bucket, 3 * time_limit_s),
         *limited,
     )

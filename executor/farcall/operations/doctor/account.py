@@ -8,11 +8,12 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from farcall.aws import clients, refusals
+from farcall.aws import clients, endpoints, refusals
 from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, told
 from farcall.model.clock import within
 from farcall.model.errors import ServiceError
+from farcall.model.settings import BATCH, Settings
 
 _SKEW_S = 60
 """AWS refuses what was signed five minutes ago, or will be in five minutes."""
@@ -32,8 +33,17 @@ class Identity(NamedTuple):
     is_refused: bool
 
 
-async def identify(access: Aws, time_limit_s: float) -> Identity:
-    """Ask STS whose credentials they are."""
+async def identify(access: Aws, settings: Settings, time_limit_s: float) -> Identity:
+    """Ask STS whose credentials they are; of a cluster they are the bucket's alone."""
+    if settings.backend != BATCH:
+        if not settings.s3_bucket_name:
+            return Identity([], False)
+        if settings.endpoint_url and not endpoints.is_aws(settings.endpoint_url):
+            return await _of_other_store(access)
+    return await _asked(access, time_limit_s)
+
+
+async def _asked(access: Aws, time_limit_s: float) -> Identity:
     name = "credentials"
     here = Waiting(name)
     try:
@@ -64,6 +74,16 @@ async def identify(access: Aws, time_limit_s: float) -> Identity:
     if access.overruled:
         findings.append(Finding("credentials file", WARNING, *access.overruled.split("; ", 1)))
     return Identity([*findings, *_clock(reply)], False)
+
+
+async def _of_other_store(access: Aws) -> Identity:
+    """Tell where credentials come from that are for a store which is none of AWS's."""
+    name = "credentials"
+    try:
+        source, _ = await access.credentials()
+    except ServiceError as error:
+        return Identity([told(name, error)], False)
+    return Identity([Finding(name, OK, f"for the bucket, from {source}")], False)
 
 
 def _clock(reply: dict[str, Any]) -> list[Finding]:

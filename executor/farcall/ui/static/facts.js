@@ -149,7 +149,7 @@ export function jobSection({ record, links, electron, retries }) {
     record.dispatch ? ["Dispatch", h("span.mono", { text: record.dispatch })] : null,
     electron === null || electron === undefined ? null : ["Electron", `node ${electron}`],
     ["User", name(record.user)],
-    ["Queue", name(record.queue)],
+    record.queue ? ["Queue", name(record.queue)] : null,
     ["State", h("span.mono", { text: record.state })],
     record.reason ? [`${record.platform} says`, name(record.reason)] : null,
     record.kind === "command" ? ["Kind", "a command"] : null,

@@ -94,7 +94,9 @@ export function asked(job) {
 /** Returns the beginning of a job's ID, by which people tell jobs apart; a child's with its index. */
 export function shortId(id) {
   const [parent, mark = "", index = ""] = id.split(/([:#])/);
-  return parent.slice(0, 8) + mark + index;
+  const own = /-([0-9a-f]{8,16})$/.exec(parent); // of a name what no other has
+  const isName = own && !/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-/.test(parent);
+  return (isName ? own[1] : parent).slice(0, 8) + mark + index;
 }
 
 /** Returns the moment that a record gives as ISO 8601, in milliseconds; null where there is none. */
