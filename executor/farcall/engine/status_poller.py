@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
-from farcall.backends.base import Backend, platform_of, raise_first
+from farcall.backends.base import Backend, raise_first
 from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.watch import Ended, Patience, Trouble, Watch
 from farcall.model import clock
@@ -171,9 +171,7 @@ class StatusPoller:
             if not math.isinf(watch.ask_at):
                 watch.ask_at = clock.now() + max(self._interval_s(watch), pages * self._pause_s)
         said = {watch: found.get(heads.get(watch, "")) for watch in watches}
-        await self._look_after_blocked(
-            {w: w.detail if w.job.size == 1 else said[w] for w in watches}
-        )
+        await self._look_after_blocked({watch: _telling(watch, said[watch]) for watch in watches})
         return len(watches)
 
     def _note_unseen(self, watch: Watch) -> None:
@@ -214,30 +212,39 @@ class StatusPoller:
         return pages
 
     async def _look_after_blocked(self, details: dict[Watch, JobDetail | None]) -> None:
-        """Tell at once of jobs that cannot be placed; end them only after ``stuck_timeout_s``.
+        """Tell of jobs that cannot be started, and end them when nobody need hope any more.
+
+        That is after ``stuck_timeout_s``, or sooner where the platform says what does not heal.
 
         Args:
-            details: What Batch says of each plain job, and of an array's child that may be next.
+            details: What the platform says of each plain job or array, or of an array's child that
+                may be next.
         """
         now = clock.now()
-        new: dict[tuple[str, str], list[Watch]] = {}
+        new: dict[tuple[str, str, str], list[Watch]] = {}
         stuck: dict[str, list[Watch]] = {}
         for watch, detail in details.items():
             if detail is None or not detail.is_blocked:
                 watch.blocked_since = None
+                watch.blocked_told = False
                 continue
-            why, limit = detail.status_reason, watch.settings.stuck_timeout_s
+            why = detail.status_reason or detail.container_reason
+            limit = watch.settings.stuck_timeout_s
+            dwell = detail.dwell(self._timing)
             if watch.blocked_since is None:
                 watch.blocked_since = now
-                new.setdefault((why, detail.remedy), []).append(watch)
-            if limit is not None and now - watch.blocked_since >= limit and not watch.stuck:
-                # The reason becomes the job's status reason, so Batch's own words go into it.
-                stuck.setdefault(f"{STUCK}{limit:g} s: {why}", []).append(watch)
-        for (why, remedy), found in new.items():
+            lasts_s = now - watch.blocked_since
+            if lasts_s >= dwell.told_s and not watch.blocked_told:
+                watch.blocked_told = True
+                new.setdefault((detail.platform, why, detail.remedy), []).append(watch)
+            limits = [each for each in (limit, dwell.ended_s) if each is not None]
+            if limits and lasts_s >= min(limits) and not watch.stuck:
+                # The reason becomes the job's status reason, so the platform's words go into it.
+                stuck.setdefault(f"{STUCK}{min(limits):g} s: {why}", []).append(watch)
+        for (platform, why, remedy), found in new.items():
             rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             text = "job %s%s waits, %s says %r; to do: %s"
-            said_by = platform_of(self._backend)
-            _log.warning(text, found[0].job.job_id, rest, said_by, why, remedy)
+            _log.warning(text, found[0].job.job_id, rest, platform, why, remedy)
         for reason, found in stuck.items():
             await self._end(found, reason)
 
@@ -296,6 +303,12 @@ class StatusPoller:
         else:
             watch.failed = 0  # it lives: failed children are listed anew
         return is_over
+
+
+def _telling(watch: Watch, head: JobDetail | None) -> JobDetail | None:
+    """Return what says whether a job can be started: itself, or of an array the next child."""
+    whole = watch.detail
+    return whole if watch.job.size == 1 or (whole and whole.is_blocked) else head
 
 
 def _head(watch: Watch) -> str:

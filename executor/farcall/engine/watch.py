@@ -72,6 +72,7 @@ class Watch:
         unseen_since: When Batch began not to know the job.
         children_unseen_since: When Batch began not to know children that have ended.
         blocked_since: When Batch began to say that it cannot place the job.
+        blocked_told: Whether that was told.
         stuck: Whether it was terminated for that.
         tried: By number of the task, how many of its attempts are known to have failed.
     """
@@ -89,6 +90,7 @@ class Watch:
     unseen_since: float | None = None
     children_unseen_since: float | None = None
     blocked_since: float | None = None
+    blocked_told: bool = False
     stuck: bool = False
     tried: dict[int, int] = field(default_factory=dict)
 

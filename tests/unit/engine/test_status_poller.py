@@ -1,4 +1,7 @@
-"""How many calls it takes to learn from Batch how many jobs ended, and who is asked for first."""
+"""How many calls it takes to learn from Batch how many jobs ended, and who is asked for first.
+
+And jobs of a cluster that cannot be started: told of, and ended where nobody need hope any more.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ import asyncio
 
 import pytest
 
+from farcall.backends.kubernetes import describe
+from farcall.model.endings import OWN_REASON
+from farcall.model.errors import ImageError, JobStuckError
+from tests.unit.backends.kubernetes.objects import NAME, condition, job, pod, unscheduled
+from tests.unit.fakes import TIMING
 from tests.unit.tracking import HOST_LOST
 
 
@@ -247,3 +255,109 @@ async def test_a_far_batch_is_asked_once_a_second(world):
     world.watch("j")
     await asyncio.sleep(10)
     assert len(world.jobs.log) <= 10
+
+
+# --- jobs of a cluster that cannot be started -------------------------------------------------
+
+
+class Cluster:
+    """A job of a cluster in the place of Batch's.
+
+    Attributes:
+        document: The Job.
+        pods: Its pods.
+        ended: When it was ended, and why.
+    """
+
+    def __init__(self, world):
+        self._world = world
+        self._backend = world.jobs.backend
+        self.document, self.pods, self.ended = job(), (), []
+        self._backend.describe = self._describe
+        self._backend.terminate = self._terminate
+
+    async def _describe(self, job_ids):
+        await asyncio.sleep(0.01)
+        found = {}
+        for job_id in job_ids:
+            _, mark, index = job_id.partition(":")
+            found[job_id] = (
+                describe.child(self.document, int(index), self.pods)
+                if mark
+                else describe.detail(self.document, self.pods)
+            )
+        return found
+
+    async def _terminate(self, job_ids, reason):
+        self.ended.append((self._world.clock.now(), list(job_ids), reason))
+        end = condition("Failed", "DeadlineExceeded", "Job was active longer")
+        size = self.document["spec"]["completions"]
+        reasons = {"farcall/reason": f"{OWN_REASON}{reason}"}
+        self.document, self.pods = job(size, end, annotations=reasons), ()
+        return {}
+
+
+@pytest.fixture
+def cluster(world):
+    return Cluster(world)
+
+
+def waiting(reason, message="m"):
+    return pod("Pending", waiting={"reason": reason, "message": message})
+
+
+@pytest.mark.parametrize(
+    ("reason", "after_s"),
+    [("InvalidImageName", TIMING.start_dwell_s), ("ImagePullBackOff", TIMING.pull_dwell_s)],
+)
+@pytest.mark.parametrize("size", [1, 100])
+async def test_what_does_not_heal_is_ended_before_it_fails(
+    world, cluster, caplog, reason, after_s, size
+):
+    cluster.document, cluster.pods = job(size, active=size), (waiting(reason),)
+    begin = world.clock.now()
+    world.watch(NAME, size)
+    await world.until(size)
+    ((at, job_ids, told),) = cluster.ended
+    assert after_s <= at - begin <= after_s * 1.2 + 10
+    assert job_ids == [NAME]
+    assert told == f"stuck for {after_s:g} s: {reason}: m"
+    assert {arrival.detail.verdict().kind for _, _, arrival in world.told} == {ImageError}
+    (record,) = caplog.records
+    assert f"job {NAME} waits, Kubernetes says '{reason}: m'; to do: " in record.getMessage()
+
+
+async def test_an_image_that_is_pulled_at_last_runs(world, cluster, caplog):
+    cluster.document, cluster.pods = job(active=1), (waiting("ErrImagePull"),)
+    world.watch(NAME)
+    await asyncio.sleep(TIMING.pull_dwell_s * 0.8)
+    assert len(caplog.records) == 1
+    cluster.pods = (pod("Running", running=True),)
+    await asyncio.sleep(10 * TIMING.pull_dwell_s)
+    assert cluster.ended == []
+
+
+async def test_what_passes_in_a_moment_is_not_told_of(world, cluster, caplog):
+    cluster.document, cluster.pods = job(active=1), (unscheduled("0/3 nodes are available"),)
+    world.watch(NAME)
+    await asyncio.sleep(TIMING.blocked_told_s * 0.6)
+    cluster.pods = (pod("Running", running=True),)
+    await asyncio.sleep(60)
+    assert caplog.records == []
+
+
+async def test_a_full_cluster_is_waited_for_as_long_as_stuck_timeout_says(world, cluster):
+    cluster.document, cluster.pods = job(active=1), (unscheduled("3 Insufficient cpu"),)
+    world.watch(NAME)
+    await asyncio.sleep(7200)
+    assert cluster.ended == []
+
+
+async def test_it_is_ended_with_the_schedulers_words_after_that(world, cluster):
+    cluster.document, cluster.pods = job(active=1), (unscheduled("3 Insufficient cpu"),)
+    world.watch(NAME, stuck_timeout_s=300)
+    assert 300 <= await world.until(1) <= 360
+    ((_, _, reason),) = cluster.ended
+    assert reason == "stuck for 300 s: Unschedulable: 3 Insufficient cpu"
+    ((_, _, arrival),) = world.told
+    assert arrival.detail.verdict().kind is JobStuckError
