@@ -50,6 +50,7 @@ ELSEWHERE = {
     "backends/batch/listing": "service/test_catalog.py",
     "backends/own_endings": "unit/backends/batch/test_endings.py",
     "backends/kubernetes/blocked": "unit/backends/kubernetes/test_endings.py",
+    "backends/kubernetes/doctor": "service/test_kubernetes_doctor.py",
     "backends/kubernetes/exits": "unit/backends/kubernetes/test_endings.py",
     "backends/kubernetes/texts": "unit/backends/kubernetes/test_endings.py",
     "backends/kubernetes/waiting": "unit/backends/kubernetes/test_endings.py",

@@ -1,0 +1,297 @@
+"""Health checks of a cluster: rights, namespace, quota, and what the options name in it.
+
+Sources:
+    https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/self-subject-access-review-v1/
+    https://kubernetes.io/docs/concepts/policy/resource-quotas/
+    https://kubernetes.io/releases/version-skew-policy/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from farcall.backends.base import JobSpec
+from farcall.backends.kubernetes import documents, pods, resources
+from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.refusals import KubeError
+from farcall.model.errors import SettingsError
+from farcall.model.settings import Settings
+
+LEAST_VERSION = (1, 33)
+"""From which on each index of a Job has its own attempts, in every cluster."""
+
+_FORBIDDEN = 403
+
+
+class Right(NamedTuple):
+    """A right of whoever submits.
+
+    Attributes:
+        group: API group; empty for the core's.
+        resource: Such as ``pods``; with a slash for a part of it.
+        verbs: What is done with it.
+        lost: What is lost without; empty where there is no job without it.
+    """
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    lost: str = ""
+
+    @property
+    def name(self) -> str:
+        """As Kubernetes's roles and refusals have it."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+
+def checks(
+    kube: Kube, settings: Settings, *, answers: bool
+) -> dict[str, Awaitable[Iterable[Finding]]]:
+    """Return all checks of a cluster, by name.
+
+    Args:
+        kube: The API server.
+        settings: The options.
+        answers: Whether it does; if not, nothing is asked of it.
+    """
+    found: dict[str, Awaitable[Iterable[Finding]]] = {"resources": asked(settings)}
+    if answers:
+        found |= {
+            "version": version(kube),
+            "namespace": namespace(kube),
+            "rights": rights(kube, settings),
+            "quota": quota(kube, settings),
+        }
+        for name, (option, path, lists) in _named(kube, settings).items():
+            found[name] = thing(kube, name, option, path, lists)
+    return found
+
+
+def wanted(settings: Settings) -> list[Right]:
+    """Return the rights that the options need, in the namespace of the jobs.
+
+    Args:
+        settings: The options.
+    """
+    found = [
+        Right("batch", "jobs", ("create", "get", "list", "watch", "patch")),
+        Right("batch", "jobs", ("delete",), "jobs are deleted by their ttl alone"),
+        Right("", "pods", ("list", "watch")),
+        Right("", "pods", ("delete",), "single tasks of a map cannot be cancelled"),
+        Right("", "pods/log", ("get",), "what a job printed is read from the bucket alone"),
+        Right("", "events", ("list",), "what keeps pods from being made is not told"),
+    ]
+    if settings.nodes > 1:
+        found.append(Right("", "services", ("create",), "jobs on several nodes"))
+    if settings.scheduler == "volcano":
+        groups = "scheduling.volcano.sh"
+        found += [
+            Right("batch.volcano.sh", "jobs", ("create", "get", "list"), "Volcano's own jobs"),
+            Right("bus.volcano.sh", "commands", ("create",), "Volcano's own jobs cannot be ended"),
+            Right(groups, "podgroups", ("list",), "why Volcano has a job wait is not told"),
+        ]
+    if settings.scheduler == "kueue":
+        group = "kueue.x-k8s.io"
+        found.append(Right(group, "workloads", ("list",), "why Kueue has a job wait is not told"))
+    return found
+
+
+async def asked(settings: Settings) -> list[Finding]:
+    """See whether the options make a pod that a cluster takes."""
+    job = JobSpec("farcall-doctor", 1, {}, settings)
+    documents.template(job, settings, {"image": "image"})  # raises where they do not
+    limits = pods.resources(settings)
+    text = f"{limits['cpu']} CPU and {limits['memory']} of memory"
+    text += f", {settings.num_gpus} GPU" if settings.num_gpus else ""
+    return [Finding("resources", OK, f"{text}, as requests and as limits")]
+
+
+async def version(kube: Kube) -> list[Finding]:
+    """Look at the server's version, and at what is lost with an older one."""
+    found = await kube.request("GET", "/version")
+    text = str(found.get("gitVersion") or f"{found.get('major')}.{found.get('minor')}")
+    numbers = re.match(r"v?(\d+)\.(\d+)", text)
+    if numbers is None:
+        return [Finding("version", WARNING, f"the server calls itself {text!r}", "")]
+    if (int(numbers[1]), int(numbers[2])) >= LEAST_VERSION:
+        return [Finding("version", OK, f"Kubernetes {text}")]
+    least = ".".join(map(str, LEAST_VERSION))
+    return [
+        Finding(
+            "version",
+            WARNING,
+            f"Kubernetes {text}: before {least} attempts for each task of a map are no part of "
+            "every cluster (JobBackoffLimitPerIndex), and a Job with them may be refused",
+            f"update the cluster to {least} or later, or enable that feature gate",
+        )
+    ]
+
+
+async def namespace(kube: Kube) -> list[Finding]:
+    """Look for the namespace."""
+    found = await kube.request("GET", f"/api/v1/namespaces/{kube.namespace}")
+    phase = (found.get("status") or {}).get("phase") or "Active"
+    if phase != "Active":
+        return [
+            Finding(
+                "namespace",
+                FAILED,
+                f"{kube.namespace} is {phase}: nothing can be made in it",
+                "set namespace to another, or make it anew when it is gone",
+            )
+        ]
+    return [Finding("namespace", OK, f"{kube.namespace} of {kube.place}")]
+
+
+async def rights(kube: Kube, settings: Settings) -> list[Finding]:
+    """Ask for each right; everybody may ask for his own."""
+    each = [(right, verb) for right in wanted(settings) for verb in right.verbs]
+    allowed = await asyncio.gather(*(_may(kube, right, verb) for right, verb in each))
+    lacking = [one for one, is_allowed in zip(each, allowed, strict=True) if not is_allowed]
+    if not lacking:
+        return [Finding("rights", OK, f"all {len(each)} that the options need")]
+    return [*_lacking(lacking, kube.namespace)]
+
+
+def _lacking(lacking: list[tuple[Right, str]], where: str) -> Iterator[Finding]:
+    for right in dict.fromkeys(right for right, _ in lacking):
+        verbs = ", ".join(verb for one, verb in lacking if one is right)
+        remedy = f"add them to a Role in {where}, for whoever submits: docs/kubernetes.md has one"
+        if right.lost:
+            text = f"{verbs} of {right.name} is not allowed: {right.lost}"
+            yield Finding("rights", WARNING, text, remedy)
+        else:
+            text = f"{verbs} of {right.name} is not allowed, without which there is no job"
+            yield Finding("rights", FAILED, text, remedy)
+
+
+async def _may(kube: Kube, right: Right, verb: str) -> bool:
+    resource, _, part = right.resource.partition("/")
+    attributes = {
+        "namespace": kube.namespace,
+        "group": right.group,
+        "resource": resource,
+        "subresource": part,
+        "verb": verb,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {k: value for k, value in attributes.items() if value}},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    answer = await kube.request("POST", path, body=body)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+async def quota(kube: Kube, settings: Settings) -> list[Finding]:
+    """See whether a pod of these options fits into what its namespace has left."""
+    try:
+        found = await kube.request("GET", kube.path("resourcequotas"))
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        text = "quotas may not be listed: list of resourcequotas is not allowed"
+        return [Finding("quota", NOT_CHECKED, text)]
+    items = found.get("items") or []
+    if not items:
+        return [Finding("quota", OK, f"{kube.namespace} has none")]
+    return [_quota(item, settings) for item in items]
+
+
+def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
+    name = (item.get("metadata") or {}).get("name")
+    status = item.get("status") or {}
+    hard = status.get("hard") or (item.get("spec") or {}).get("hard") or {}
+    used = status.get("used") or {}
+    for resource, amount in _amounts(settings).items():
+        if resource not in hard:
+            continue
+        limit, taken = resources.quantity(hard[resource]), resources.quantity(used.get(resource))
+        said = f"{name}: {resource} {used.get(resource, 0)} of {hard[resource]} is used"
+        if amount > limit:
+            remedy = "ask for less (vcpu, memory, num_gpus), or have the quota raised"
+            return Finding("quota", FAILED, f"{said}, and one pod asks for more than all", remedy)
+        if amount > limit - taken:
+            remedy = "wait for other jobs, ask for less, or have the quota raised"
+            return Finding(
+                "quota", WARNING, f"{said}, and a pod does not fit into the rest", remedy
+            )
+    return Finding("quota", OK, f"{name} has room for a pod")
+
+
+def _amounts(settings: Settings) -> dict[str, float]:
+    """Return what one pod takes of a quota, by the names that quotas have for it."""
+    found: dict[str, float] = {"pods": 1, "count/jobs.batch": 1}
+    for name, value in pods.resources(settings).items():
+        for key in (name, f"requests.{name}", f"limits.{name}"):
+            found[key] = resources.quantity(value)
+    return found
+
+
+def _named(kube: Kube, settings: Settings) -> dict[str, tuple[str, str, str]]:
+    """Return what options name: by the check's name the option, its path, and kubectl's word."""
+    found: dict[str, tuple[str, str, str]] = {}
+    if name := settings.service_account:
+        path = kube.path("serviceaccounts", name)
+        found["service account"] = ("service_account", path, "serviceaccounts")
+    if name := settings.s3_secret:
+        found["S3 secret"] = ("s3_secret", kube.path("secrets", name), "secrets")
+    for name in settings.image_pull_secrets:
+        path = kube.path("secrets", name)
+        found[f"image pull secret {name}"] = ("image_pull_secrets", path, "secrets")
+    if name := settings.priority_class:
+        path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
+        found["priority class"] = ("priority_class", path, "priorityclasses")
+    if settings.scheduler == "kueue" and settings.queue:
+        path = kube.path("localqueues", settings.queue, group="kueue.x-k8s.io", version="v1beta1")
+        found["queue"] = ("queue", path, "localqueues")
+    if settings.scheduler == "volcano":
+        path = f"/apis/scheduling.volcano.sh/v1beta1/queues/{settings.queue or 'default'}"
+        found["queue"] = ("queue", path, "queues.scheduling.volcano.sh")
+    return found
+
+
+async def thing(kube: Kube, check: str, option: str, path: str, lists: str) -> list[Finding]:
+    """Look for what an option names.
+
+    Args:
+        kube: The API server.
+        check: What the check is called.
+        option: The option.
+        path: Of the object.
+        lists: What kubectl calls such objects.
+
+    Raises:
+        SettingsError: It is not there.
+        KubeError: The server refused otherwise.
+    """
+    name = path.rpartition("/")[2]
+    try:
+        found = await kube.request("GET", path)
+    except KubeError as error:
+        if error.status == _FORBIDDEN:
+            text = f"{name} may not be looked at: get of {lists} is not allowed"
+            return [Finding(check, NOT_CHECKED, text)]
+        if not error.is_missing:
+            raise
+        raise SettingsError(
+            f"{option} names {name!r}, and {kube.place} has no such thing; set {option} to one "
+            f"that `kubectl get {lists}` shows",
+            option=option,
+        ) from error
+    return [_secret(check, name, found) if option == "s3_secret" else Finding(check, OK, name)]
+
+
+def _secret(check: str, name: str, found: Mapping[str, Any]) -> Finding:
+    """See that the Secret has the two keys; its values are looked at by nobody."""
+    there = {*(found.get("data") or ()), *(found.get("stringData") or ())}
+    lacking = [key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if key not in there]
+    if not lacking:
+        return Finding(check, OK, f"{name} with {len(there)} variables")
+    text = f"{name} has no {' and no '.join(lacking)}, so pods get no keys of it"
+    return Finding(check, WARNING, text, "add them, unless the pods have rights otherwise")

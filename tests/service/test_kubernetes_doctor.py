@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farcall import Settings
+from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING
+from farcall.backends.kubernetes import doctor
+from farcall.backends.kubernetes.client import Kube
+from farcall.model.errors import SettingsError
+from farcall.model.timing import Timing
+from farcall.operations.doctor import examine
+
+
+def run(call, context=""):
+    """Return what a check finds that is given the embedded API server."""
+
+    async def asking():
+        kube = await Kube.open(context=context, timing=Timing())
+        try:
+            return list(await call(kube))
+        finally:
+            await kube.close()
+
+    return asyncio.run(asking())
+
+
+def settings(**options):
+    return Settings(backend="kubernetes", **options)
+
+
+def test_a_cluster_with_all_that_the_options_name_has_nothing_that_failed(kubernetes):
+    found = {each.check: each for each in asyncio.run(examine())}
+    assert not [each for each in found.values() if each.verdict == FAILED]
+    for check in ("version", "namespace", "rights", "quota", "resources", "S3 secret"):
+        assert found[check].verdict == OK
+    assert "default" in found["namespace"].found
+
+
+def test_rights_that_lack_are_named_with_what_is_lost(kubernetes):
+    found = run(lambda kube: doctor.rights(kube, settings()), "restricted")
+    needed = [each.found for each in found if each.verdict == FAILED]
+    assert any("create, get, list, watch, patch of jobs.batch" in text for text in needed)
+    assert any("list, watch of pods " in text for text in needed)
+    lost = [each.found for each in found if each.verdict == WARNING]
+    assert any("pods/log" in text and "from the bucket alone" in text for text in lost)
+    assert all("Role" in each.remedy for each in found)
+
+
+def test_rights_are_those_that_the_options_need():
+    def named(**options):
+        return {right.name for right in doctor.wanted(settings(**options))}
+
+    assert {"jobs.batch", "pods", "pods/log", "events"} == named()
+    assert named(nodes=2) - named() == {"services"}
+    assert "commands.bus.volcano.sh" in named(scheduler="volcano")
+    assert named(scheduler="kueue", queue="q") - named() == {"workloads.kueue.x-k8s.io"}
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "option"),
+    [
+        ({"service_account": "nobody"}, "service account", "service_account"),
+        ({"s3_secret": "nothing"}, "S3 secret", "s3_secret"),
+        ({"image_pull_secrets": ["none"]}, "image pull secret none", "image_pull_secrets"),
+        ({"priority_class": "highest"}, "priority class", "priority_class"),
+    ],
+)
+def test_what_an_option_names_and_is_not_there_is_told(kubernetes, options, check, option):
+    async def look(kube):
+        checks = doctor.checks(kube, settings(**options), answers=True)
+        wanted = checks.pop(check)
+        for other in checks.values():
+            other.close()
+        return await wanted
+
+    with pytest.raises(SettingsError, match="has no such thing") as caught:
+        run(look)
+    assert caught.value.option == option
+
+
+def test_who_may_not_look_is_told_that(kubernetes):
+    path = "/api/v1/namespaces/default/secrets/farcall-s3"
+    (found,) = run(
+        lambda kube: doctor.thing(kube, "S3 secret", "s3_secret", path, "secrets"), "restricted"
+    )
+    assert (found.verdict, found.check) == (NOT_CHECKED, "S3 secret")
+    (quota,) = run(lambda kube: doctor.quota(kube, settings()), "restricted")
+    assert quota.verdict == NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "verdict", "words"),
+    [
+        ({"limits.memory": "8Gi"}, {}, OK, "room"),
+        ({"limits.memory": "3Gi"}, {}, FAILED, "more than all"),
+        ({"limits.memory": "8Gi"}, {"limits.memory": "7Gi"}, WARNING, "does not fit"),
+        ({"pods": "5"}, {"pods": "5"}, WARNING, "pods 5 of 5"),
+        ({"requests.cpu": "1"}, {"requests.cpu": "500m"}, FAILED, "requests.cpu"),
+        ({"requests.storage": "1Gi"}, {}, OK, "room"),
+    ],
+)
+def test_a_quota_has_room_for_a_pod_or_not(hard, used, verdict, words):
+    class Answers:
+        namespace = "sim"
+
+        def path(self, resource):
+            return resource
+
+        async def request(self, method, path):
+            assert (method, path) == ("GET", "resourcequotas")
+            return {"items": [{"metadata": {"name": "q"}, "status": {"hard": hard, "used": used}}]}
+
+    (found,) = asyncio.run(doctor.quota(Answers(), settings(vcpu=2, memory=4)))
+    assert (found.verdict, words in found.found) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [("v1.37.0", OK), ("v1.33.2-eks-1", OK), ("v1.32.9", WARNING), ("nightly", WARNING)],
+)
+def test_older_servers_lack_attempts_by_task(said, verdict):
+    class Answers:
+        async def request(self, method, path):
+            return {"gitVersion": said}
+
+    (found,) = asyncio.run(doctor.version(Answers()))
+    assert found.verdict == verdict
+    assert said in found.found
+
+
+def test_a_secret_without_keys_gives_pods_none():
+    found = doctor._secret("S3 secret", "s", {"data": {"AWS_ACCESS_KEY_ID": "eA=="}})
+    assert (found.verdict, "no AWS_SECRET_ACCESS_KEY" in found.found) == (WARNING, True)
