@@ -75,7 +75,7 @@ def account(whole, monkeypatch, commands):
 
 
 def options(folder):
-    return read(folder / ".config" / "farcall" / "farcall.toml")
+    return read(folder / ".config" / "farcall" / "farcall.toml")["batch"]
 
 
 def test_three_commands_from_an_empty_home_to_a_value_and_nothing_is_left(tmp_path):

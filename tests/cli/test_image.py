@@ -164,7 +164,7 @@ def account(whole, monkeypatch):
 
 def options(home):
     path = home / ".config/farcall/farcall.toml"
-    return read(path) if path.exists() else {}
+    return read(path)["batch"] if path.exists() else {}
 
 
 # --- build --------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 from farcall.aws.clients import Aws
 from farcall.backends.base import Backend
 from farcall.model.settings import KUBERNETES, Settings
@@ -17,9 +15,9 @@ def open_backend(settings: Settings, access: Aws) -> Backend:
         access: The open clients.
     """
     if settings.backend == KUBERNETES:
-        module = importlib.import_module("farcall.backends.kubernetes.backend")
-        backend: Backend = module.KubernetesBackend(access, settings)
-        return backend
+        from farcall.backends.kubernetes.backend import KubernetesBackend
+
+        return KubernetesBackend(access, settings)
     from farcall.backends.batch.backend import BatchBackend
 
     return BatchBackend(access)

@@ -42,6 +42,7 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
     title.append("  ").append_text(tables.coloured(entry.detail))
     title.append(f" since {tables.clock(tables.since(entry.detail))}")
     out.print(title, soft_wrap=True)
+    width = max(_LABEL, len(_says(said)) + 2)
     for lines in (
         _why(said),
         _what(entry, said),
@@ -54,7 +55,7 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
         if known:
             out.print()
         for label, value in known:
-            out.print(Text.assemble((label.ljust(_LABEL), "dim"), value), soft_wrap=True)
+            out.print(Text.assemble((label.ljust(width), "dim"), value), soft_wrap=True)
     _show_log(out, said["explanation"]["log"])
     traceback = said["explanation"]["traceback"]
     if traceback:
@@ -77,7 +78,7 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     why = said["explanation"]
     yield "Why", in_a_line(why["sentence"])
     yield "To do", in_a_line(why["remedy"])
-    yield f"{said['job']['platform']} says", in_a_line(said["job"]["reason"])
+    yield _says(said), in_a_line(said["job"]["reason"])
     job = said["job"]
     for group in job["errors"][:_MOST_GROUPS]:
         yield "Error", _group_of_errors(job["id"], group)
@@ -92,6 +93,11 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "Node" if "#" in child["job_id"] else "Child",
             in_a_line(f"{child['job_id']}: {child['sentence']}"),
         )
+
+
+def _says(said: Mapping[str, Any]) -> str:
+    """Return what stands before the platform's own words."""
+    return f"{said['job']['platform']} says"
 
 
 def _group_of_errors(job_id: str, group: Mapping[str, Any]) -> str:

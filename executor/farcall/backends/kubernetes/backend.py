@@ -46,13 +46,14 @@ class KubernetesBackend:
         settings: The options that say where the cluster is.
     """
 
-    name = KUBERNETES
+    name: str = KUBERNETES
     capabilities = Capabilities(
         largest_array=documents.LARGEST_ARRAY,
         described_together=100,
         longest_log_line_bytes=logs.LONGEST_LINE_BYTES,
         logs_read_together=logs.READ_TOGETHER,
         marks_ended_children=True,
+        ids_are_names=True,
     )
 
     def __init__(self, access: Access, settings: Settings) -> None:
