@@ -248,7 +248,7 @@ def _one(
     has_succeeded = indexes.holds(status.get("completedIndexes"), index)
     if has_succeeded or (last is not None and last.phase == "Succeeded"):
         return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
-    has_failed = indexes.holds(status.get("failedIndexes"), index)
+    has_failed = indexes.holds(status.get("failedIndexes"), index) or _is_last(job, last)
     if not has_failed and end is None:
         return _as_it_waits(replace(found, status=_status(job, last)), job, own, events)
     reason = _why(job, index, last, end, has_failed=has_failed)
@@ -282,6 +282,37 @@ def _why(
     if endings.is_hollow(end.reason) or came_first:
         return own or ("" if last is not None and last.exit_code is not None else end.reason)
     return end.reason
+
+
+def _is_last(job: Mapping[str, Any], pod: Pod | None) -> bool:
+    """Tell whether a pod has failed, and the Job will make no other, which it says a moment later.
+
+    Source:
+        https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
+    """
+    spec = job.get("spec") or {}
+    limit = spec.get("backoffLimitPerIndex")
+    if pod is None or pod.phase != "Failed" or not pod.is_settled or limit is None:
+        return False
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        if rule.get("onPodConditions"):
+            fits = pod.is_disrupted  # the only condition that farcall's rules are about
+        else:
+            fits = _fits(rule.get("onExitCodes") or {}, pod.exit_code)
+        if fits and rule.get("action") != "Count":
+            return bool(rule.get("action") == "FailIndex")
+        if fits:
+            break
+    return bool(pod.counted >= limit)
+
+
+def _fits(codes: Mapping[str, Any], exit_code: int | None) -> bool:
+    """Tell whether a rule on exit codes is about one; none is about 0."""
+    if not exit_code:
+        return False
+    is_listed: bool = exit_code in (codes.get("values") or ())
+    is_wanted = codes.get("operator") == "In"
+    return is_listed is is_wanted
 
 
 def _with_pod(base: KubernetesDetail, last: Pod | None, own: Sequence[Pod]) -> KubernetesDetail:

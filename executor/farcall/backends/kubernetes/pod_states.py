@@ -40,6 +40,7 @@ class Pod:
         index: Its completion index; None where it has none.
         node: Its number among its job's nodes.
         attempt: Number of the attempt that it is, from 1.
+        counted: How many attempts before it have failed and count.
         phase: Such as ``Pending``.
         reason: The cluster's words on its end, or on why it has no place.
         container_reason: The node's words on its container.
@@ -60,6 +61,7 @@ class Pod:
     index: int | None = None
     node: int = 0
     attempt: int = 1
+    counted: int = 0
     phase: str = "Pending"
     reason: str = ""
     container_reason: str = ""
@@ -131,6 +133,7 @@ def read(document: Mapping[str, Any]) -> Pod:
         node=_number(labels.get(NODE_LABEL)) or index or 0,
         attempt=1
         + sum(_number(marks.get(key)) or 0 for key in (FAILURES, IGNORED_FAILURES, _RESTARTS)),
+        counted=_number(marks.get(FAILURES)) or 0,
         phase=phase,
         reason=_reason(status, disrupted, scheduled if phase == "Pending" else {}),
         container_reason=_container_reason(state),

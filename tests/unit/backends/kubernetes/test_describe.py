@@ -61,7 +61,7 @@ def test_variables_are_read_as_they_were_meant():
         (job(active=1), (pod("Unknown", running=True),), JobStatus.RUNNING),
         # The pod has ended, and its Job has yet to say what follows.
         (job(active=1), (pod("Succeeded", exit_code=0),), JobStatus.SUCCEEDED),
-        (job(), (pod(exit_code=1),), JobStatus.RUNNABLE),
+        (job(), (pod(exit_code=143),), JobStatus.RUNNABLE),
         (job(1, failedIndexes="0"), (pod(exit_code=1),), JobStatus.FAILED),
         (job(1, condition("SuccessCriteriaMet")), (), JobStatus.SUCCEEDED),
         (job(1, condition("Complete"), completedIndexes="0"), (), JobStatus.SUCCEEDED),
@@ -73,6 +73,31 @@ def test_variables_are_read_as_they_were_meant():
 def test_status_of_a_task(document, pods, status):
     assert describe.detail(document, pods).status is status
     assert describe.child(document, 0, pods).status is status
+
+
+DISRUPTED = (condition("DisruptionTarget", "X"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "failed", "is_final"),
+    [
+        ({"retry_attempts": 1}, pod(exit_code=143), True),
+        ({"retry_attempts": 1}, pod(reason="Evicted"), True),
+        ({"retry_attempts": 3}, pod(exit_code=1), True),
+        ({"retry_attempts": 3}, pod(exit_code=143), False),
+        ({"retry_attempts": 3}, pod(exit_code=143, attempt=3), True),
+        ({"retry_attempts": 3}, pod(exit_code=137, conditions=DISRUPTED), False),
+        ({"retry_attempts": 3}, pod(exit_code=137, attempt=3, conditions=DISRUPTED), False),
+        ({"retry_attempts": 3}, pod(reason="Evicted"), False),
+        ({"retry_attempts": 3}, pod(), False),  # it is not told yet why
+        ({"retry_attempts": 3, "retry_on": "failure"}, pod(exit_code=1), False),
+        ({"retry_attempts": 3, "retry_on": "failure"}, pod(exit_code=66), True),
+        ({"retry_attempts": 3, "retry_on": "failure"}, pod(exit_code=137), True),
+    ],
+)
+def test_what_no_attempt_follows_is_the_end_before_the_job_says_so(options, failed, is_final):
+    found = describe.child(job(2, options=options, active=1), 0, (failed,))
+    assert found.status is (JobStatus.FAILED if is_final else JobStatus.RUNNABLE)
 
 
 def test_attempts_stand_at_their_numbers_though_pods_are_gone():
