@@ -21,6 +21,7 @@ from farcall.local.kubernetes.store import Store
 from farcall.local.kubernetes.timing import Timing
 from farcall.local.runners.credentials import RoleCredentials
 from farcall.local.runners.process import ProcessRunner
+from farcall.local.runners.runner import Exit
 from tests.support.patience import PATIENCE_S
 
 LONG = 2**31 - 1
@@ -595,6 +596,35 @@ async def test_a_folder_of_a_volume_is_a_folder_of_this_machine(world, tmp_path)
     await world.ended()
     assert (tmp_path / "seen").exists()
     assert world.log(world.pod())[0] != "/own"
+
+
+class AtOnce:
+    """Runs containers that have ended as soon as they start."""
+
+    async def prepare(self, spec):
+        pass
+
+    async def start(self, spec):
+        return self
+
+    async def wait(self):
+        return Exit(0)
+
+
+async def test_what_a_pod_costs_does_not_grow_with_the_job():
+    store = Store()
+    cluster = Cluster(store, AtOnce(), cpus=2, timing=Timing(sync_s=0.01))
+    cluster.start()
+    world = World(store, cluster)
+    costs = []
+    for number in (50, 500):
+        before = store.version
+        world.create(f"of-{number}", completions=number, template={"resources": {}})
+        await world.ended(f"of-{number}")
+        costs.append((store.version - before) / number)
+    await cluster.close()
+    # A pod is made, bound, begun, started, ended and let go, and told of four times.
+    assert max(costs) < 15
 
 
 async def test_a_pod_of_several_containers_is_refused_by_name(world):
