@@ -206,13 +206,14 @@ class Gang:
     def _attempt_at(self, moment: datetime | None) -> int:
         """Return in which attempt of the job something began; 1 where that is not known.
 
-        A node has had fewer attempts than the job where the main node did not get so far as to
+        Kubernetes tells whole seconds: what began as another ended may have been that one. A node
+        has had fewer attempts than the job where the main node did not get so far as to
         have it started.
         """
         if moment is None:
             return 1
         stops = [tried.stopped_at for tried in self.job.tried]
-        return 1 + sum(stop is not None and stop <= moment for stop in stops)
+        return 1 + sum(stop is not None and stop < moment for stop in stops)
 
 
 def is_long_ago(moment: datetime) -> bool:
