@@ -39,9 +39,14 @@ class KubernetesControls:
         """
         self._call("throttle", count=count, retry_after_s=retry_after_s)
 
-    def cut_watches(self) -> None:
-        """Cut the connections of all watches that are open."""
-        self._call("cut_watches")
+    def cut_watches(self, *, clean: bool = False) -> None:
+        """End all watches that are open.
+
+        Args:
+            clean: Whether their answers come to an end, as after their time; else their
+                connections are cut within them.
+        """
+        self._call("cut_watches", clean=clean)
 
     def compact(self) -> None:
         """Forget the history: a watch from any version that somebody knows is refused with 410."""

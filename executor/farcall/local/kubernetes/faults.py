@@ -9,7 +9,26 @@ from collections.abc import Iterator
 from aiohttp import web
 
 from farcall.local.kubernetes.errors import TooManyRequestsError
-from farcall.local.kubernetes.store import Store
+from farcall.local.kubernetes.store import Store, Watch
+
+
+class OpenWatch:
+    """A watch that is being answered.
+
+    Attributes:
+        request: Its request.
+        is_ended: Whether its answer is to come to an end.
+    """
+
+    def __init__(self, request: web.BaseRequest, watch: Watch) -> None:
+        self.request = request
+        self.is_ended = False
+        self._watch = watch
+
+    def end(self) -> None:
+        """Have its answer come to an end."""
+        self.is_ended = True
+        self._watch.news.set()
 
 
 class Faults:
@@ -28,7 +47,7 @@ class Faults:
         self._lost = 0
         self._throttled = 0
         self._retry_after_s = 1
-        self._watches: dict[int, web.BaseRequest] = {}
+        self._watches: set[OpenWatch] = set()
 
     def lose_answer(self, count: int = 1) -> None:
         """Carry the next creations out, and close their connections without an answer."""
@@ -42,10 +61,18 @@ class Faults:
         """Forget what was: watches and pages of lists from before are refused with 410."""
         self._store.compact()
 
-    def cut_all(self) -> None:
-        """Cut the connections of all watches."""
-        for request in list(self._watches.values()):
-            _cut(request)
+    def cut_all(self, *, clean: bool = False) -> None:
+        """End all watches.
+
+        Args:
+            clean: Whether their answers come to an end, as after their time; else their
+                connections are cut within them.
+        """
+        for open_ in list(self._watches):
+            if clean:
+                open_.end()
+            else:
+                _cut(open_.request)
 
     def count(self, what: str) -> None:
         """Count a request."""
@@ -74,13 +101,14 @@ class Faults:
             raise ConnectionResetError("its answer was to be lost")
 
     @contextlib.contextmanager
-    def watching(self, request: web.BaseRequest) -> Iterator[None]:
+    def watching(self, request: web.BaseRequest, watch: Watch) -> Iterator[OpenWatch]:
         """Know a request as an open watch."""
-        self._watches[id(request)] = request
+        open_ = OpenWatch(request, watch)
+        self._watches.add(open_)
         try:
-            yield
+            yield open_
         finally:
-            del self._watches[id(request)]
+            self._watches.discard(open_)
 
 
 def _cut(request: web.BaseRequest) -> None:

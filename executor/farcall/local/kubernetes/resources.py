@@ -18,6 +18,7 @@ from farcall.local.kubernetes import (
     causes,
     defaults,
     patches,
+    protobuf,
     schema,
     selectors,
     validation,
@@ -276,7 +277,7 @@ class Resources:
                 "the body of the request was in an unknown format - accepted media types "
                 f"include: {known}"
             )
-        patch = _parsed(asked.body, "application/json")
+        patch = parsed(asked.body, "application/json")
         if how != "json" and not isinstance(patch, dict):
             raise BadRequestError("error decoding patch: it is not an object")
         there = self._found(asked.target)
@@ -367,23 +368,23 @@ class Resources:
     # --- documents --------------------------------------------------------------------------
 
     def _read(self, asked: Asked, body: bytes) -> tuple[Document, list[str]]:
-        parsed = _parsed(body, asked.content_type)
+        found = parsed(body, asked.content_type)
         kind = asked.target.kind
-        if not isinstance(parsed, dict) or not parsed.get("kind"):
+        if not isinstance(found, dict) or not found.get("kind"):
             raise BadRequestError(
                 f"the object provided is unrecognized (must be of type {kind.kind}): couldn't get "
                 "version/kind"
             )
-        if (parsed["kind"], parsed.get("apiVersion")) != (kind.kind, kind.api_version):
+        if (found["kind"], found.get("apiVersion")) != (kind.kind, kind.api_version):
             raise BadRequestError(
-                f"{parsed['kind']} in version {json.dumps(parsed.get('apiVersion'))} cannot be "
+                f"{found['kind']} in version {json.dumps(found.get('apiVersion'))} cannot be "
                 f"handled as a {kind.kind}: the API version in the data "
-                f"({parsed.get('apiVersion')}, {parsed['kind']}) does not match the expected API "
+                f"({found.get('apiVersion')}, {found['kind']}) does not match the expected API "
                 f"version ({kind.api_version}, {kind.kind})"
             )
-        return self._decoded(asked, parsed)
+        return self._decoded(asked, found)
 
-    def _decoded(self, asked: Asked, parsed: Document) -> tuple[Document, list[str]]:
+    def _decoded(self, asked: Asked, given: Document) -> tuple[Document, list[str]]:
         """Return a document of known fields alone, and what is to be told of the others."""
         kind, level = asked.target.kind, asked.query.get("fieldValidation") or "Warn"
         if level not in ("Strict", "Warn", "Ignore"):
@@ -394,10 +395,10 @@ class Resources:
         name = schema.definition(kind)
         decoder = schema.Decoder(kind.kind, kind.version)
         if name is None:
-            metadata = decoder.decode("meta.v1.ObjectMeta", parsed.get("metadata") or {})
-            document, paths = _custom(kind, {**parsed, "metadata": metadata})
+            metadata = decoder.decode("meta.v1.ObjectMeta", given.get("metadata") or {})
+            document, paths = _custom(kind, {**given, "metadata": metadata})
         else:
-            document, paths = decoder.decode(name, parsed), decoder.unknown
+            document, paths = decoder.decode(name, given), decoder.unknown
             document.setdefault("metadata", {})
         unknown = [f'unknown field "{path}"' for path in sorted(paths)]
         if unknown and level == "Strict":
@@ -488,8 +489,8 @@ def _delete_options(asked: Asked) -> Document:
     """Return the options of a deletion, of the body or, where it says nothing, of the query."""
     options: Document = {}
     if asked.body.strip():
-        parsed = _parsed(asked.body, asked.content_type)
-        options = schema.Decoder("DeleteOptions", "v1").decode("meta.v1.DeleteOptions", parsed)
+        found = parsed(asked.body, asked.content_type)
+        options = schema.Decoder("DeleteOptions", "v1").decode("meta.v1.DeleteOptions", found)
     if "propagationPolicy" in asked.query:
         options.setdefault("propagationPolicy", asked.query["propagationPolicy"])
     if "gracePeriodSeconds" in asked.query:
@@ -522,7 +523,15 @@ def _check_preconditions(kind: Kind, there: Document, wanted: Document) -> None:
             )
 
 
-def _parsed(body: bytes, content_type: str) -> Any:
+def parsed(body: bytes, content_type: str) -> Any:
+    """Return a body's document.
+
+    Raises:
+        UnsupportedMediaTypeError: It is of no type that is read here.
+        BadRequestError: It is broken.
+    """
+    if content_type == protobuf.CONTENT_TYPE:
+        return protobuf.parsed(body)
     if content_type not in ("", "application/json", "application/yaml"):
         raise UnsupportedMediaTypeError(
             "the body of the request was in an unknown format - accepted media types include: "

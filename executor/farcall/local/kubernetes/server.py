@@ -8,7 +8,6 @@ Sources:
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from typing import Any
 
@@ -27,7 +26,7 @@ from farcall.local.kubernetes.kinds import POD
 from farcall.local.kubernetes.log_answers import Logs, send_log
 from farcall.local.kubernetes.paths import Target
 from farcall.local.kubernetes.place import Place
-from farcall.local.kubernetes.resources import Answer, Asked, Resources
+from farcall.local.kubernetes.resources import Answer, Asked, Resources, parsed
 from farcall.local.kubernetes.store import Store
 
 #: As the real server's limit, of etcd.
@@ -126,15 +125,13 @@ class ApiServer:
         if target.verb == "watch":
             selects = self._resources.selected(target, query)
             asked = watching.Asked(target, query, form)
-            with self.faults.watching(request):
-                return await watching.send(self._store, request, asked, selects)
+            return await watching.send(self._store, request, asked, selects, self.faults)
         if target.subresource == "log":
             pod = self._resources.answer(
                 Asked(Target("get", POD, target.namespace, target.name), {}, "", b"")
             ).document
             return await send_log(self._logs, request, pod)
-        content_type = request.content_type if "Content-Type" in request.headers else ""
-        answer = self._resources.answer(Asked(target, query, content_type, body))
+        answer = self._resources.answer(Asked(target, query, _content_type(request), body))
         if target.verb == "create" and query.get("dryRun") != "All":
             self.faults.lose(request)
         return _shown(answer, target, form)
@@ -144,13 +141,16 @@ class ApiServer:
     ) -> web.Response:
         if request.method != "POST":
             raise MethodNotAllowedError
-        try:
-            document = json.loads(body)
-            spec = document.get("spec") or {}
-        except (ValueError, AttributeError):
-            raise BadRequestError(f"the object provided is no {kind}") from None
+        document = parsed(body, _content_type(request))
+        if not isinstance(document, dict) or document.get("kind") != kind:
+            raise BadRequestError(f"the object provided is no {kind}")
+        spec = document.get("spec") or {}
         status = access.review(self.access, user, kind, spec)
         return _json({**document, "status": status}, 201)
+
+
+def _content_type(request: web.BaseRequest) -> str:
+    return request.content_type if "Content-Type" in request.headers else ""
 
 
 def _selected_name(query: dict[str, str]) -> str:

@@ -14,9 +14,10 @@ from aiohttp import web
 
 from farcall.local.kubernetes import forms
 from farcall.local.kubernetes.errors import BadRequestError, ExpiredError
+from farcall.local.kubernetes.faults import Faults, OpenWatch
 from farcall.local.kubernetes.paths import Target
 from farcall.local.kubernetes.selectors import Selector
-from farcall.local.kubernetes.store import Change, Document, Store
+from farcall.local.kubernetes.store import Change, Document, Store, Watch
 
 #: Seconds of a watch that says no number.
 DEFAULT_TIMEOUT_S = 1800
@@ -45,7 +46,7 @@ class Asked(NamedTuple):
 
 
 async def send(
-    store: Store, request: web.BaseRequest, asked: Asked, selects: Selector
+    store: Store, request: web.BaseRequest, asked: Asked, selects: Selector, faults: Faults
 ) -> web.StreamResponse:
     """Answer a watch until it is over.
 
@@ -65,34 +66,41 @@ async def send(
         version = store.version
         await response.write(b"".join(_first(store, asked, selects)))
     try:
-        await _follow(store, response, asked, selects, version, end)
+        with (
+            store.watch(asked.target.kind, version) as watch,
+            faults.watching(request, watch) as open_,
+        ):
+            follower = _Follower(store, response, asked, selects)
+            await follower.follow(watch, open_, end)
     except ExpiredError as error:
         await response.write(_line("ERROR", error.status()))
     await response.write_eof()
     return response
 
 
-async def _follow(
-    store: Store,
-    response: web.StreamResponse,
-    asked: Asked,
-    selects: Selector,
-    version: int,
-    end: float,
-) -> None:
-    loop = asyncio.get_running_loop()
-    told = version
-    with store.watch(asked.target.kind, version) as watch:
-        while (left := end - loop.time()) > 0:
-            changes = await watch.changes(min(left, BOOKMARK_S) if asked.bookmarks else left)
-            lines = [line for change in changes for line in _lines(change, asked, selects)]
+class _Follower(NamedTuple):
+    """Tells what happens, as it happens."""
+
+    store: Store
+    response: web.StreamResponse
+    asked: Asked
+    selects: Selector
+
+    async def follow(self, watch: Watch, open_: OpenWatch, end: float) -> None:
+        """Tell it until a time of the loop's, or until it is to be over."""
+        loop, told, bookmarks = asyncio.get_running_loop(), watch.at, self.asked.bookmarks
+        while (left := end - loop.time()) > 0 and not open_.is_ended:
+            changes = await watch.changes(min(left, BOOKMARK_S) if bookmarks else left)
+            lines = [
+                line for change in changes for line in _lines(change, self.asked, self.selects)
+            ]
             if lines:
                 told = watch.at
-            elif asked.bookmarks and store.version > told:
-                told = store.version
-                lines = [_bookmark(asked, told)]
+            elif bookmarks and self.store.version > told:
+                told = self.store.version
+                lines = [_bookmark(self.asked, told)]
             if lines:
-                await response.write(b"".join(lines))
+                await self.response.write(b"".join(lines))
 
 
 def _first(store: Store, asked: Asked, selects: Selector) -> Iterator[bytes]:
