@@ -370,7 +370,9 @@ class Resources:
     def _read(self, asked: Asked, body: bytes) -> tuple[Document, list[str]]:
         found = parsed(body, asked.content_type)
         kind = asked.target.kind
-        if not isinstance(found, dict) or not found.get("kind"):
+        if isinstance(found, dict):  # what it is can be seen by where it is sent
+            found = {"kind": kind.kind, "apiVersion": kind.api_version, **found}
+        if not isinstance(found, dict) or not found["kind"]:
             raise BadRequestError(
                 f"the object provided is unrecognized (must be of type {kind.kind}): couldn't get "
                 "version/kind"

@@ -142,7 +142,7 @@ class ApiServer:
         if request.method != "POST":
             raise MethodNotAllowedError
         document = parsed(body, _content_type(request))
-        if not isinstance(document, dict) or document.get("kind") != kind:
+        if not isinstance(document, dict) or document.get("kind", kind) != kind:
             raise BadRequestError(f"the object provided is no {kind}")
         spec = document.get("spec") or {}
         status = access.review(self.access, user, kind, spec)
