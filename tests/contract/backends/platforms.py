@@ -21,6 +21,7 @@ from farcall.engine.session import Session
 from farcall.engine.submitter import job_of
 from farcall.local import LocalAWS
 from farcall.model.commands import ENV_RUN, Nodes
+from farcall.model.endings import STUCK
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
@@ -137,9 +138,11 @@ class Platform(Protocol):
 
     Attributes:
         tells_places: Whether a job that waits has a place in its queue that is told.
+        image_option: The option that names the image of tasks.
     """
 
     tells_places: bool
+    image_option: str
 
     async def losing_its_host(self, jobs: Jobs, submit: Submit) -> str:
         """Submit a job that loses the machine under its first attempt; return its ID."""
@@ -152,6 +155,7 @@ class Fake:
     """The fake cloud; what goes wrong is scripted before."""
 
     tells_places = True
+    image_option = "container_image_uri"
 
     def __init__(self, cloud: FakeCloud) -> None:
         self._cloud = cloud
@@ -169,6 +173,7 @@ class EmbeddedBatch:
     """AWS Batch as the embedded AWS has it, by HTTP."""
 
     tells_places = True
+    image_option = "container_image_uri"
 
     def __init__(self, aws: LocalAWS) -> None:
         self._aws = aws
@@ -184,6 +189,32 @@ class EmbeddedBatch:
         return await submit()
 
 
+class EmbeddedKubernetes:
+    """Kubernetes as the embedded one has it, by HTTPS."""
+
+    tells_places = False
+    image_option = "image"
+
+    def __init__(self, aws: LocalAWS) -> None:
+        self._kubernetes = aws.kubernetes
+
+    async def losing_its_host(self, jobs: Jobs, submit: Submit) -> str:
+        job_id = await submit()
+        await jobs.until(job_id, JobStatus.RUNNING)
+        self._kubernetes.evict(job_id)
+        return job_id
+
+    async def not_starting(self, jobs: Jobs, submit: Submit) -> str:
+        self._kubernetes.withhold_image(Settings().image)
+        job_id = await submit()
+        found = await jobs.until(job_id, JobStatus.STARTING)
+        while not found.is_blocked:
+            found = await jobs.describe(job_id)
+        # What Kubernetes would try for ever the engine ends; see `farcall.engine.status_poller`.
+        await jobs.backend.terminate([job_id], f"{STUCK}0 s: {found.status_reason}")
+        return job_id
+
+
 @contextlib.contextmanager
 def _fake(_: pytest.FixtureRequest) -> Iterator[Platform]:
     with fake_cloud() as cloud:
@@ -195,8 +226,14 @@ def _embedded_batch(request: pytest.FixtureRequest) -> Iterator[Platform]:
     yield EmbeddedBatch(request.getfixturevalue("aws"))
 
 
+@contextlib.contextmanager
+def _embedded_kubernetes(request: pytest.FixtureRequest) -> Iterator[Platform]:
+    yield EmbeddedKubernetes(request.getfixturevalue("kubernetes"))
+
+
 PLATFORMS: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Platform]]] = {
     "fake": _fake,
     "embedded-batch": _embedded_batch,
+    "embedded-kubernetes": _embedded_kubernetes,
 }
 """By name, what opens a platform, and lets this process's sessions find it."""

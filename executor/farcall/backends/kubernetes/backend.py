@@ -233,7 +233,11 @@ class KubernetesBackend:
         return await Ending(self.kube, self._lookup).end(job_ids, reason)
 
     async def forget(self, detail: JobDetail) -> None:
-        """Do nothing: all that belongs to a job goes with it."""
+        """Delete a job's objects, with their pods."""
+        name = _whole_of(detail.job_id)
+        job = (await self._lookup.jobs([name])).get(name)
+        for each in job.objects if job is not None else ():
+            await submission.delete(self.kube, each)
 
     def note_ended(self, job_ids: Iterable[str], reason: str) -> None:
         """Do nothing: jobs tell by themselves why they were ended."""

@@ -21,7 +21,7 @@ from farcall.backends.kubernetes.names import (
 )
 from farcall.backends.kubernetes.pod_states import Pod
 from farcall.backends.kubernetes.refusals import KubeError
-from farcall.backends.kubernetes.watch import pages
+from farcall.backends.kubernetes.watch import items_of, pages
 from farcall.model.jobs import JobDetail, JobStatus
 
 _PAGE = 100
@@ -85,7 +85,7 @@ class Listing:
         found: list[tuple[tuple[datetime, str], dict[str, Any]]] = []
         for path in self._lookup.paths:
             async for page in pages(self._kube, path, params):
-                for job in page.get("items") or ():
+                for job in items_of(page):
                     at = submitted_at(job)
                     if at[0] >= (since or _LONG_AGO) and _is_asked_for(job, named):
                         found.append((at, _listed(job)))
@@ -123,17 +123,18 @@ class Listing:
     ) -> tuple[list[int], Mapping[int, Sequence[Pod]]]:
         """Return the tasks of an array that may have a status, and pods of theirs."""
         completed, failed = job.indexes("completedIndexes"), job.indexes("failedIndexes")
+        is_over = describe.detail(job.job, [], is_deleted=job.is_deleted).status.is_final
         if status is JobStatus.SUCCEEDED:
             pods = await self._lookup.in_phases(job, "status.phase=Succeeded") if completed else {}
             return sorted(completed), pods
         if status is JobStatus.FAILED:
             # What had not ended when all was ended is in no list.
-            ended = set(range(job.size)) - completed if job.is_final else failed
+            ended = set(range(job.size)) - completed if is_over else failed
             known = self._lookup.failed(job)
             if known is None and ended:
                 known = await self._lookup.in_phases(job, "status.phase=Failed")
             return sorted(ended), known or {}
-        if job.is_final:
+        if is_over:
             return [], {}
         left = sorted(set(range(job.size)) - completed - failed)
         return left, await self._lookup.in_phases(job, _OPEN)
@@ -188,5 +189,4 @@ def _is_asked_for(job: Mapping[str, Any], named: str) -> bool:
 
 
 def _listed(job: dict[str, Any]) -> dict[str, Any]:
-    job["metadata"].pop("managedFields", None)
     return volcano.as_job(job) if volcano.is_one(job) else job

@@ -19,7 +19,7 @@ from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.names import INDEX_LABEL, JOB_LABEL
 from farcall.backends.kubernetes.pod_states import Pod
 from farcall.backends.kubernetes.refusals import KubeError
-from farcall.backends.kubernetes.watch import ClusterWatch, name_of, pages, version_of
+from farcall.backends.kubernetes.watch import ClusterWatch, items_of, name_of, pages, version_of
 from farcall.model import clock
 
 _TOGETHER = 50
@@ -157,7 +157,7 @@ class Lookup:
         params = {"labelSelector": _any_of(JOB_LABEL, names)}
         for path in self.paths:
             async for page in pages(self._kube, path, params):
-                for document in _items(page):
+                for document in items_of(page):
                     objects.setdefault(name_of(document), []).append(document)
         found: dict[str, Found] = {}
         for name, several in objects.items():
@@ -261,7 +261,7 @@ class Lookup:
             params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
             path = self._kube.path("pods")
             page = await self._kube.request("GET", path, params={**params, "limit": _SAMPLE})
-            found = [describe.pod(document) for document in _items(page)]
+            found = [describe.pod(document) for document in items_of(page)]
             self._keep(job, key, found)
         return found
 
@@ -281,7 +281,7 @@ class Lookup:
     async def _list(self, params: Mapping[str, str], name: str = "") -> list[Pod]:
         found = []
         async for page in pages(self._kube, self._kube.path("pods"), params):
-            found += [describe.pod(document) for document in _items(page)]
+            found += [describe.pod(document) for document in items_of(page)]
         return [replace(pod, job=name) for pod in found] if name else found
 
     # --- events -------------------------------------------------------------------------------
@@ -311,8 +311,7 @@ class Lookup:
                 if error.status not in (403, 404):
                     raise
                 page = {}
-            kind = str(page.get("kind") or "").removesuffix("List")
-            found = [{"kind": kind, **document} for document in _items(page)]
+            found = list(items_of(page))
             self._keep(job, key, found, is_open=True)
         return found
 
@@ -397,12 +396,6 @@ def _is_gang(job: Mapping[str, Any]) -> bool:
     """Tell whether a Job's pods are nodes that work together."""
     template = (job.get("spec") or {}).get("template") or {}
     return nodes.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
-
-
-def _items(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for document in page.get("items") or ():
-        document["metadata"].pop("managedFields", None)  # as large as all else together
-        yield document
 
 
 def _of_job(job: Found) -> str:

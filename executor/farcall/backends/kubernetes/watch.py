@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -282,7 +282,7 @@ class _Feed:
         version = ""
         async for page in pages(self._kube, self._path, self._params):
             version = version_of(page)
-            documents += [_slim(item) for item in page.get("items") or []]
+            documents += items_of(page)
         there = {_uid(document) for document in documents}
         for document in documents:
             self._note("ADDED", document)
@@ -349,6 +349,17 @@ async def pages(
         if not more:
             return
         wanted["continue"] = more
+
+
+def items_of(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a page, which says of all of them together what they are.
+
+    Args:
+        page: The page.
+    """
+    kind = str(page.get("kind") or "").removesuffix("List")
+    for item in page.get("items") or ():
+        yield {"apiVersion": page.get("apiVersion"), "kind": kind, **_slim(item)}
 
 
 def name_of(document: Mapping[str, Any]) -> str:
