@@ -409,19 +409,18 @@ def test_merge_patch(cluster):
 
 
 def test_strategic_merge_patch(cluster):
-    """A strategic one merges lists by their key: containers by name, variables by name.
+    """A strategic one merges lists by their key: containers by name.
 
     https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
     """
-    variables = [{"name": "A", "value": "1"}]
-    name = cluster.create(cluster.job("true", suspend=True, container={"env": variables}))
+    name = cluster.create(cluster.job("true", suspend=True))
     path = cluster.path("jobs", name)
-    container = {"name": "task", "env": [{"name": "B", "value": "2"}]}
+    container = {"name": "task", "resources": {"limits": {"cpu": "200m"}}}
     body = {"spec": {"template": {"spec": {"containers": [container]}}}}
     answer = cluster.ask("PATCH", path, body, content_type=STRATEGIC)
     assert answer.status == 200, answer.body
     [merged] = answer.body["spec"]["template"]["spec"]["containers"]
-    assert {one["name"] for one in merged["env"]} == {"A", "B"}
+    assert merged["resources"]["limits"] == {"cpu": "200m", "memory": "32Mi"}
     assert merged["command"] == ["sh", "-c", "true"]
 
 

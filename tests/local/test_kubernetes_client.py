@@ -48,6 +48,7 @@ def _is_over(job):
 
 def test_a_job_from_creation_to_deletion(cluster, model):
     place = cluster.namespace
+    version = cluster.jobs.list_namespaced_job(place).metadata.resource_version
     made = cluster.jobs.create_namespaced_job(place, model("echo $JOB_COMPLETION_INDEX",
         completion_mode="Indexed", completions=2, parallelism=2))  # fmt: skip
     name = made.metadata.name
@@ -58,6 +59,7 @@ def test_a_job_from_creation_to_deletion(cluster, model):
         cluster.jobs.list_namespaced_job,
         place,
         field_selector=f"metadata.name={name}",
+        resource_version=version,
         timeout_seconds=300,
     ):
         assert isinstance(event["object"], client.V1Job)

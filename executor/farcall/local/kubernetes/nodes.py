@@ -29,6 +29,12 @@ _NO_SCHEDULE = ("NoSchedule", "NoExecute")
 _ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
 """What Kubernetes calls this machine's processor, by what its system does."""
 
+#: What the schema requires of a node's system, and nobody asks for.
+_UNKNOWN = (
+    *("machineID", "systemUUID", "bootID", "kernelVersion", "osImage"),
+    *("containerRuntimeVersion", "kubeProxyVersion", "architecture"),
+)
+
 
 def node(
     name: str,
@@ -64,12 +70,16 @@ def node(
         "status": {
             "capacity": has,
             "allocatable": has,
-            "conditions": [{**each, "lastHeartbeatTime": timestamp()} for each in ready],
+            "conditions": [_of_node(each) for each in ready],
             "addresses": [
                 {"type": "InternalIP", "address": names.NODE_ADDRESS},
                 {"type": "Hostname", "address": name},
             ],
-            "nodeInfo": {"kubeletVersion": VERSION, "operatingSystem": "linux"},
+            "nodeInfo": {
+                **dict.fromkeys(_UNKNOWN, ""),
+                "kubeletVersion": VERSION,
+                "operatingSystem": "linux",
+            },
         },
     }
 
@@ -153,3 +163,9 @@ def _holds(labels: Mapping[str, str], expression: dict[str, Any]) -> bool:
         return False
     limit = int(values[0])
     return int(value) > limit if operator == "Gt" else int(value) < limit
+
+
+def _of_node(condition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a condition as nodes have it: with a heartbeat, and without a probe."""
+    kept = {key: value for key, value in condition.items() if key != "lastProbeTime"}
+    return {**kept, "lastHeartbeatTime": timestamp()}
