@@ -424,6 +424,15 @@ def test_what_there_is(cluster):
     assert "batch/v1" in cluster.kubectl("api-versions").out.split()
 
 
+def test_fields_are_explained(cluster):
+    out = cluster.kubectl("explain", "job.spec.backoffLimitPerIndex").out
+    assert "FIELD: backoffLimitPerIndex <integer>" in out
+    out = cluster.kubectl("explain", "pod.spec").out
+    assert "activeDeadlineSeconds" in out
+    missing = cluster.kubectl("explain", "job.spec.retries", ok=False)
+    assert 'field "retries" does not exist' in missing.err
+
+
 def test_nodes(cluster):
     if cluster.local is None:
         pytest.skip("a namespace's users may not see nodes")
