@@ -167,7 +167,6 @@ def test_describe(cluster):
         r"Parallelism: +2",
         r"Completions: +2",
         r"Pods Statuses: +0 Active \(0 Ready\) / 0 Succeeded / 2 Failed",
-        r"Failed Indexes: +0,1|Failed Indexes: +0-1",
         rf" +Image: +{cluster.image}",
         rf".*SuccessfulCreate .*Created pod: {pod['metadata']['name']}",
     ):

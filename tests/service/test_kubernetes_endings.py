@@ -1,0 +1,318 @@
+"""Every way a task can end on Kubernetes, and what its caller gets: each made for real.
+
+The embedded cluster does to pods what befalls them on real ones: nodes are lost, pods evicted,
+images withheld. One row of the table is one ending, with the error and the words that tell of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farcall.local
+from farcall import (
+    BatchExecutor,
+    ChildKilledError,
+    FarcallError,
+    HostLostError,
+    ImageError,
+    Job,
+    JobCancelledError,
+    JobError,
+    JobLostError,
+    JobTimeoutError,
+    OutOfMemoryError,
+)
+from tests.local.cluster import Cluster
+from tests.support.patience import PATIENCE_S, until_async
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+# --- what tasks do ------------------------------------------------------------------------------
+
+
+def hold(begun: str, go: str) -> str:
+    """Tell that it runs, and wait."""
+    with open(begun, "a") as told:  # noqa: PTH123
+        told.write(f"{os.getppid()}\n")
+    deadline = time.monotonic() + PATIENCE_S
+    while not os.path.exists(go) and time.monotonic() < deadline:  # noqa: PTH110
+        time.sleep(0.02)
+    return "done"
+
+
+def raise_it(begun: str, go: str) -> None:
+    raise KeyError("missing")
+
+
+def die(begun: str, go: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- what befalls them --------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """The cluster, one job on it, and how to wait for it."""
+
+    aws: farcall.local.LocalAWS
+    cluster: Cluster
+    job: Job[Any]
+    begun: Path
+
+    @property
+    def hooks(self) -> Any:
+        return self.aws.kubernetes
+
+    async def running(self, attempts: int = 1) -> None:
+        await until_async(lambda: len(self.pids()) >= attempts)
+
+    def pids(self) -> list[int]:
+        """Return the processes of the task runner, by attempt."""
+        return (
+            [int(line) for line in self.begun.read_text().split()] if self.begun.exists() else []
+        )
+
+
+async def nothing(world: World) -> None:
+    """It ends by itself."""
+
+
+async def oom(world: World) -> None:
+    await world.running()
+    world.hooks.oom(world.job.id)
+
+
+async def evicted(world: World) -> None:
+    await world.running()
+    world.hooks.evict(world.job.id)
+
+
+async def drained(world: World) -> None:
+    await world.running()
+    world.hooks.evict(world.job.id, api=True)
+
+
+async def preempted(world: World) -> None:
+    await world.running()
+    world.hooks.preempt(world.job.id)
+
+
+async def node_lost(world: World) -> None:
+    await world.running()
+    world.hooks.lose_node()
+
+
+async def pod_deleted(world: World) -> None:
+    await world.running()
+    [pod] = world.cluster.pods(world.job.id)
+    world.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+
+
+async def job_deleted(world: World) -> None:
+    await world.running()
+    world.cluster.kubectl("delete", "job", world.job.id)
+
+
+async def ended_by_somebody(world: World) -> None:
+    await world.running()
+    patch = '{"spec": {"activeDeadlineSeconds": 0}}'
+    world.cluster.kubectl("patch", "job", world.job.id, "--type=merge", "-p", patch)
+
+
+async def supervisor_killed(world: World) -> None:
+    await world.running()
+    os.kill(world.pids()[0], signal.SIGKILL)
+
+
+async def cancelled(world: World) -> None:
+    await world.running()
+    await world.job.cancel("enough of it")
+
+
+async def cancelled_by_command(world: World) -> None:
+    await world.running()
+    from tests.docs.pages import run_installed
+
+    done = await asyncio.to_thread(
+        run_installed, "farcall", "cancel", "--yes", "--reason", "not needed", world.job.id
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@dataclass
+class Case:
+    """One ending.
+
+    Attributes:
+        error: What is raised.
+        words: What its message has to say, each.
+        befalls: What is done to the job once it is submitted.
+        task: What it runs.
+        options: Of the executor.
+        before: What is done to the cluster first.
+        code: Exit code that the error has.
+        after: What makes the cluster whole again.
+    """
+
+    error: type[BaseException]
+    words: tuple[str, ...]
+    befalls: Callable[[World], Any] = nothing
+    task: Callable[..., Any] = hold
+    options: Mapping[str, Any] = field(default_factory=dict)
+    before: Callable[[Any], Any] = lambda hooks: None
+    code: int | None = None
+    after: Callable[[Any], Any] = lambda hooks: None
+
+
+CASES = {
+    "an exception": Case(KeyError, ("missing",), task=raise_it),
+    "its process killed": Case(ChildKilledError, ("killed",), task=die),
+    "its container killed": Case(
+        OutOfMemoryError, ("SIGKILL", "raise memory"), befalls=supervisor_killed, code=137
+    ),
+    "out of memory": Case(OutOfMemoryError, ("memory",), befalls=oom, code=137),
+    "deadline": Case(
+        JobTimeoutError, ("time_limit",), options={"time_limit": 60, "retry_attempts": 1}
+    ),
+    "evicted": Case(HostLostError, ("low on resource: memory", "retry_attempts"), befalls=evicted),
+    "drained": Case(HostLostError, ("retry_attempts",), befalls=drained),
+    "preempted": Case(HostLostError, ("priority",), befalls=preempted),
+    "its node lost": Case(
+        HostLostError,
+        ("retry_attempts",),
+        befalls=node_lost,
+        after=lambda hooks: hooks.add_node("local", cpu=4),
+    ),
+    "its pod deleted": Case(JobError, ("deleted",), befalls=pod_deleted),
+    "its Job deleted": Case((JobLostError, JobCancelledError), ("deleted",), befalls=job_deleted),
+    "ended by somebody": Case(
+        JobTimeoutError,
+        ("farcall did not set", "activeDeadlineSeconds"),
+        befalls=ended_by_somebody,
+    ),
+    "cancelled": Case(JobCancelledError, ("enough of it",), befalls=cancelled),
+    "cancelled by the command line": Case(
+        JobCancelledError, ("not needed",), befalls=cancelled_by_command
+    ),
+    "an image that cannot be pulled": Case(
+        ImageError,
+        ("nowhere.example.com/none:1", "pull"),
+        options={"image": "nowhere.example.com/none:1"},
+        before=lambda hooks: hooks.withhold_image("nowhere.example.com/none:1"),
+    ),
+    "a bad name of an image": Case(ImageError, ("Image",), options={"image": "In_Valid"}),
+    "a missing Secret": Case(FarcallError, ("not-there",), options={"s3_secret": "not-there"}),
+    "a quota": Case(
+        FarcallError,
+        ("quota",),
+        before=lambda hooks: hooks.quota({"pods": "0"}),
+        after=lambda hooks: hooks.quota(None),
+        options={"stuck_timeout_s": 1},
+    ),
+    "no node fits": Case(
+        FarcallError,
+        ("nodes are available",),
+        options={"node_selector": {"kind": "none"}, "stuck_timeout_s": 1},
+    ),
+}
+
+
+# --- a cluster of its own -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kubernetes() -> Iterator[farcall.local.LocalAWS]:
+    with farcall.local.start(kubernetes=True, cpus=4) as aws:
+        aws.kubernetes.configure(
+            retry_s=0.05, refused_s=0.05, pull_s=0.05, lost_s=0.05, deadline_scale=0.02
+        )
+        yield aws
+
+
+@pytest.fixture
+def cluster(kubernetes: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, value in kubernetes.environment.items():
+        monkeypatch.setenv(name, value)
+    return Cluster(kubernetes.environment["KUBECONFIG"], kubernetes)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_an_ending_is_told_by_its_error_and_its_sentence(
+    name: str, kubernetes: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    options = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02, **case.options}
+    case.before(kubernetes.kubernetes)
+    try:
+        async with BatchExecutor(backend="kubernetes", **options) as executor:
+            job = await executor.submit(case.task, str(begun), str(go))
+            await case.befalls(World(kubernetes, cluster, job, begun))
+            error = await asyncio.wait_for(job.exception(), PATIENCE_S)
+    finally:
+        go.touch()
+        case.after(kubernetes.kubernetes)
+    assert isinstance(error, case.error), repr(error)
+    for word in case.words:
+        assert word in str(error), str(error)
+    if isinstance(error, FarcallError):
+        assert job.id in str(error)
+        assert "To do: " in str(error)
+        assert "Batch says" not in str(error)
+    if case.code is not None:
+        assert error.exit_code == case.code
+
+
+SURVIVED = {
+    "evicted": evicted,
+    "drained": drained,
+    "preempted": preempted,
+    "its pod deleted": pod_deleted,
+}
+
+
+@pytest.mark.parametrize("name", SURVIVED)
+async def test_what_is_the_clusters_affair_is_tried_again(
+    name: str, kubernetes: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    options = {"vcpu": 1, "memory": 1, "retry_attempts": 3, "linger_s": 0.02}
+    async with BatchExecutor(backend="kubernetes", **options) as executor:
+        job = await executor.submit(hold, str(begun), str(go))
+        world = World(kubernetes, cluster, job, begun)
+        await SURVIVED[name](world)
+        await world.running(attempts=2)
+        go.touch()
+        assert await asyncio.wait_for(job.result(), PATIENCE_S) == "done"
+
+
+async def test_one_task_of_an_array_is_cancelled_and_the_others_go_on(
+    kubernetes: farcall.local.LocalAWS, cluster: Cluster, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    options = {"vcpu": 1, "memory": 1, "retry_attempts": 3, "linger_s": 0.5}
+    async with BatchExecutor(backend="kubernetes", **options) as executor:
+        jobs = await asyncio.gather(
+            *(executor.submit(hold, str(tmp_path / f"begun{n}"), str(go)) for n in range(3))
+        )
+        assert len({job.id.partition(":")[0] for job in jobs}) == 1
+        await until_async(lambda: all((tmp_path / f"begun{n}").exists() for n in range(3)))
+        await jobs[1].cancel("this one alone")
+        error = await asyncio.wait_for(jobs[1].exception(), PATIENCE_S)
+        go.touch()
+        values = [await asyncio.wait_for(jobs[n].result(), PATIENCE_S) for n in (0, 2)]
+    assert isinstance(error, JobCancelledError)
+    assert "this one alone" in str(error)
+    assert values == ["done", "done"]
+    assert len((tmp_path / "begun1").read_text().split()) == 1
