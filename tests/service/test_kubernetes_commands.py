@@ -1,0 +1,19 @@
+"""Command jobs on the embedded Kubernetes: their nodes, their output and their end."""
+
+from __future__ import annotations
+
+import farcall.local
+from farcall import BatchExecutor
+
+
+async def test_the_nodes_of_a_command_say_who_they_are(
+    kubernetes: farcall.local.LocalAWS,
+) -> None:
+    """Even where they end within the second in which they began."""
+    told = "echo $FARCALL_NODE_INDEX of $FARCALL_NODE_COUNT"
+    async with BatchExecutor(vcpu=0.1, memory=0.1, retry_attempts=1) as executor:
+        job = await executor.command("busybox:1", ["sh", "-c", f"{told}; sleep 1"], nodes=2)
+        lines = [line.text async for line in job.logs(follow=True)]
+        result = await job.wait()
+    assert "0 of 2" in lines
+    assert result.exit_codes[0] == 0
