@@ -206,13 +206,19 @@ class EmbeddedKubernetes:
 
     async def not_starting(self, jobs: Jobs, submit: Submit) -> str:
         self._kubernetes.withhold_image(Settings().image)
-        job_id = await submit()
-        found = await jobs.until(job_id, JobStatus.STARTING)
-        while not found.is_blocked:
-            found = await jobs.describe(job_id)
+        try:
+            job_id = await submit()
+            blocked = await until_async(lambda: self._blocked(jobs, job_id))
+        finally:  # other tests' jobs have it, too
+            self._kubernetes.withhold_image(Settings().image, heals_after=0)
         # What Kubernetes would try for ever the engine ends; see `farcall.engine.status_poller`.
-        await jobs.backend.terminate([job_id], f"{STUCK}0 s: {found.status_reason}")
+        why = blocked.status_reason or blocked.container_reason
+        await jobs.backend.terminate([job_id], f"{STUCK}0 s: {why}")
         return job_id
+
+    async def _blocked(self, jobs: Jobs, job_id: str) -> JobDetail | None:
+        found = (await jobs.backend.describe([job_id])).get(job_id)
+        return found if found is not None and found.is_blocked else None
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -114,11 +113,9 @@ class KubernetesBackend:
         self, settings: Settings, *, answers: bool
     ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
         """Return the checks of rights, namespace, quota, queue and image."""
-        # For the command of its name alone.
-        doctor = importlib.import_module("farcall.backends.kubernetes.doctor")
-        found: Mapping[str, Awaitable[Iterable[Finding]]]
-        found = doctor.checks(self.kube, settings, answers=answers)
-        return found
+        from farcall.backends.kubernetes import doctor  # for the command of its name alone
+
+        return doctor.checks(self.kube, settings, answers=answers)
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
         """Tell whether tasks run in the stock image."""
