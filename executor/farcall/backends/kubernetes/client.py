@@ -13,9 +13,11 @@ import json
 import logging
 import os
 import random
+import socket
 import ssl
 import tempfile
 import urllib.request
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,8 @@ _SAY_S = 15.0
 _SILENT_S = 120.0
 """A watch has a bookmark a minute: one that is silent for longer has lost its connection."""
 
+_LAST_CONNECTIONS_S = 2.0
+_TURN_S = 0.001
 _LARGEST_LINE_BYTES = 32 * 1024 * 1024
 _STRANGE_CHARACTERS = 300
 _UNAUTHORIZED = 401
@@ -96,6 +100,7 @@ class Kube:
         self._certificate = ("", "")
         self._opening = asyncio.Lock()
         self._old: list[aiohttp.ClientSession] = []
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_closed = False
 
     @classmethod
@@ -353,7 +358,9 @@ class Kube:
                 context = await asyncio.to_thread(_tls, self.connection, proof.certificate)
                 if self._http is not None:
                     self._old.append(self._http)
-                connector = aiohttp.TCPConnector(limit=0, ssl=context)
+                connector = aiohttp.TCPConnector(
+                    limit=0, ssl=context, socket_factory=self._open_socket
+                )
                 self._http = aiohttp.ClientSession(
                     connector=connector,
                     headers={"User-Agent": _AGENT},
@@ -369,6 +376,23 @@ class Kube:
             for each in (*self._old, self._http):
                 if each is not None:
                     await each.close()
+        await self._last_connections()
+
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
+
+    @property
+    def _has_open(self) -> bool:
+        return any(each.fileno() >= 0 for each in self._sockets)
+
+    async def _last_connections(self) -> None:
+        """Wait for those whose request was given up: aiohttp does so for idle ones alone."""
+        until = clock.now() + _LAST_CONNECTIONS_S
+        while self._has_open and clock.now() < until:  # noqa: ASYNC110  # nothing tells
+            await asyncio.sleep(_TURN_S)
 
 
 class _Tries:
