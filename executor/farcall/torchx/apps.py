@@ -145,6 +145,10 @@ class Apps:
         lost_at = clock.now() + session.timing.lost_after_s
         self._known[app_id] = _Known(job_id, None, lost_at=lost_at)
 
+    def forget(self, app_id: str) -> None:
+        """Have an app looked for anew: it was deleted, where its platform can do that."""
+        self._known.pop(app_id, None)
+
     def settings(self, app_id: str) -> Settings:
         """Return the settings to find an app with.
 

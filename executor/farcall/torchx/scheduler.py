@@ -232,6 +232,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             app = await self._end(app_id, "deleted")
             if app is not None:
                 await app.session.backend.forget(app.detail)
+                self._apps.forget(app_id)
 
         self._loop.run(delete())
 
