@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from torchx.runner import get_runner
 from torchx.schedulers.api import Stream
-from torchx.specs import AppState, macros
+from torchx.specs import AppState, Resource, macros
 
 from farcall import SettingsError, UnknownError
 from farcall.torchx.kubernetes.scheduler import KubernetesScheduler
@@ -72,7 +72,7 @@ def test_a_cancelled_app_keeps_its_record_and_a_deleted_one_does_not(runner, go)
     runner.cancel(handle)
     found = ended(runner, handle)
     assert found.state is AppState.CANCELLED
-    assert "with TorchX" in found.msg
+    until(lambda: "with TorchX" in runner.status(handle).msg)
     assert runner.describe_native(handle).request.name == handle.rpartition(":")[2]
     runner.delete(handle)
     until(lambda: runner.status(handle) is None)
@@ -95,21 +95,24 @@ def test_what_is_not_there_is_none(runner):
 
 
 def test_two_replicas_know_each_other(runner, go):
-    script = (
+    said = (
         f"echo replica {macros.replica_id} $ME of $FARCALL_NODE_COUNT at ${{{macros.rank0_env}}}"
     )
-    handle = run(
-        runner, role(f"{script}; sleep 0.3", replicas=2, env={"ME": f"no{macros.replica_id}"})
-    )
-    assert ended(runner, handle).state is AppState.SUCCEEDED
+    script = f"{said}; {waiting(go)}"
+    handle = run(runner, role(script, replicas=2, env={"ME": f"no{macros.replica_id}"}))
     for k in range(2):
-        [line] = lines(runner, handle, k=k)
-        assert line.startswith(f"replica {k} no{k} of 2 at ")
+        # As long as both run: with the main one's end the other's pod is gone, and its log.
+        found = until(lambda k=k: lines(runner, handle, k=k))
+        assert found[0].startswith(f"replica {k} no{k} of 2 at ")
+    go.touch()
+    assert ended(runner, handle).state is AppState.SUCCEEDED
 
 
 def test_two_roles_are_an_app(runner, go):
-    workers = role(f"echo works {macros.replica_id}; sleep 600", name="worker", replicas=2)
-    handle = run(runner, role(waiting(go), name="ps"), workers)
+    small = Resource(cpu=0.2, gpu=0, memMB=64)  # the embedded node is as large as this machine
+    script = f"echo works {macros.replica_id}; sleep 600"
+    workers = role(script, name="worker", replicas=2, resource=small)
+    handle = run(runner, role(waiting(go), name="ps", resource=small), workers)
     found = running(runner, handle)
     assert [(each.role, len(each.replicas)) for each in found.roles] == [("ps", 1), ("worker", 2)]
     for k in range(2):
@@ -141,7 +144,7 @@ def test_an_edited_request_is_submitted_as_it_is(runner):
 
 
 def test_the_server_refuses_before_anything_is_made(runner, kubernetes):
-    info = runner.dryrun(app(role("true", replicas=2), role("x", "y")), "kubernetes_job", CFG)
+    info = runner.dryrun(app(role("true"), role("true", "y")), "kubernetes_job", CFG)
     info.request.objects[-1]["spec"]["template"]["spec"]["restartPolicy"] = "Sometimes"
     before = len(runner.list("kubernetes_job", CFG))
     with pytest.raises(Exception, match="restartPolicy"):

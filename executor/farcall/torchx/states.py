@@ -19,7 +19,7 @@ from farcall.model.errors import JobCancelledError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 from farcall.model.terminal import in_a_line
 from farcall.model.wording import counted
-from farcall.torchx.roles import ENV_ROLE_NAME, TAG_APP, TAG_USER, TAG_VERSION
+from farcall.torchx.roles import ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP, TAG_USER, TAG_VERSION
 
 _STATES = {
     JobStatus.SUBMITTED: AppState.PENDING,
@@ -82,7 +82,19 @@ def roles_of(detail: JobDetail) -> list[RoleNodes]:
             gpus=detail.gpus,
         ),
     )
-    return [RoleNodes(each.environment.get(ENV_ROLE_NAME, _DEFAULT_ROLE), each) for each in groups]
+    roles: list[RoleNodes] = []
+    for each in groups:
+        role = RoleNodes(each.environment.get(ENV_ROLE_NAME, _DEFAULT_ROLE), each)
+        if roles and _is_same(roles[-1], role):  # where each node is a document of its own
+            role = RoleNodes(role.name, replace(roles.pop().nodes, last=each.last))
+        roles.append(role)
+    return roles
+
+
+def _is_same(one: RoleNodes, other: RoleNodes) -> bool:
+    index = one.nodes.environment.get(ENV_ROLE_INDEX)
+    is_named = index is not None and index == other.nodes.environment.get(ENV_ROLE_INDEX)
+    return is_named and one.name == other.name and other.nodes.first == one.nodes.last + 1
 
 
 def node_of(detail: JobDetail, role_name: str, replica: int) -> int:
@@ -198,7 +210,7 @@ def _message(detail: JobDetail) -> str:
         sentence, remedy = detail.waiting()
         return in_a_line(f"{sentence}. To do: {remedy}" if detail.is_blocked else sentence)
     why = _as_command(detail).verdict()
-    said = f", Batch says {detail.told!r}" if detail.told else ""
+    said = f", {detail.platform} says {detail.told!r}" if detail.told else ""
     retried = f", after {counted(detail.attempts, 'attempt')}" if detail.attempts > 1 else ""
     return in_a_line(f"{why.sentence}{said}{retried}. To do: {why.remedy}")
 
