@@ -22,7 +22,8 @@ from farcall import JobLostError, SettingsError
 from farcall.cli.demos.covalent_server import CovalentServer
 from farcall.covalent.plugin import database
 from farcall.model.errors import FarcallError
-from farcall.model.settings import BATCH, options_of
+from farcall.model.platforms import BATCH
+from farcall.model.settings import options_of
 from farcall.model.workflows import Workflow
 from tests.support.proxy import Proxy
 

@@ -153,7 +153,7 @@ async def test_an_image_is_built_and_pushed_and_jobs_run_in_it(
     pushed = run("image", "push", tag, "--repository", "team/jobs", "--yes")
 
     assert pushed.returncode == 0, pushed.stderr
-    uri = read(tmp_path / ".config/farcall/farcall.toml")["container_image_uri"]
+    uri = read(tmp_path / ".config/farcall/farcall.toml")["batch"]["container_image_uri"]
     repository, _, digest = uri.partition("@")
     assert repository == f"{registry}/team/jobs"
     assert f"sha256:{hashlib.sha256(manifest(uri)).hexdigest()}" == digest

@@ -213,7 +213,10 @@ async def test_nothing_secret_shows_where_tasks_succeed_and_fail(
         sweep = executor.task(give).map([argument] * 2)
         watcher.show(sweep, sweep.__dict__["_settings"])
         assert await sweep == [[watcher.secrets["argument"]]] * 2
-        watcher.show(executor.with_options(vcpu=2), Settings(**executor.settings.model_dump()))
+        watcher.show(
+            executor.with_options(vcpu=2),
+            Settings(**executor.settings.model_dump(exclude_unset=True)),
+        )
 
 
 async def test_nothing_secret_shows_where_submissions_fail(

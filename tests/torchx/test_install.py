@@ -12,7 +12,7 @@ from tests.support.own_wheel import ENVIRONMENT, ROOT, RUN, build_own
 
 pytestmark = pytest.mark.slow
 
-PLUGIN = "torchx_plugins/schedulers/aws_batch.py"
+PLUGINS = [f"torchx_plugins/schedulers/{name}.py" for name in ("aws_batch", "kubernetes_job")]
 
 OTHERS = """\
 from torchx.plugins import register
@@ -37,16 +37,15 @@ def built(tmp_path_factory):
     return build_own(tmp_path_factory.mktemp("built"))
 
 
-def test_wheel_and_sdist_hold_the_module_and_no_package_around_it(built):
+def test_wheel_and_sdist_hold_the_modules_and_no_package_around_it(built):
     wheel, sdist = built
     with zipfile.ZipFile(wheel) as opened:
         held = [name for name in opened.namelist() if name.startswith("torchx")]
-    assert held == [PLUGIN]
+    assert sorted(held) == PLUGINS
     with tarfile.open(sdist) as opened:
         names = [name.partition("/")[2] for name in opened.getnames()]
-    assert [n for n in names if "/torchx_plugins/" in n and n.endswith(".py")] == [
-        f"executor/{PLUGIN}"
-    ]
+    found = sorted(n for n in names if "/torchx_plugins/" in n and n.endswith(".py"))
+    assert found == [f"executor/{plugin}" for plugin in PLUGINS]
 
 
 def test_wheel_and_sdist_hold_the_dockerfile(built):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from farcall.aws.clients import Aws
 from farcall.backends.base import Backend
-from farcall.model.settings import KUBERNETES, Settings
+from farcall.model.platforms import KUBERNETES
+from farcall.model.settings import Settings
 
 
 def open_backend(settings: Settings, access: Aws) -> Backend:

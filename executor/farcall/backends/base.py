@@ -17,7 +17,8 @@ from farcall.aws.paced_client import Meter, Ticket
 from farcall.model.commands import Nodes
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import BATCH, PLATFORMS, Settings
+from farcall.model.platforms import BATCH, PLATFORMS
+from farcall.model.settings import Settings
 
 STOCK_USER = "10001:10001"
 """Of a container whose image does not hold the task runner, as of farcall's own image: not root,

@@ -13,7 +13,8 @@ from farcall.cli import options_file
 from farcall.cli.options import check, parse
 from farcall.cli.printing import hand_out, say
 from farcall.model.errors import SettingsError
-from farcall.model.settings import BATCH, KUBERNETES, BackendName, Settings, from_text
+from farcall.model.platforms import BATCH, KUBERNETES, BackendName
+from farcall.model.settings import Settings, from_text
 from farcall.model.settings_help import describe
 
 _ASKED = {

@@ -17,7 +17,8 @@ from farcall.deploy import registry
 from farcall.deploy.build_context import REQUIREMENTS, build_context
 from farcall.deploy.registry import Registry
 from farcall.model.errors import FarcallError
-from farcall.model.settings import BATCH, KUBERNETES, Settings
+from farcall.model.platforms import BATCH, KUBERNETES
+from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
 

@@ -20,12 +20,11 @@ from farcall.cli.printing import say
 from farcall.model.config_trust import CONFIG_VARIABLE, agree, is_agreed
 from farcall.model.errors import FarcallError
 from farcall.model.files import replacing
+from farcall.model.platforms import BATCH, BackendName
 from farcall.model.settings import (
-    BATCH,
     ENVIRONMENT_PREFIX,
     SECTIONS,
     WORKING_FILE,
-    BackendName,
     Settings,
     chosen,
     decided,

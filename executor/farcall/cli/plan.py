@@ -66,7 +66,7 @@ def plan(
     offline: bool,
     **short: str | None,
 ) -> None:
-    """Show what run would send to Batch, and send nothing.
+    """Show what run would submit, and submit nothing.
 
     \b
     farcall plan train:fit data.csv --epochs 3

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from farcall.model import errors, output, terminal
 from farcall.model.output import Bytes
-from farcall.model.settings import BATCH, KUBERNETES, PLATFORMS
+from farcall.model.platforms import BATCH, KUBERNETES, PLATFORMS
 from farcall_runtime import envelope
 from farcall_runtime.contract import OutcomeStatus
 

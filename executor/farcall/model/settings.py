@@ -23,7 +23,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -59,6 +59,7 @@ from farcall.model.option_values import (
     UpperCase,
     has,
 )
+from farcall.model.platforms import BATCH, KUBERNETES, PLATFORMS, BackendName
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_key
 
 if TYPE_CHECKING:
@@ -69,17 +70,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # the same module, before it came into the standard library
 
-BackendName: TypeAlias = Literal["batch", "kubernetes"]
-BATCH: BackendName = "batch"
-KUBERNETES: BackendName = "kubernetes"
 SECTIONS: dict[BackendName, tuple[str, str]] = {
     BATCH: ("executors", "awsbatch"),
     KUBERNETES: ("executors", "kubernetes"),
 }
 """Where the options of each backend stand in a file."""
 
-PLATFORMS = {BATCH: "Batch", KUBERNETES: "Kubernetes"}
-"""What the backends are called in texts."""
 
 ENVIRONMENT_PREFIX = "FARCALL_"
 WORKING_FILE = Path("farcall.toml")

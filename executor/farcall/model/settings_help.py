@@ -11,8 +11,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from farcall.model.errors import SettingsError
+from farcall.model.platforms import BATCH
 from farcall.model.settings import (
-    BATCH,
     ENVIRONMENT_PREFIX,
     PATTERNS,
     Settings,

@@ -90,6 +90,6 @@ async def test_what_failed_runs_again_with_other_options(page, failed):
 
 async def test_what_is_unknown_is_not_run(page):
     assert (await post(page, f"/api/jobs/{NOBODY}/retry", {}))[0] == 404
-    assert (await post(page, "/api/jobs/nobody/retry", {}))[0] == 400
+    assert (await post(page, "/api/jobs/no%20body/retry", {}))[0] == 400
     async with page.get(f"/api/jobs/{NOBODY}/retry") as answer:
         assert answer.status == 404

@@ -30,7 +30,8 @@ from farcall.backends.kubernetes.names import RUN_LABEL
 from farcall.backends.kubernetes.pod_states import Pod
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import KUBERNETES, Settings
+from farcall.model.platforms import KUBERNETES
+from farcall.model.settings import Settings
 
 _NAMESPACE = "default"
 _MOST_FAILED = 50

@@ -15,8 +15,8 @@ from covalent._shared_files.config import _config_manager, get_config
 from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.model.errors import SettingsError
+from farcall.model.platforms import BATCH
 from farcall.model.settings import (
-    BATCH,
     ENVIRONMENT_PREFIX,
     FOREIGN_IMAGES,
     SECTIONS,

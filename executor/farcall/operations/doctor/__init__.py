@@ -12,7 +12,8 @@ from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.deploy import doctor as stack
 from farcall.model.errors import FarcallError
-from farcall.model.settings import BATCH, Settings
+from farcall.model.platforms import BATCH
+from farcall.model.settings import Settings
 from farcall.model.settings_help import origins
 from farcall.operations.doctor import account
 from farcall.storage import doctor

@@ -13,7 +13,8 @@ from farcall.aws.clients import Aws
 from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, told
 from farcall.model.clock import within
 from farcall.model.errors import ServiceError
-from farcall.model.settings import BATCH, Settings
+from farcall.model.platforms import BATCH
+from farcall.model.settings import Settings
 
 _SKEW_S = 60
 """AWS refuses what was signed five minutes ago, or will be in five minutes."""

@@ -14,7 +14,8 @@ from farcall.aws.refusals import is_denied
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import BATCH, Settings
+from farcall.model.platforms import BATCH
+from farcall.model.settings import Settings
 from farcall.model.wording import named
 from farcall.torchx.apps import Wanted
 from farcall.torchx.batch.mapping import queue_name

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from farcall.model.settings import KUBERNETES, Settings
+from farcall.model.platforms import KUBERNETES
+from farcall.model.settings import Settings
 from farcall.torchx.options import FarcallOptions, workflow, wrong_option
 
 SCHEDULER = "kubernetes_job"

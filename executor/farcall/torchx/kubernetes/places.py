@@ -11,7 +11,8 @@ from typing import Any
 
 from farcall.engine.session import Session
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import KUBERNETES, Settings
+from farcall.model.platforms import KUBERNETES
+from farcall.model.settings import Settings
 from farcall.torchx.apps import Wanted
 
 _WHOLE = ""
