@@ -62,6 +62,7 @@ ELSEWHERE = {
     "engine/job_handle": "unit/engine/test_task_handle.py",
     "engine/runtimes": "service/test_stock_image.py",
     "model/commands": "unit/backends/batch/test_nodes.py",
+    "model/platforms": "unit/model/test_settings.py",
     "engine/packages": "service/test_task_packages.py",
     "storage/packages": "service/test_task_packages.py",
     "packages/cache": "unit/packages/test_environment.py",
