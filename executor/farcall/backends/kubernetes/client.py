@@ -1,7 +1,7 @@
 """HTTP client of Kubernetes's API: requests that are paced and tried again, and streams.
 
 It is aiohttp, which is there already: the packages of clients bring hundreds of modules for
-models that nothing here needs (``benchmarks/kubernetes_clients.py`` tells what they cost).
+models that nothing here needs.
 """
 
 from __future__ import annotations
