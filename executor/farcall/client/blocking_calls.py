@@ -475,6 +475,16 @@ def _finish() -> None:
     global _is_exiting
     _is_exiting = True
     mine = [calls for calls in _all if not (calls.is_of_parent or calls.is_abandoned)]
+    try:
+        _wait_for(mine)
+    except KeyboardInterrupt as error:
+        with contextlib.suppress(KeyboardInterrupt):  # Python would call it ignored
+            for each in mine:
+                each.leave(error)
+
+
+def _wait_for(mine: Sequence[BlockingCalls]) -> None:
+    """Say what is unfinished, and wait for it; Ctrl-C may come as soon as it is said."""
     unfinished = sum(calls.unfinished for calls in mine)
     if unfinished:
         text = "waiting for %s before the process ends; Ctrl-C ends their jobs%s"
@@ -482,13 +492,7 @@ def _finish() -> None:
     for calls in mine:
         calls.shut()
     for calls in mine:
-        try:
-            calls.wait()
-        except KeyboardInterrupt as error:
-            with contextlib.suppress(KeyboardInterrupt):  # Python would call it ignored
-                for each in mine:
-                    each.leave(error)
-            return
+        calls.wait()
 
 
 def _forget_parent() -> None:
