@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+from collections import ChainMap
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from types import CodeType
+from typing import Any, ClassVar, TypeAlias
 
 from farcall_runtime.envelope import Buffer, Reference
 
@@ -20,6 +22,10 @@ Pieces: TypeAlias = "list[Buffer]"
 
 IN_BAND_BYTES = 1024
 """Smaller buffers are not worth a place of their own."""
+
+# Position of the file name among the arguments of types.CodeType, in Python 3.8 and newer:
+# https://github.com/python/cpython/blob/3.13/Objects/codeobject.c (code_new_impl)
+_FILENAME_ARGUMENT = 10
 
 _COPY_BYTES = 4 * 1024 * 1024
 _NOT_HERE = (
@@ -97,14 +103,26 @@ def dump_to(value: object, file: Any) -> None:
 
 @functools.cache
 def pickler() -> Any:
-    """Return cloudpickle's pickler, made to tell a class's qualified name too.
+    """Return cloudpickle's pickler, extended to keep what a traceback and a class need.
 
-    By its bare name a nested class, or one made in a function, would be taken for another.
+    It keeps the file name of code that is pickled by value, which cloudpickle 3.1.3 and newer
+    replace with ``<dynamic-code>`` (https://github.com/cloudpipe/cloudpickle/pull/560), so that
+    tracebacks name the user's file and show its lines. It keeps the qualified name of a class,
+    because two nested classes may share their bare name.
     """
     import cloudpickle
     from cloudpickle import cloudpickle as internals
 
+    def reduce_code(code: CodeType) -> tuple[Any, ...]:
+        make, arguments = internals._code_reduce(code)
+        before, after = arguments[:_FILENAME_ARGUMENT], arguments[_FILENAME_ARGUMENT + 1 :]
+        return make, (*before, code.co_filename, *after)
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
+            {CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table
+        )
+
         def reducer_override(self, value: Any) -> Any:
             recipe = super().reducer_override(value)
             if isinstance(recipe, tuple) and recipe[0] is internals._make_skeleton_class:
