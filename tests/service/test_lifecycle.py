@@ -24,6 +24,7 @@ from farcall.engine.session import _sessions, session_for
 from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
+from tests.support.tasks import wait_for
 
 T = TypeVar("T")
 MakeExecutor = Callable[..., BatchExecutor]
@@ -176,14 +177,15 @@ def test_a_loop_that_was_closed_with_jobs_waited_for_leaves_them_to_another(
 
 
 async def test_a_job_is_waited_for_on_one_loop_and_its_value_is_had_on_any(
-    make_executor: MakeExecutor,
+    make_executor: MakeExecutor, tmp_path: Path
 ) -> None:
     async with make_executor() as executor:
-        job = await executor.submit(linger)
+        job = await executor.submit(wait_for, tmp_path / "go", 7)
         with pytest.raises(FarcallError, match=r"another event loop.*attach"):
             await asyncio.to_thread(in_a_thread, job.result)
         joined = await asyncio.to_thread(in_a_thread, lambda: executor.attach(job.id).status())
         assert not joined.is_final
+        (tmp_path / "go").touch()
 
         assert 7 == await soon(job.result())
         assert 7 == await asyncio.to_thread(in_a_thread, job.result)

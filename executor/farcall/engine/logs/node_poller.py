@@ -159,8 +159,10 @@ class Follower:
         self.gang.is_forgotten = clock.now() - self._unseen_since >= timing.lost_after_s
 
     def find_logs(self, timing: Timing) -> None:
-        """Read those logs that have come, and note which are over."""
+        """Start to read new logs, and mark those whose container has ended."""
+        listed = set()
         for log in (log for node in self.nodes for log in self.gang.logs(node)):
+            listed.add(log.stream)
             if log.attempt not in self._attempts:
                 continue
             reading = self._readings.get(log.stream)
@@ -169,6 +171,11 @@ class Follower:
                 reading = self._readings[log.stream] = Reading(self, log, floor, seen)
             if log.is_over or self._is_past():
                 reading.note_over(log.stopped_at, timing)
+        # Kubernetes deletes the pods of other nodes when the main node succeeds. The node then
+        # has no log any more, and its container has ended.
+        for stream, reading in self._readings.items():
+            if stream not in listed and self.gang.has_ended(reading.log.node, self._attempt):
+                reading.note_over(None, timing)
 
     def take(self, line: NodeLine) -> None:
         """Take a line, to be given with the others of this look."""

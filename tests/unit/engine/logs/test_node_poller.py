@@ -298,6 +298,17 @@ def refused(code, status):
     )
 
 
+async def test_a_node_without_a_log_at_the_end_is_over(clock):
+    """As on Kubernetes, which deletes the pods of other nodes when the main node succeeds."""
+    platform = running(2)
+    platform.write("s1", "from the other node", at=1)
+    async with following(platform) as lines:
+        await asyncio.sleep(3)
+        del platform.logs["s1"]
+        platform.say(job(2, DONE), node(0, DONE), node(1, DONE, stream=""))
+    assert texts(lines) == ["from the other node"]
+
+
 async def test_throttling_is_borne(clock):
     platform = running(2)
     async with following(platform) as lines:
