@@ -8,6 +8,7 @@ BASE_IMAGE ?= python:$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.ver
 PIP_PACKAGES ?=
 # The modules of the tests that run at a time: tests wait for most of their time, so six leave two processors room.
 WORKERS ?= 6
+NO_COVALENT := demo,joblib,kubernetes,torchx,ui
 PYTEST := $(BIN)/python -m pytest
 # In their order: those that take long come first.
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -15,7 +16,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-on-engine test-elsewhere test-containers chaos check docs bench pictures bootstrap image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-newest test-lowest test-on-engine test-elsewhere test-containers chaos check docs bench pictures bootstrap constraints image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -24,6 +25,8 @@ help:
 	@echo "make demo-page       the page, with workflows to look at and to cancel, until Ctrl-C"
 	@echo "make test            the tests, but for slow ones; those that need a docker engine where there is one"
 	@echo "make test-all        the slow ones, too: installations, demos, gigabytes, chaos, faults"
+	@echo "make test-newest     the tests without constraints.txt, with the newest release of each dependency"
+	@echo "make test-lowest     the tests with the oldest release of each dependency that pyproject.toml allows"
 	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
@@ -33,6 +36,7 @@ help:
 	@echo "                     BENCH='--only tasks --peer' for a part; BENCH=--help)"
 	@echo "make pictures        those of the page and of a terminal, in docs; needs Chromium or Chrome"
 	@echo "make bootstrap       what jobs in the stock image begin with, of its source"
+	@echo "make constraints     resolve the dependencies again, into constraints.txt"
 	@echo "make image           build the image of the jobs (needs docker):"
 	@echo "                     IMAGE=name BASE_IMAGE=python:3.12-slim PIP_PACKAGES='numpy scikit-learn'"
 	@echo "make clean           remove what the targets made"
@@ -54,6 +58,17 @@ test: $(VENV)/test
 
 test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)
+
+# In environments of their own, which are made from scratch. Without Covalent, whose pins hold others back.
+test-newest:
+	rm -rf .venv-newest
+	@RESOLUTION=highest sh .ci/venv "$(PYTHON)" .venv-newest $(NO_COVALENT) test
+	.venv-newest/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
+
+test-lowest:
+	rm -rf .venv-lowest
+	@RESOLUTION=lowest-direct sh .ci/venv "$(PYTHON)" .venv-lowest $(NO_COVALENT) test
+	.venv-lowest/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
 
 # The two halves of test-all, which .ci/run runs side by side: most of the containers' time is waiting.
 test-on-engine: $(VENV)/test
@@ -91,39 +106,45 @@ bootstrap: $(VENV)/test
 	cd executor/farcall/backends && "$(abspath $(BIN))/pyminify" --remove-literal-statements \
 	    --rename-globals --output bootstrap_program.min.txt bootstrap_program.py
 
+# One resolution for all extras, groups and supported versions of Python; it keeps no index's name.
+constraints: $(VENV)/test
+	$(BIN)/uv pip compile pyproject.toml --upgrade --universal --python-version 3.10 --all-extras \
+	    --group test --group bench --group docs --group lint --no-annotate --quiet \
+	    --custom-compile-command "make constraints" --output-file constraints.txt
+
 image:
 	docker build --tag "$(IMAGE)" --build-arg BASE_IMAGE="$(BASE_IMAGE)" \
 	    --build-arg PIP_PACKAGES="$(PIP_PACKAGES)" .
 
 clean:
-	rm -rf $(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-lowest .uv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(VENV)/demo: pyproject.toml .ci/venv
+$(VENV)/demo: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) demo
 	@touch $@
 
-$(VENV)/demo-page: pyproject.toml .ci/venv
+$(VENV)/demo-page: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) local,ui
 	@touch $@
 
-$(VENV)/demo-covalent: pyproject.toml .ci/venv
+$(VENV)/demo-covalent: pyproject.toml constraints.txt .ci/venv
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info >= (3, 13) and "Covalent 0.240 supports Python 3.10 to 3.12: \
 	make demo-covalent VENV=.venv-3.12 PYTHON=python3.12")'
 	@sh .ci/venv "$(PYTHON)" $(VENV) covalent,demo,local
 	@touch $@
 
-$(VENV)/test: pyproject.toml .ci/venv
+$(VENV)/test: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) all test
 	@touch $@
 
-$(VENV)/bench: pyproject.toml .ci/venv
+$(VENV)/bench: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) all bench
 	@touch $@
 
-$(VENV)/docs: pyproject.toml .ci/venv
+$(VENV)/docs: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) local docs
 	@touch $@
 
-$(VENV)/lint: pyproject.toml .ci/venv
+$(VENV)/lint: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) all test lint
 	@touch $@
