@@ -18,6 +18,7 @@ from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
 from tests.support import open_work
 from tests.support.commands import Commands
+from tests.support.jobs import terminate_all
 from tests.support.timing import STREAM_S, marked
 from tests.support.wheels import Index
 
@@ -113,11 +114,16 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 @pytest.fixture
 def aws(
     embedded: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch
-) -> farcall.local.LocalAWS:
-    """An embedded AWS, with the environment set to it."""
+) -> Iterator[farcall.local.LocalAWS]:
+    """The local AWS emulator, with the environment set to it; ends the jobs that a test leaves.
+
+    Otherwise two jobs that sleep would occupy both processors of a small machine, and the next
+    tests would wait until the jobs' time limit.
+    """
     for name, value in embedded.environment.items():
         monkeypatch.setenv(name, value)
-    return embedded
+    yield embedded
+    terminate_all(embedded)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
 import boto3
+
+import farcall.local
 
 
 def find(name: str) -> list[dict[str, Any]]:
@@ -22,3 +25,29 @@ def find(name: str) -> list[dict[str, Any]]:
 def states(name: str) -> set[str]:
     """Return the states that the jobs of a function have."""
     return {job["status"] for job in find(name)}
+
+
+def terminate_all(aws: farcall.local.LocalAWS) -> None:
+    """Terminate the unfinished jobs of an emulator's own queue; do not wait for their end."""
+    environment = aws.environment
+    batch = _client(
+        aws.endpoint_url,
+        environment["AWS_ACCESS_KEY_ID"],
+        environment["AWS_SECRET_ACCESS_KEY"],
+        environment["AWS_REGION"],
+    )
+    for status in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"):
+        listed = batch.list_jobs(jobQueue=environment["FARCALL_BATCH_QUEUE"], jobStatus=status)
+        for job in listed["jobSummaryList"]:
+            batch.terminate_job(jobId=job["jobId"], reason="left by a test")
+
+
+@functools.cache
+def _client(url: str, key: str, secret: str, region: str) -> Any:
+    return boto3.client(
+        "batch",
+        endpoint_url=url,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        region_name=region,
+    )
