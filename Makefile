@@ -16,18 +16,19 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-newest test-lowest test-on-engine test-elsewhere test-containers chaos check docs bench pictures bootstrap constraints image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-newest test-lowest test-ci test-containers chaos check docs bench pictures bootstrap constraints image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
 	@echo "                     (KEEP=1 leaves Covalent's page open)"
 	@echo "make demo            the same from plain Python, and a sweep"
 	@echo "make demo-page       the page, with workflows to look at and to cancel, until Ctrl-C"
-	@echo "make test            the tests, but for slow ones; those that need a docker engine where there is one"
-	@echo "make test-all        the slow ones, too: installations, demos, gigabytes, chaos, faults"
+	@echo "make test            the fast tests"
+	@echo "make test-ci         the fast tests, and one path of each slow kind, as .ci/run does"
+	@echo "make test-all        all tests, before a release"
 	@echo "make test-newest     the tests without constraints.txt, with the newest release of each dependency"
 	@echo "make test-lowest     the tests with the oldest release of each dependency that pyproject.toml allows"
-	@echo "make test-containers those: with the engine that runs, or one started for them (as root)"
+	@echo "make test-containers the tests of the image, with the engine that runs or one that is started (as root)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
 	@echo "make check           ruff, mypy, import-linter"
@@ -53,8 +54,8 @@ demo-covalent: $(VENV)/demo-covalent
 
 test: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
-	@echo "make test-all runs the slow ones, too, which were left out: Covalent's server, browsers, demos,"
-	@echo "installations, gigabytes, faults, chaos, TorchX's command"
+	@echo "make test-all also runs the slow tests: Covalent servers, browsers, containers, demos,"
+	@echo "installations, gigabytes, chaos"
 
 test-all: $(VENV)/test
 	$(PYTEST) $(SIDE_BY_SIDE)
@@ -70,12 +71,9 @@ test-lowest:
 	@RESOLUTION=lowest-direct sh .ci/venv "$(PYTHON)" .venv-lowest $(NO_COVALENT) test
 	.venv-lowest/bin/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
 
-# The two halves of test-all, which .ci/run runs side by side: most of the containers' time is waiting.
-test-on-engine: $(VENV)/test
-	.ci/pytest "$(BIN)/python" tests/image
-
-test-elsewhere: $(VENV)/test
-	.ci/pytest "$(BIN)/python" $(SIDE_BY_SIDE) --ignore tests/image
+# What .ci/run runs: the fast tests, and one path of each slow kind.
+test-ci: $(VENV)/test
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow or path"
 
 test-containers: $(VENV)/test
 	PYTHON="$(BIN)/python" .ci/with-engine $(PYTEST) tests/image
