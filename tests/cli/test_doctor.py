@@ -102,13 +102,6 @@ async def test_a_wrong_option_is_told(aws, monkeypatch: pytest.MonkeyPatch) -> N
     assert "vcpu is 'many'" in found["options"].found
 
 
-async def test_a_bucket_that_nobody_has_configured(bucket) -> None:
-    found = await examine()
-
-    assert {"public access": WARNING, "lifecycle": WARNING} == bad(found)
-    assert "put-public-access-block" in found["public access"].remedy
-
-
 async def test_a_bucket_whose_policy_or_acl_lets_everybody_in(bucket) -> None:
     bucket.put_bucket_policy(Bucket=BUCKET, Policy=PUBLIC)
     by_policy = await examine()
@@ -140,26 +133,6 @@ async def test_a_lifecycle_rule_counts_where_it_covers_the_prefix(bucket, rule, 
     )
 
     assert verdict == (await examine())["lifecycle"].verdict
-
-
-async def test_versions_that_are_kept_for_ever(bucket) -> None:
-    bucket.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
-    found = await examine()
-    rule = {"Filter": {"Prefix": ""}, "NoncurrentVersionExpiration": {"NoncurrentDays": 3}}
-    bucket.put_bucket_lifecycle_configuration(
-        Bucket=BUCKET,
-        LifecycleConfiguration={"Rules": [{"ID": "r", "Status": "Enabled", **rule}]},
-    )
-    kept = (await examine())["versions"]
-    for version in [
-        version
-        for kind in ("Versions", "DeleteMarkers")
-        for version in bucket.list_object_versions(Bucket=BUCKET).get(kind, [])
-    ]:
-        bucket.delete_object(Bucket=BUCKET, Key=version["Key"], VersionId=version["VersionId"])
-
-    assert WARNING == found["versions"].verdict
-    assert OK == kept.verdict
 
 
 async def test_queues_and_environments_that_run_nothing(
@@ -206,51 +179,6 @@ async def test_queues_and_environments_that_run_nothing(
     assert "/srv/farcall of the instances" in (await examine())["packages_host_folder"].found
 
 
-async def test_a_role_that_ecs_may_not_take(aws) -> None:
-    client = boto3.client("iam")
-    trust = json.dumps(iam.policy("trust")).replace("ecs-tasks", "ec2")
-    client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
-    try:
-        found = await examine()
-    finally:
-        trust = json.dumps(iam.policy("trust"))
-        client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
-
-    assert {"job role": FAILED} == bad(found)
-    assert "update-assume-role-policy --role-name farcall-local-job" in found["job role"].remedy
-
-
-async def test_an_image_that_the_registry_does_not_have(
-    aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/jobs:new"
-    monkeypatch.setenv("FARCALL_CONTAINER_IMAGE_URI", uri)
-    boto3.client("ecr").create_repository(repositoryName="jobs")
-
-    missing = await examine()
-    kind = "application/vnd.docker.distribution.manifest.v2+json"
-    manifest = {"schemaVersion": 2, "mediaType": kind, "config": {"digest": "sha256:0"}}
-    boto3.client("ecr").put_image(
-        repositoryName="jobs",
-        imageManifest=json.dumps({**manifest, "layers": []}),
-        imageTag="new",
-    )
-
-    assert {"image": FAILED} == bad(missing)
-    assert "there is no such image" in missing["image"].found
-    assert not bad(await examine())
-
-
-async def test_an_endpoint_that_nobody_listens_on(aws, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-
-    found = await examine()
-
-    assert {"credentials": WARNING, "region": FAILED, "everything else": NOT_CHECKED} == bad(found)
-    assert "nothing answers at http://127.0.0.1:9 (from AWS_ENDPOINT_URL)" in found["region"].found
-    assert "farcall local" in found["region"].remedy
-
-
 async def test_a_service_that_does_not_answer_holds_up_nothing_else(
     aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,15 +189,6 @@ async def test_a_service_that_does_not_answer_holds_up_nothing_else(
 
     assert {"bucket": FAILED} == bad(found)
     assert "no answer within 5 s" in found["bucket"].found
-
-
-async def test_an_endpoint_that_is_no_url(aws, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "nonsense")
-
-    found = await examine()
-
-    assert {"bucket": FAILED} == bad(found)
-    assert "nonsense" in found["bucket"].found
 
 
 async def test_without_credentials(aws, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,29 +213,6 @@ def client(enforced: iam.Enforced, monkeypatch: pytest.MonkeyPatch) -> iam.Enfor
     for name, value in {**enforced.aws.environment, **enforced.keys}.items():
         monkeypatch.setenv(name, value)
     return enforced
-
-
-async def test_what_the_client_may_not_look_at_is_named(client) -> None:
-    found = await examine()
-
-    assert {NOT_CHECKED} == set(bad(found).values())
-    assert {
-        "public access": "s3:GetBucketPublicAccessBlock is not allowed",
-        "lifecycle": "s3:GetLifecycleConfiguration is not allowed",
-        "versions": "s3:GetBucketVersioning is not allowed",
-    }.items() <= {name: finding.found for name, finding in found.items()}.items()
-    assert OK == found["bucket access"].verdict == found["queue"].verdict
-
-
-async def test_a_permission_that_submitting_needs_is_missed(client: iam.Enforced) -> None:
-    client.take_away("client", "s3:PutObject")
-    try:
-        found = await examine()
-    finally:
-        client.restore()
-
-    assert FAILED == found["bucket access"].verdict
-    assert "s3:PutObject" in found["bucket access"].remedy
 
 
 async def test_wrong_credentials(client, monkeypatch: pytest.MonkeyPatch) -> None:

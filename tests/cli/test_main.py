@@ -35,13 +35,6 @@ async def test_a_misspelt_command_or_option_is_told_what_was_meant(farcall_comma
     assert f"Did you mean '{meant}'?" in done.stderr
 
 
-async def test_what_is_like_no_command_is_only_refused(farcall_command):
-    done = await farcall_command("frobnicate")
-    assert done.returncode == 2
-    assert "No such command 'frobnicate'." in done.stderr
-    assert "Did you mean" not in done.stderr
-
-
 def test_warnings_of_botocore_such_as_of_a_login_that_expired_are_left_to_its_errors():
     script = """if True:
         import logging, sys

@@ -74,28 +74,6 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     assert bundle["ContentLength"] == planned["bundle"]["size_bytes"]
 
 
-async def test_offline_nobody_is_asked_and_an_array_is_one_job(farcall_command, aws) -> None:
-    with Proxy(aws.endpoint_url) as proxy:
-        done = await farcall_command(
-            "plan",
-            "--offline",
-            "--array=300",
-            "work:twice",
-            4,
-            AWS_ENDPOINT_URL=proxy.url,
-            AWS_ACCESS_KEY_ID="",
-            AWS_SECRET_ACCESS_KEY="",
-        )
-
-    assert not proxy.counts
-    planned = json.loads(done.stdout)
-    role = planned["RegisterJobDefinition"]["containerProperties"]["jobRoleArn"]
-    assert "arn:aws:iam::ACCOUNT:role/farcall-local-job" == role
-    assert planned["definition"]["registered"] is None
-    assert {"size": 300} == planned["SubmitJob"]["arrayProperties"]
-    assert 300 == planned["bundle"]["tasks"]
-
-
 async def test_packages_that_would_travel_are_shown_and_not_sent(
     installed_command, aws, index, tmp_path: Path
 ) -> None:

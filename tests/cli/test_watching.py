@@ -86,9 +86,3 @@ async def test_a_terminal_shows_the_table_on_its_second_screen(held):
     assert "\x1b[?1049l" in shown
     assert "Aborted" not in shown
     assert "Traceback" not in shown
-
-
-async def test_it_is_no_document(farcall_command):
-    done = await farcall_command("list", "--watch", "--json")
-    assert done.returncode == 2
-    assert "--watch and --json exclude each other" in done.stderr

@@ -51,13 +51,6 @@ async def test_a_job_tells_its_id_status_and_usage(executor: BatchExecutor) -> N
     assert job.id in repr(job)
 
 
-async def test_a_task_has_no_variable_of_ours(executor: BatchExecutor) -> None:
-    def ours() -> list[str]:
-        return [name for name in os.environ if name.startswith("FARCALL_")]
-
-    assert await executor.task(ours)() == []
-
-
 async def test_a_result_can_be_had_again(executor: BatchExecutor) -> None:
     job = await executor.submit(work, 1)
 
@@ -69,15 +62,6 @@ async def test_tasks_submitted_together_are_one_array_job(executor: BatchExecuto
 
     assert len({job.id.partition(":")[0] for job in jobs}) == 1
     assert list(range(1, 8)) == await asyncio.gather(*(job.result() for job in jobs))
-
-
-async def test_tasks_with_other_resources_are_other_jobs(executor: BatchExecutor) -> None:
-    small, large = await asyncio.gather(
-        executor.submit(work, 1), executor.with_options(memory=2).submit(work, 2)
-    )
-
-    assert small.id != large.id
-    assert [await small.result(), await large.result()] == [2, 3]
 
 
 async def test_a_job_definition_is_registered_once(
@@ -107,18 +91,6 @@ async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
             await executor.task(lambda: 1 / 0)()
     kinds = {key.split("/")[3] for key in set(objects(aws)) - before}
     assert {"bundles", "outcomes"} == kinds
-
-
-async def test_artifacts_are_kept_on_request(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    before = set(objects(aws))
-    async with make_executor(keep_artifacts=True, prefix="kept/here") as executor:
-        await executor.task(work)(1)
-
-    added = set(objects(aws)) - before
-    assert {"bundles", "outcomes"} == {key.split("/")[4] for key in added}
-    assert all(key.startswith("kept/here/v1/") for key in added)
 
 
 async def test_another_process_joins_a_job(
@@ -163,16 +135,6 @@ async def test_cancelling_one_task_of_an_array_leaves_its_siblings(
     with pytest.raises(JobCancelledError, match="only this one"):
         await jobs[0].result()
     assert [await job.result() for job in jobs[1:]] == [2, 3]
-
-
-async def test_cancelling_a_finished_job_changes_nothing(executor: BatchExecutor) -> None:
-    job = await executor.submit(work, 1)
-    assert await job.result() == 2
-
-    await job.cancel()
-    await job.cancel()
-
-    assert await job.result() == 2
 
 
 async def test_cancelling_the_await_ends_the_job(executor: BatchExecutor) -> None:
@@ -222,16 +184,6 @@ async def test_leaving_otherwise_leaves_jobs_running_and_names_them(
         assert await executor.attach(job.id).result() is None
 
 
-def test_an_executor_works_without_a_block_and_in_two_event_loops(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    executor = make_executor()
-    task = executor.task(work)
-
-    assert asyncio.run(task(1)) == 2  # type: ignore[arg-type]
-    assert asyncio.run(task(2)) == 3  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT])
 def test_ctrl_c_ends_the_jobs(
     aws: farcall.local.LocalAWS, tmp_path: Path, number: signal.Signals
@@ -269,50 +221,3 @@ async def test_a_result_can_be_waited_for_after_the_block_was_left(
 
     assert await asyncio.wait_for(job.result(), PATIENCE_S) is None
     await (await session_for(executor.settings)).close()
-
-
-async def test_output_is_there_without_the_result_being_taken(executor: BatchExecutor) -> None:
-    def speak() -> int:
-        print("a word")
-        return 1
-
-    job = await executor.submit(speak)
-    while not (await job.status()).is_final:
-        await asyncio.sleep(0.1)
-    onlooker = executor.attach(job.id)
-
-    assert "a word\n" == await onlooker.stdout()
-    assert ["a word"] == [line async for line in onlooker.logs()]
-    assert 1 == await job.result()
-
-
-async def test_the_executor_that_is_asked_decides_the_options(executor: BatchExecutor) -> None:
-    task = executor.task(work)
-
-    job = await executor.with_options(memory=2).submit(task, 1)
-
-    (described,) = boto3.client("batch").describe_jobs(jobs=[job.id.partition(":")[0]])["jobs"]
-    asked = {r["type"]: r["value"] for r in described["container"]["resourceRequirements"]}
-    assert "2048" == asked["MEMORY"]
-    assert 2 == await job.result()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_says_why_it_cannot_go_on(
-    make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    executor = make_executor()
-    assert 2 == asyncio.run(executor.task(work)(1))  # type: ignore[arg-type]
-    told = tmp_path / "told"
-
-    pid = os.fork()
-    if pid == 0:
-        try:
-            asyncio.run(executor.task(work)(1))  # type: ignore[arg-type]
-        except FarcallError as error:
-            told.write_text(str(error))
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-
-    assert "forked" in told.read_text()

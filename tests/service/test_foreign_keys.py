@@ -111,34 +111,3 @@ async def test_a_map_comes_whole(
         await asyncio.to_thread(vandal.spoil, where)
         go.touch()
         assert await waiting == [0, 1, 2, 3]
-
-
-async def test_a_run_is_found_and_recovered(
-    vandal: Vandal, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    async with make_executor(prefix="odd/run") as executor:
-        job = await executor.submit(pow, 2, 8)
-        where = await place(job)
-        await asyncio.to_thread(vandal.spoil, where)
-        run = where.root.rpartition("/")[2]
-        assert [found.name for found in await executor.runs()] == [run]
-        recovered = await executor.recover(run)
-
-        assert [await found.result() for found in recovered.jobs] == [256]
-        assert (recovered.unsubmitted, recovered.forgotten) == ([], [])
-
-
-async def test_outcomes_between_thousands_of_foreign_keys_are_found(
-    vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    async with make_executor(prefix="odd/many") as executor:
-        jobs = await asyncio.gather(*(executor.submit(speak, str(go)) for _ in range(3)))
-        where = await place(jobs[0])
-        stem = f"{where.root}/outcomes/{where.bundle}"
-        many = [f"{stem}/0x{n:04}" for n in range(1100)]
-        many += [f"{stem}/1{n:05}" for n in range(1100)]
-        await vandal.put_many(many)
-        go.touch()
-
-        assert [await job.result() for job in jobs] == ["value"] * 3

@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
+from farcall import BatchExecutor, FarcallError, JobCancelledError
 from farcall.engine.session import _sessions, session_for
 from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
-from tests.support.tasks import wait_for
 
 T = TypeVar("T")
 MakeExecutor = Callable[..., BatchExecutor]
@@ -54,21 +53,6 @@ def in_a_thread(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 # --- clients ----------------------------------------------------------------------------------
-
-
-async def test_a_client_that_leaves_does_not_take_another_ones_jobs_along(
-    make_executor: MakeExecutor,
-) -> None:
-    async with make_executor(prefix="one") as one:
-        with pytest.raises(RuntimeError, match="on the way"):
-            async with make_executor(prefix="two") as other:
-                mine = await one.submit(linger)
-                theirs = await other.submit(wait_for_ever)
-                raise RuntimeError("on the way")
-
-        with pytest.raises(JobCancelledError):
-            await soon(one.attach(theirs.id).result())
-        assert 7 == await soon(mine.result())
 
 
 async def test_a_block_within_a_block_of_the_same_executor(make_executor: MakeExecutor) -> None:
@@ -137,25 +121,6 @@ def test_two_event_loops_in_two_threads_share_an_executor(make_executor: MakeExe
     assert values == [[1, 2, 3, 4, 5, 1], [101, 102, 103, 104, 105, 101]]
 
 
-def test_a_second_event_loop_goes_on_with_what_the_first_one_left(
-    make_executor: MakeExecutor,
-) -> None:
-    executor = make_executor()
-
-    async def leave() -> list[Job[int]]:
-        async with executor:
-            jobs = [await executor.submit(work, 1), await executor.submit(linger)]
-            assert 2 == await jobs[0].result()
-            return jobs
-
-    async def join(jobs: list[Job[int]]) -> list[int]:
-        found = [await job.result() for job in jobs]
-        return [*found, await executor.task(work)(2)]
-
-    jobs = asyncio.run(soon(leave()))
-    assert [2, 7, 3] == asyncio.run(soon(join(jobs)))
-
-
 def test_a_loop_that_was_closed_with_jobs_waited_for_leaves_them_to_another(
     make_executor: MakeExecutor,
 ) -> None:
@@ -174,21 +139,6 @@ def test_a_loop_that_was_closed_with_jobs_waited_for_leaves_them_to_another(
     loop.close()
 
     assert 7 == asyncio.run(soon(job.result()))
-
-
-async def test_a_job_is_waited_for_on_one_loop_and_its_value_is_had_on_any(
-    make_executor: MakeExecutor, tmp_path: Path
-) -> None:
-    async with make_executor() as executor:
-        job = await executor.submit(wait_for, tmp_path / "go", 7)
-        with pytest.raises(FarcallError, match=r"another event loop.*attach"):
-            await asyncio.to_thread(in_a_thread, job.result)
-        joined = await asyncio.to_thread(in_a_thread, lambda: executor.attach(job.id).status())
-        assert not joined.is_final
-        (tmp_path / "go").touch()
-
-        assert 7 == await soon(job.result())
-        assert 7 == await asyncio.to_thread(in_a_thread, job.result)
 
 
 async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecutor) -> None:
@@ -316,35 +266,6 @@ async def test_a_submit_of_another_coroutine_is_brought_to_its_end(
             await until_async(lambda: proxy.counts[held[phase]] > seen)
     assert not submitting.cancelled()
     assert 2 == await soon((await soon(submitting)).result())
-    gc.collect()
-
-
-async def test_a_value_that_is_being_fetched_for_another_coroutine_arrives(
-    proxy: Proxy, make_executor: MakeExecutor
-) -> None:
-    executor = make_executor(endpoint_url=proxy.url)
-    async with executor:
-        job = await executor.submit(work, 1)
-        proxy.faults["s3 GET outcomes"] += [0.5]
-        waiting = asyncio.ensure_future(job.result())
-        await until_async(lambda: proxy.injected["s3 GET outcomes 0.5"])
-    assert 2 == await soon(waiting)
-
-
-async def test_what_is_asked_while_the_block_is_left_is_answered_or_told(
-    proxy: Proxy, make_executor: MakeExecutor
-) -> None:
-    executor = make_executor(endpoint_url=proxy.url)
-    async with executor:
-        proxy.lasting["batch describejobs"] = "hang"
-        job = await executor.submit(work, 1)
-        seen = proxy.counts["batch describejobs"]
-        asking = asyncio.ensure_future(job.detail())
-        await until_async(lambda: proxy.counts["batch describejobs"] > seen)
-    with pytest.raises(FarcallError, match="closed"):
-        await soon(asking)
-    proxy.lasting.clear()
-    assert 2 == await soon(job.result())
     gc.collect()
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ import farcall.local
 from farcall import BatchExecutor
 from farcall.engine.session import session_for
 from farcall.storage.store import Store
-from tests.support.timing import STREAM_S
 
 MEGABYTE = 1 << 20
 
@@ -80,91 +77,6 @@ async def test_what_a_slow_loop_has_not_taken_stays_on_s3(
         if taken == 4:
             assert len(fetches.begun) == taken + expected
     assert (taken, len(fetches.begun)) == (10, 10)
-
-
-class Value:
-    """Something that can be counted."""
-
-
-def values_held() -> int:
-    gc.collect()
-    return sum(type(each) is Value for each in gc.get_objects())
-
-
-async def test_a_loop_that_was_left_holds_nothing(executor: BatchExecutor) -> None:
-    sweep = executor.task(lambda _: Value()).map(range(6))
-    async for _, value in sweep:
-        await all_stored(executor, sweep)
-        assert values_held() == 6
-        del value
-        assert values_held() == 5
-        break
-
-    while values_held():
-        await asyncio.sleep(0.05)
-
-
-@pytest.mark.timing(window_tasks=1, most_unfetched=2)
-async def test_of_many_outcomes_no_more_are_looked_for_than_can_be_fetched(
-    executor: BatchExecutor,
-) -> None:
-    sweep = executor.task(lambda x: x).map(range(40))
-
-    values = []
-    async for _, value in sweep:
-        values.append(value)
-        if len(values) == 1:
-            await all_stored(executor, sweep)
-    assert sorted(values) == list(range(40))
-
-
-@pytest.mark.timing(window_bytes=100 * MEGABYTE)
-async def test_a_value_of_its_own_waits_for_room_before_it_is_fetched(
-    executor: BatchExecutor,
-) -> None:
-    fetches = await fetches_of(executor)
-    sweep = executor.task(bytes).map([66 * MEGABYTE] * 3)  # 64 are the most within an outcome
-
-    taken = 0
-    async for _, value in sweep:
-        assert len(value) == 66 * MEGABYTE
-        taken += 1
-        if taken == 1:
-            await all_stored(executor, sweep)
-        # This one was taken, so there is room for one more.
-        assert sum(size > 66 * MEGABYTE for size in fetches.begun) <= taken + 1
-    assert taken == 3
-
-
-@pytest.fixture
-def rarely_stored(aws: farcall.local.LocalAWS) -> Iterator[None]:
-    """Have output stored as seldom as on AWS, in as few chunks as that takes."""
-    aws.configure(stream_s=2.0)
-    yield
-    aws.configure(stream_s=STREAM_S)
-
-
-@pytest.mark.timing(window_bytes=10 * MEGABYTE)
-async def test_output_waits_for_room_too(
-    make_executor: Callable[..., BatchExecutor], rarely_stored: None
-) -> None:
-    """What a task has written lies in objects of its own, and may be more than its value."""
-
-    def work(x: int) -> int:
-        print("x" * (9 << 20))
-        return x
-
-    async with make_executor() as executor:
-        fetches = await fetches_of(executor)
-        sweep = executor.task(work).map(range(3))
-        taken = 0
-        async for result in sweep.results():
-            assert len(result.stdout) == (9 << 20) + 1
-            taken += 1
-            if taken == 1:
-                await all_stored(executor, sweep)
-            assert len(fetches.begun) - 3 <= 2 * (taken + 1)  # two chunks, or one, and the rest
-        assert taken == 3
 
 
 PROGRAM = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 import uuid
 from collections import Counter
 
@@ -15,8 +13,6 @@ from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.engine.session import open_session
 from farcall.model.commands import ENV_RUN, Nodes
-from farcall.model.errors import UnknownError
-from farcall.model.timing import Timing
 from tests.support.patience import until_async
 
 
@@ -125,62 +121,8 @@ async def test_who_follows_has_every_line_once_and_ends_with_the_job(jobs):
     }
 
 
-async def test_a_job_on_one_node_is_its_node_0(jobs):
-    job = await jobs.ended("echo one; echo two >&2")
-    lines = await jobs.lines(job.job_id)
-    assert sorted(line.text for line in lines) == ["one", "two"]
-    assert {line.node for line in lines} == {0}
-    assert await jobs.lines(job.job_id, [0], follow=True) == lines
-    with pytest.raises(UnknownError, match="has no node 1; it has node 0 alone"):
-        await jobs.lines(job.job_id, [1])
-
-
-async def test_the_last_lines_and_ranges_of_times(jobs):
-    job = await jobs.ended("for i in $(seq 1 9); do echo $i; sleep 0.02; done")
-    lines = await jobs.lines(job.job_id)
-    assert [line.text for line in lines] == [str(i) for i in range(1, 10)]
-    assert await jobs.lines(job.job_id, tail=3) == lines[-3:]
-    assert await jobs.lines(job.job_id, tail=99) == lines
-    later = [line for line in lines if line.at >= lines[4].at]
-    assert await jobs.lines(job.job_id, since=lines[4].at) == later
-    assert await jobs.lines(job.job_id, until=lines[0].at) == [
-        line for line in lines if line.at == lines[0].at
-    ]
-    assert await jobs.lines(job.job_id, follow=True, tail=2) == lines[-2:]
-
-
 FAIL_ONCE = 'echo "$AWS_BATCH_JOB_ATTEMPT of $AWS_BATCH_JOB_NODE_INDEX"; sleep 1; '
 FAIL_ONCE += '[ "$AWS_BATCH_JOB_NODE_INDEX" != 0 ] || [ "$AWS_BATCH_JOB_ATTEMPT" = 2 ]'
 
 
-async def test_each_attempt_of_each_node_is_found(jobs):
-    job_id = await jobs.start(FAIL_ONCE, nodes=2, retry_attempts=2, retry_on="failure")
-    followed = await jobs.lines(job_id, follow=True)
-    expected = [(a, n, f"{a} of {n}") for a in (1, 2) for n in (0, 1)]
-    assert sorted((line.attempt, line.node, line.text) for line in followed) == expected
-    lines = await jobs.lines(job_id)
-    assert [line.attempt for line in lines] == [1, 1, 2, 2]
-    assert sorted(lines) == sorted(followed)
-    assert await jobs.lines(job_id, attempt=1) == lines[:2]
-    assert await jobs.lines(f"{job_id}#1", attempt=2) == [
-        line for line in lines[2:] if line.node == 1
-    ]
-    with pytest.raises(UnknownError, match="no attempt 3; it has had 2 attempts"):
-        await jobs.lines(job_id, attempt=3)
-
-
-COUNT = 'for i in $(seq 1 40); do echo "$AWS_BATCH_JOB_NODE_INDEX/$i"; sleep 0.1; done'
-MOST_A_PAUSE = 130 / 60
 """Requests for each pause between two looks, where all nodes write: 130 in a minute."""
-
-
-async def test_many_who_follow_one_node_each_share_their_requests(jobs):
-    job_id = await jobs.start(COUNT + LAST, nodes=16)
-    await jobs.until(job_id, JobStatus.RUNNING)
-    began = time.monotonic()
-    each = await asyncio.gather(*(jobs.lines(job_id, [index], follow=True) for index in range(16)))
-    pauses = (time.monotonic() - began) / Timing.fast().node_log_pause_s
-    for index, lines in enumerate(each):
-        assert [line.text for line in lines] == [f"{index}/{i}" for i in range(1, 41)]
-    assert set(jobs.asked) == {"FilterLogEvents"}
-    assert jobs.asked["FilterLogEvents"] <= MOST_A_PAUSE * pauses

@@ -30,17 +30,6 @@ async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: Batc
     assert await job.stderr() == "an error\n"
 
 
-async def test_output_that_is_no_utf8_is_no_error(executor: BatchExecutor) -> None:
-    def work() -> None:
-        sys.stdout.buffer.write(b"caf\xe9 \xff\n")
-        print("gr\u00fc\u00df \udcff")
-
-    job = await executor.submit(work)
-    await job.result()
-
-    assert (await job.stdout()).splitlines() == ["caf\ufffd \ufffd", "gr\u00fc\u00df \\udcff"]
-
-
 async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
     def work() -> None:
         for number in range(1_000_000):

@@ -14,7 +14,6 @@ import boto3
 import pytest
 
 import farcall.local
-from farcall import BatchPoolExecutor, ServiceError
 from tests.support.patience import PATIENCE_S, until
 
 _BEGIN = """
@@ -163,14 +162,3 @@ print(future.result(), flush=True)
     assert ["is the parent process's" in line for line in refused] == [True] * 4
     assert threads == "['MainThread']"
     assert last == "waited"
-
-
-def test_missing_credentials_are_told_by_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    with BatchPoolExecutor(
-        region="eu-central-1", s3_bucket_name="bucket", batch_queue="q"
-    ) as pool:
-        future = pool.submit(divmod, 7, 2)
-        with pytest.raises(ServiceError, match="no AWS credentials were found; run"):
-            future.result(PATIENCE_S)
-        with pytest.raises(ServiceError, match="no AWS credentials were found; run"):
-            list(pool.map(divmod, [1], [2]))

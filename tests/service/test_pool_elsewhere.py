@@ -42,11 +42,6 @@ def test_dask_computes_on_batch(pool: BatchPoolExecutor) -> None:
     assert os.getpid() not in found
 
 
-def test_what_a_task_of_dasks_raises_is_raised_here(pool: BatchPoolExecutor) -> None:
-    with pytest.raises(KeyError, match="no such"):
-        dask.compute(dask.delayed({}.__getitem__)("no such"), scheduler=pool)
-
-
 async def test_an_event_loop_runs_a_call_in_a_pool(pool: BatchPoolExecutor) -> None:
     loop = asyncio.get_running_loop()
 

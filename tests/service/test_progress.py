@@ -107,20 +107,6 @@ def test_a_sweep_that_is_left_leaves_the_terminal_as_it_was(
         assert error in shown.rpartition(SHOW)[2]
 
 
-def test_what_is_printed_into_a_file_stays_there(
-    aws: farcall.local.LocalAWS, tmp_path: Path
-) -> None:
-    printed = tmp_path / "printed"
-    status, shown = run(PROGRAM.replace("BODY", "pass"), stdout=printed)
-
-    assert status == 0, shown
-    lines = printed.read_text().splitlines()
-    assert sorted(lines[:-1]) == [f"result {number}" for number in range(9)]
-    assert lines[-1] == "[0, 1, 2, 3]"
-    assert "result" not in shown
-    assert "8 of 9 done" in plain(shown)
-
-
 def test_without_a_terminal_there_are_lines(aws: farcall.local.LocalAWS, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("BODY", "pass")],

@@ -25,7 +25,6 @@ from farcall import (
     BatchExecutor,
     Job,
     Settings,
-    SettingsError,
     TaskNotPicklableError,
 )
 from farcall.engine.session import session_for
@@ -238,18 +237,6 @@ async def test_nothing_secret_shows_where_submissions_fail(
         broken = executor.with_options(job_definition_extra=unknown)
         errors.append(await refused(broken.submit(give, argument)))
         watcher.show(*errors, told, broken, broken.settings)
-
-
-def test_nothing_secret_shows_where_options_are_wrong(
-    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(SettingsError) as wrong:
-        Settings(job_definition_extra=watcher.secret("text"))
-    watcher.show(wrong.value)
-    monkeypatch.setenv("FARCALL_JOB_DEFINITION_EXTRA", f"{{{watcher.secret('no JSON')}")
-    with pytest.raises(SettingsError) as wrong:
-        Settings()
-    watcher.show(wrong.value)
 
 
 class Echo(http.server.BaseHTTPRequestHandler):

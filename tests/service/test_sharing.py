@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -117,19 +116,3 @@ def test_clients_that_collide_all_finish_and_none_starves(
     assert [each.accepted() for each in clients] == [TASKS] * CLIENTS
     assert all(then > now for then, now in zip(after, before, strict=True))
     assert sum(each.refused() for each in clients) >= TASKS
-
-
-def test_ctrl_c_does_not_wait_for_what_is_queued(
-    aws: farcall.local.LocalAWS, client: Callable[[str, int], Client]
-) -> None:
-    one = client("lambda x: __import__('time').sleep(600)", 300)
-    aws.configure(submit_rate=0.001)  # one, and no more
-    one.begin()
-    until(lambda: one.refused() >= 10)
-
-    one.process.send_signal(signal.SIGINT)
-    _, complaints = one.end()
-
-    assert "KeyboardInterrupt" in complaints
-    assert one.accepted() == 1
-    assert one.batch.counts["batch terminatejob"] == 1

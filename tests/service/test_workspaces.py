@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import boto3
 import pytest
 
-from farcall import BatchExecutor, IntegrityError, SettingsError
+from farcall import BatchExecutor, IntegrityError
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.engine import workspaces
@@ -146,24 +146,6 @@ def test_any_shell_with_any_tool_fetches_unpacks_and_runs(shell, tool, container
     unpacked(container, folder)
 
 
-def test_python_alone_fetches_and_unpacks(container, folder):
-    container.give("python3")
-    for tool in ("tar", "gzip"):
-        (container.programs / tool).unlink()
-    assert container.run()[::2] == (0, "")
-    unpacked(container, folder)
-
-
-def test_nothing_of_it_is_left_in_the_folder_or_in_the_environment(container, folder):
-    container.give("curl")
-    container.give("env")
-    code, out, err = container.run("env")
-    assert (code, err) == (0, "")
-    names = {line.partition("=")[0] for line in out.splitlines()}
-    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", *container.environment}
-    assert listed(container.place) == listed(folder)
-
-
 class Endpoint:
     """What ECS gives a container to ask for its role's keys."""
 
@@ -216,38 +198,6 @@ def test_the_credentials_are_those_of_the_job_role(tool, is_file, container, aws
     assert endpoint.asked == [("/v2/credentials/of-a-task", "a token")]
 
 
-def test_wrong_credentials_fetch_nothing(container):
-    container.give("curl")
-    container.environment["AWS_SECRET_ACCESS_KEY"] = "wrong"
-    code, out, err = container.run()
-    assert (code, out) == (start_script.NOT_FETCHED, "")
-    assert "may the job role read it?" in err
-
-
-def test_without_a_role_nothing_is_fetched_and_the_log_says_so(container):
-    container.give("curl")
-    container.environment = {}
-    code, out, err = container.run()
-    assert (code, out) == (start_script.NO_CREDENTIALS, "")
-    assert err == "farcall: workspace: the job has no role, hence no credentials\n"
-
-
-@pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
-def test_an_archive_that_is_not_there_is_told_after_some_tries(tool, container, archive):
-    container.give(tool)
-    container.workspace = container.workspace._replace(key=key_of("gone", archive.sha256))
-    slept = container.place / "slept"
-    (container.programs / "sleep").unlink()
-    (container.programs / "sleep").write_text(f"#!{shutil.which('sh')}\necho $1 >> {slept}\n")
-    (container.programs / "sleep").chmod(0o755)
-    code, out, err = container.run()
-    assert (code, out) == (start_script.NOT_FETCHED, "")
-    assert slept.read_text().split() == ["1", "2", "4", "8"]
-    told = f"s3://{BUCKET}/gone/v1/workspaces/{archive.sha256}.tar.gz cannot be fetched"
-    assert told in err.splitlines()[-1]
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
 def test_an_answer_that_breaks_off_is_asked_for_again(tool, container, proxy):
     container.give(tool)
@@ -269,64 +219,6 @@ def test_of_an_archive_that_somebody_changed_nothing_is_run(tool, container, fol
     assert (code, out) == (start_script.TAMPERED, "")
     assert f"{archive.sha256}.tar.gz is not what was uploaded, and nothing was run" in err
     assert listed(container.place) == []
-
-
-@pytest.mark.parametrize("tool", TOOLS[:7])
-def test_a_tool_that_the_image_lacks_is_named(tool, container):
-    container.give("curl")
-    (container.programs / tool).unlink()
-    code, out, err = container.run()
-    assert (code, out) == (start_script.TOOLS_MISSING, "")
-    assert err == f"farcall: workspace: the image has no {tool}\n"
-
-
-def test_an_image_that_can_fetch_or_unpack_nothing_says_what_it_lacks(container):
-    code, _, err = container.run()
-    assert (code, err) == (
-        start_script.TOOLS_MISSING,
-        "farcall: workspace: the image has none of python3, curl and wget\n",
-    )
-    (container.programs / "tar").unlink()
-    (container.programs / "sh").unlink()
-    container.give("curl")
-    code, _, err = container.run()
-    assert (code, err) == (
-        start_script.TOOLS_MISSING,
-        "farcall: workspace: the image has neither python3 nor tar\n",
-    )
-
-
-def test_a_workspace_goes_to_the_folder_that_is_named_and_the_command_starts_there(container):
-    container.give("curl")
-    there = container.place / "a" / "b c"
-    container.workspace = container.workspace._replace(folder=str(there))
-    code, out, err = container.run()
-    assert (code, err, out.endswith("1:an argument\n")) == (0, "", True)
-    assert (there / "lib" / "value").is_file()
-    assert listed(container.place) == ["a"]
-
-
-def test_a_folder_that_cannot_be_written_is_told(container):
-    container.give("curl")
-    (container.place / "file").touch()
-    container.workspace = container.workspace._replace(folder=str(container.place / "file" / "x"))
-    code, out, err = container.run()
-    assert (code, out) == (start_script.NOT_UNPACKED, "")
-    assert err.endswith(f"farcall: workspace: no way into {container.place}/file/x\n")
-    (container.programs / "sh").unlink()
-    container.workspace = container.workspace._replace(folder=".")
-    (container.place / "lib").touch()  # where the archive has a folder
-    code, out, err = container.run("cat", "run", shell="sh")
-    assert code in (0, start_script.NOT_UNPACKED)  # some tar puts the folder in its place
-    assert (code == 0) == (container.place / "lib").is_dir()
-
-
-def test_an_image_without_a_folder_for_temporary_files_will_do(container, tmp_path):
-    container.give("curl")
-    code, _, err = container.run(TMPDIR=str(tmp_path / "nowhere"))
-    assert code == 0
-    assert "mktemp" in err
-    assert listed(container.place) == ["lib", "run"]
 
 
 # --- with jobs ----------------------------------------------------------------------------------
@@ -418,23 +310,3 @@ async def test_a_job_fails_in_words_of_its_own_where_its_workspace_was_changed(
     with pytest.raises(IntegrityError, match="not the one that was uploaded") as caught:
         await job.wait()
     assert caught.value.exit_code == start_script.TAMPERED
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ({"workspace": "nowhere"}, "workspace is 'nowhere', which cannot be read"),
-        ({"workspace": "~nobody-of-that-name"}, "which cannot be read"),
-        ({"workspace_dir": "work"}, "'work'; an absolute path is allowed"),
-        ({"batch_job_role_name": ""}, "batch_job_role_name is empty"),
-        ({"command": []}, "an image's own cannot be run in a workspace"),
-    ],
-)
-async def test_what_cannot_be_taken_along_is_told_before_anything_is_sent(
-    call, words, executor, folder, proxy
-):
-    wanted = {"image": "any:1", "command": ["./run"], "workspace": folder, **call}
-    with pytest.raises(SettingsError, match=words):
-        await executor.command(**wanted)
-    assert [each.operation for each in proxy.seen if each.method == "PUT"] == []
-    assert not [each for each in proxy.seen if each.operation == "batch submitjob"]
