@@ -303,13 +303,6 @@ async def test_an_image_in_which_no_job_would_run_is_not_pushed(
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("name", ["Farcall", "a", "a//b", "a_", "-x", "a.._b"])
-async def test_a_wrong_repository_is_told_with_what_is_allowed(docker, farcall_command, name):
-    done = await farcall_command("image", "push", f"--repository={name}")
-    assert 2 == done.returncode
-    assert f"{name!r}: 2 to 256 lower-case letters and digits are allowed" in done.stderr
-
-
 @pytest.mark.parametrize("command", ["build", "push"])
 async def test_docker_and_its_engine_are_needed(docker, farcall_command, command, tmp_path):
     (docker.folder / "no-engine").touch()

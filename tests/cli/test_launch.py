@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import subprocess
 from pathlib import Path
@@ -163,44 +162,6 @@ async def test_what_is_wrong_is_told_in_a_sentence_and_nothing_is_submitted(
     assert (code, "") == (done.returncode, done.stdout), done.stderr
     assert told in done.stderr
     assert "Traceback" not in done.stderr
-
-
-# --- planned ----------------------------------------------------------------------------------
-
-
-async def test_a_plan_is_what_launch_sends_and_sends_nothing(launch, aws, batch):
-    words = ["--name", "planned", "--nodes", "3", "-e", "A=1", "img-planned"]
-    command = ["--", "sh", "-c", "exit 3"]
-    with Proxy(aws.endpoint_url) as proxy:
-        done = await launch(*words, "--plan", *command, AWS_ENDPOINT_URL=proxy.url)
-        planned = json.loads(done.stdout)
-        assert not {"submitjob", "registerjobdefinition"} & set(proxy.of("batch"))
-        assert not proxy.of("s3")
-        nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
-        done = await launch(*words, "--plan", "--offline", *command, **nowhere)
-        offline = json.loads(done.stdout)
-    assert planned["definition"]["registered"] is False
-    assert offline["definition"]["registered"] is None
-    submit, theirs = planned["SubmitJob"], offline["SubmitJob"]
-    assert submit["nodeOverrides"]["nodePropertyOverrides"][0]["containerOverrides"][
-        "command"
-    ] == [
-        "sh",
-        "-c",
-        "exit 3",
-    ]
-    for each in (submit, theirs):
-        assert each["jobName"].startswith("planned-")
-        assert each["timeout"] == submit["timeout"]
-    assert 3 == offline["RegisterJobDefinition"]["nodeProperties"]["numNodes"]
-
-    job_id = (await launch(*words, "--detach", *command)).stdout.strip()
-    (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
-    assert planned["definition"]["name"] in job["jobDefinition"]
-    (group,) = job["nodeProperties"]["nodeRangeProperties"]
-    assert ["sh", "-c", "exit 3"] == group["container"]["command"]
-    again = json.loads((await launch(*words, "--plan", *command)).stdout)
-    assert again["definition"]["registered"] is True
 
 
 # --- workspaces -------------------------------------------------------------------------------

@@ -6,16 +6,13 @@ import asyncio
 import json
 import re
 import time
-from datetime import datetime, timezone
 
 import boto3
 import pytest
 
 from tests.support import command_jobs, terminal
 from tests.support.commands import FARCALL
-from tests.support.foreign import submit
 from tests.support.patience import until_async
-from tests.support.proxy import Proxy
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 EVIL = "[red]evil[/] "
@@ -311,33 +308,3 @@ async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
     assert done.returncode == 1
     assert "'no-such-queue', and there is no such queue in us-east-1" in done.stderr
     assert "there are farcall-local" in done.stderr
-
-
-async def test_a_hundred_jobs_cost_two_requests(farcall_command, executor, batch, aws):
-    bundle = "s3://farcall-local/farcall/v1/many-20261122-101500-0a1b2c/bundles/x"
-    said = {"FARCALL_BUNDLE": bundle}
-    many = {"definition": "farcall-many", "name": "many", "environment": said}
-    aws.configure(delays={"SUBMITTED": 600}, submit_rate=None, api_rate=None)
-    try:
-        queue = executor.settings.batch_queue
-        begun = datetime.now(timezone.utc).isoformat()  # other tests' jobs are older
-        ids = [await asyncio.to_thread(submit, batch, queue, **many) for _ in range(250)]
-        for job_id in ids:
-            await asyncio.to_thread(batch.terminate_job, jobId=job_id, reason="as many as needed")
-    finally:
-        aws.configure(delays={}, submit_rate=50, api_rate=50)
-    with Proxy(aws.endpoint_url) as proxy:
-        where = {"FARCALL_ENDPOINT_URL": proxy.url}
-
-        async def cost(*arguments):
-            proxy.counts.clear()
-            done = await farcall_command(*arguments, "--json", **where)
-            asked = {operation: n for operation, n in proxy.counts.items() if n}
-            return len(json.loads(done.stdout)), asked
-
-        found, asked = await cost("list", "--user", "many", "--limit", "1000", "--since", begun)
-        assert (found, asked) == (250, {"batch listjobs": 3, "batch describejobs": 3})
-        found, asked = await cost("list", "--user", "many", "--limit", "100")
-        assert (found, asked) == (100, {"batch listjobs": 1, "batch describejobs": 1})
-        found, asked = await cost("status", *ids[:100])
-        assert (found, asked) == (100, {"batch describejobs": 1})

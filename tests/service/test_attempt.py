@@ -235,9 +235,6 @@ def test_a_function_that_does_not_listen_is_out_of_time_with_its_output(late):
     assert b"started\nignored\n" == made.stdout(outcome)
 
 
-# --- output while it runs ---------------------------------------------------------------------
-
-
 # --- broken surroundings ----------------------------------------------------------------------
 
 

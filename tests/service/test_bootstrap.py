@@ -233,6 +233,10 @@ def test_no_credentials_are_asked_for_by_plain_http_elsewhere(stored, tmp_path):
     refused(run(stored, environment, tmp_path), 64, "192.0.2.1 without TLS")
 
 
+def test_without_a_role_the_sentence_says_so(stored, tmp_path):
+    refused(run(stored, {}, tmp_path), 64, f"s3://{BUCKET}/{stored.key}", "has no role")
+
+
 # --- what is fetched --------------------------------------------------------------------------
 
 
@@ -249,6 +253,14 @@ def test_what_was_changed_is_refused_before_anything_of_it_is_run(
     s3.put_object(Bucket=BUCKET, Key=stored.key, Body=change(data))
     refused(run(stored, in_environment, tmp_path), 66, stored.key, "nothing of it was run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_gone_is_told_from_what_is_denied(stored, account, in_environment, tmp_path):
+    account.root("s3").delete_object(Bucket=BUCKET, Key=stored.key)
+    refused(run(stored, in_environment, tmp_path), 65, stored.key, "NoSuchKey")
+    account.take_away("job-role", "s3:GetObject", "/v1/runtime/")
+    done = run(stored, in_environment, tmp_path)
+    refused(done, 73, stored.key, "AccessDenied")
 
 
 @pytest.mark.parametrize("other", [("riscv64", HERE.python), (HERE.architecture, "3.99")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import ctypes
 import os
 import signal
@@ -20,11 +19,6 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor, CallResult, ChildKilledError, JobCancelledError
-from farcall.model import endings
-from farcall.payload import results
-from farcall_runtime.contract import ExitCode
-from farcall_runtime.task import TaskTerminated
-from tests.service.attempt import Attempt
 from tests.support.patience import until
 
 
@@ -32,24 +26,6 @@ async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
     """Wait for all calls; return what came of each, in their order."""
     found = [result async for result in sweep.results()]
     return sorted(found, key=lambda result: result.index)
-
-
-@pytest.fixture
-def attempt(attempt: Callable[..., Attempt]) -> Callable[..., Attempt]:
-    """Put calls of one argument each into the bucket; what runs them ends with the test."""
-
-    def make(function: Callable[..., Any], arguments: list[Any], **options: Any) -> Attempt:
-        calls = [((argument,), {}) for argument in arguments]
-        return attempt(function, calls=calls, **options)
-
-    return make
-
-
-def read(made: Attempt, outcome: Any, calls: int) -> list[results.Result]:
-    """Turn the outcome of an attempt into results, as the client does."""
-    job = endings.About("job-1", "work", stdout=made.stdout(outcome))
-    found = results.read(outcome.meta, outcome.value, job)
-    return results.complete(found, outcome.meta, job, calls)
 
 
 # --- output -----------------------------------------------------------------------------------
@@ -176,26 +152,3 @@ async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
     assert "by hand" in str(cancelled[0])
     assert "call 5 of 6 in the task was not begun: " in str(cancelled[1])
     assert "in call 4: job" in str(cancelled[1])
-
-
-# --- being told to stop -------------------------------------------------------------------------
-
-
-def test_a_call_that_does_not_listen_takes_the_later_ones_with_it(attempt: Any) -> None:
-    def work(x: int) -> int:
-        while x == 1:
-            with contextlib.suppress(TaskTerminated):
-                time.sleep(600)  # until the test, or what it tests, ends it
-        return x
-
-    # By then a busy machine, too, has call 0 done.
-    made = attempt(work, list(range(3)), time_limit=8).start()
-
-    assert made.end()[0] == ExitCode.TIMED_OUT
-    found = read(made, made.outcome(), 3)
-    assert found[0].value == 0
-    assert str(found[1].error).startswith("the task ran longer than time_limit: job")
-    assert "call 3 of 3 in the task was not begun: " in str(found[2].error)
-
-
-# --- memory -----------------------------------------------------------------------------------

@@ -210,24 +210,6 @@ async def test_equal_launches_share_a_definition_and_ask_nothing_of_s3(
     assert [name for name in proxy.counts if name.startswith("s3")] == []
 
 
-async def test_a_long_command_has_a_definition_that_goes_with_it(
-    executor: BatchExecutor,
-) -> None:
-    script = "exit 0 #" + "x" * 10_000
-    job = await executor.command(IMAGE, sh(script))
-    assert (await job.wait()).exit_codes == (0,)
-    definition = (await job.detail()).definition
-    assert definition.startswith("farcall-command-")
-
-    await job.delete()
-
-    batch = boto3.client("batch")
-    (found,) = batch.describe_job_definitions(jobDefinitions=[definition])["jobDefinitions"]
-    assert found["status"] == "INACTIVE"
-    again = await executor.command(IMAGE, sh(script))
-    assert (await again.wait()).exit_codes == (0,)
-
-
 @pytest.mark.parametrize("fault", ["lost", "truncated"])
 async def test_a_lost_answer_makes_no_second_job(
     fault: str, watched: BatchExecutor, proxy: Proxy

@@ -186,6 +186,3 @@ async def test_the_outcome_of_a_job_that_batch_calls_failed_wins(
         assert str(await job.status()) == "FAILED"
         # Batch's word is known from the beginning to who comes later.
         assert await executor.attach(job.id).result() == 3
-
-
-# --- attempts, listed as it comes -------------------------------------------------------------

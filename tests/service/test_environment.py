@@ -294,6 +294,3 @@ def test_too_little_disk_is_told_with_both_numbers_before_anything_is_fetched(ru
     assert ExitCode.DISK_FULL == code
     assert re.search(r"need 1,050,000,000\.0 MB in .+ and [\d,]+\.\d MB are free", detail)
     assert proxy.counts["s3 GET packages"] == 1
-
-
-# --- several nodes ------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import contextlib
 import ctypes
 import os
 import signal
@@ -22,7 +21,6 @@ from farcall import (
     JobCancelledError,
     ResultNotPicklableError,
     TaskError,
-    TaskNotPicklableError,
 )
 from tests.support.patience import PATIENCE_S
 
@@ -33,16 +31,6 @@ from project import models
 
 def notes(error: BaseException) -> str:
     return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
-
-
-def zombies_of(parent: int) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, number = path.read_text().rpartition(")")[2].split()[:2]
-            if state == "Z" and int(number) == parent:
-                found.append(path.parts[2])
-    return found
 
 
 async def test_the_functions_own_exception_is_raised(executor: BatchExecutor) -> None:
@@ -155,21 +143,6 @@ async def test_a_value_that_would_end_the_client_is_one_calls_error(
     assert {type(error) for error in found[1:-1]} == {ResultNotPicklableError}
     for name, error in zip(ENDS, found[1:-1], strict=True):
         assert f"cannot be unpickled here ({name}: enough)" in str(error)
-
-
-@pytest.mark.parametrize("name", ENDS)
-async def test_an_argument_that_would_end_the_client_is_refused(
-    executor: BatchExecutor, name: str
-) -> None:
-    class Argument:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return str, (spring(name, here),)
-
-    here = os.getpid()
-    with pytest.raises(TaskNotPicklableError, match=f"argument 1 .Argument.*{name}"):
-        await executor.submit(str, Argument())
-    with pytest.raises(TaskNotPicklableError, match=f"argument 1 .Argument.*{name}"):
-        await executor.task(str).map([1, Argument()])
 
 
 async def test_os_exit_is_told_with_its_code_and_the_output(executor: BatchExecutor) -> None:

@@ -86,28 +86,3 @@ async def test_a_job_is_waited_for_read_and_attached_to(
         assert await executor.attach(job.id).stdout() == "begun\nended\n"
         assert await job.result() == "value"
         assert lines == ["begun", "ended"]
-
-
-async def test_a_map_comes_whole(
-    vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    async with make_executor(prefix="odd/map", retry_attempts=2, retry_on="failure") as executor:
-
-        def fail_once(number: int) -> int:
-            import os
-            import time
-
-            while not go.exists():
-                time.sleep(0.02)
-            if os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1" and number == 2:
-                raise ValueError("once")
-            return number
-
-        sweep = executor.task(fail_once).map(range(4))
-        waiting = asyncio.ensure_future(sweep)
-        await until_async(lambda: sweep.job_ids)
-        where = await place(executor.attach(sweep.job_ids[0]))
-        await asyncio.to_thread(vandal.spoil, where)
-        go.touch()
-        assert await waiting == [0, 1, 2, 3]

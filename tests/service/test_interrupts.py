@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -154,68 +153,6 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_it_left(
     for job_id in left:
         direct = boto3.client("batch", endpoint_url=aws.endpoint_url)
         direct.terminate_job(jobId=job_id, reason="the test is over")
-
-
-#: Two sessions; SIGUSR1 ends the job of the first one, SIGUSR2 that of the second.
-TWO_SESSIONS = """
-import asyncio, contextlib, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
-import farcall
-
-async def main():
-    ended = []
-    async with contextlib.AsyncExitStack() as blocks:
-        for url, number in zip(sys.argv[1:], (signal.SIGUSR1, signal.SIGUSR2)):
-            executor = farcall.BatchExecutor(vcpu=1, memory=1, retry_attempts=1, endpoint_url=url)
-            await blocks.enter_async_context(executor)
-            call = asyncio.ensure_future(executor.task(time.sleep)(600))
-            asyncio.get_running_loop().add_signal_handler(number, call.cancel)
-            ended.append(call)
-        for call in ended:
-            await asyncio.wait([call])
-            print("ended", flush=True)
-
-asyncio.run(main())
-try:
-    while True:
-        print("on", flush=True)
-        time.sleep(0.1)
-except KeyboardInterrupt:
-    print("left")
-"""
-
-
-def test_ctrl_c_reaches_the_program_after_two_sessions_have_ended_jobs(
-    aws: farcall.local.LocalAWS, tmp_path: Path
-) -> None:
-    answer = [threading.Event(), threading.Event()]
-    with Proxy(aws.endpoint_url) as first, Proxy(aws.endpoint_url) as second:
-        proxies = (first, second)
-        for proxy, event in zip(proxies, answer, strict=True):
-            proxy.changes["terminatejob"] = lambda _, event=event: event.wait(PATIENCE_S)
-        command = [sys.executable, "-c", TWO_SESSIONS, first.url, second.url]
-        process = subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        try:
-            for proxy in proxies:
-                until(lambda proxy=proxy: proxy.answers["batch submitjob 200"])
-            # Both are ending a job before the first one has done it.
-            for proxy, number in zip(proxies, (signal.SIGUSR1, signal.SIGUSR2), strict=True):
-                process.send_signal(number)
-                until(lambda proxy=proxy: proxy.answers["batch terminatejob 200"])
-            for event in answer:
-                event.set()
-                assert process.stdout.readline() == "ended\n"
-            assert process.stdout.readline() == "on\n"
-            process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=PATIENCE_S)
-        finally:
-            for event in answer:
-                event.set()
-            process.kill()
-            process.communicate()
-    assert said.splitlines()[-1] == "left"
-    assert process.returncode == 0
 
 
 #: Reads a value that takes as long as the program itself lets it.

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, Job, JobCancelledError, JobStatus
-from farcall.engine.session import session_for
+from farcall import BatchExecutor, Job, JobCancelledError
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
 
@@ -66,19 +65,3 @@ async def test_a_job_is_ended_while_hundreds_of_submissions_are_refused(
     for task in waiting:
         if not task.cancelled():
             await task.result().cancel()
-
-
-async def test_a_job_is_asked_for_and_ended_in_the_midst_of_ten_thousand(
-    batch: Proxy, executor: BatchExecutor
-) -> None:
-    job = await executor.submit(sleep)
-    session = await session_for(executor.settings)
-    asking = asyncio.ensure_future(session.backend.describe(f"unknown-{n}" for n in range(10_000)))
-    await until_async(lambda: batch.counts["batch describejobs"] >= 5)
-
-    assert isinstance(await asyncio.wait_for(job.status(), PATIENCE_S), JobStatus)
-    await asyncio.wait_for(job.cancel(), PATIENCE_S)
-
-    assert not asking.done()
-    assert batch.counts["batch describejobs"] < 50
-    await drop([asking])

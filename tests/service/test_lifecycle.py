@@ -87,16 +87,6 @@ async def test_an_executor_whose_block_was_left_opens_again_by_itself(
         assert 5 == await soon(executor.task(work)(4))
 
 
-async def test_a_block_that_was_never_entered_says_so(make_executor: MakeExecutor) -> None:
-    executor = make_executor()
-    with pytest.raises(FarcallError, match="was not entered"):
-        await executor.__aexit__(None, None, None)
-    async with executor:
-        pass
-    with pytest.raises(FarcallError, match="was not entered"):
-        await executor.__aexit__(None, None, None)
-
-
 # --- event loops and threads --------------------------------------------------------------------
 
 
@@ -121,26 +111,6 @@ def test_two_event_loops_in_two_threads_share_an_executor(make_executor: MakeExe
     assert values == [[1, 2, 3, 4, 5, 1], [101, 102, 103, 104, 105, 101]]
 
 
-def test_a_loop_that_was_closed_with_jobs_waited_for_leaves_them_to_another(
-    make_executor: MakeExecutor,
-) -> None:
-    """Whoever runs loops by hand may close them without asking those who wait to stop."""
-    executor = make_executor()
-    loop = asyncio.new_event_loop()
-    job = loop.run_until_complete(executor.submit(linger))
-    waiting = loop.create_task(job.result())
-    loop.run_until_complete(asyncio.sleep(0.1))
-    held = asyncio.all_tasks(loop)
-    for each in held - {waiting}:
-        each.cancel()
-    loop.run_until_complete(asyncio.gather(*(held - {waiting}), return_exceptions=True))
-    waiting.cancel()
-    loop.run_until_complete(asyncio.gather(waiting, return_exceptions=True))
-    loop.close()
-
-    assert 7 == asyncio.run(soon(job.result()))
-
-
 async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecutor) -> None:
     async with make_executor() as executor:
         job = await executor.submit(wait_for_ever)
@@ -148,21 +118,6 @@ async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecuto
 
         with pytest.raises(JobCancelledError, match="from a thread"):
             await soon(job.result())
-
-
-async def test_a_task_is_submitted_from_a_callback_and_from_another_thread(
-    make_executor: MakeExecutor,
-) -> None:
-    async with make_executor() as executor:
-        task = executor.task(work)
-        loop = asyncio.get_running_loop()
-        begun: asyncio.Future[asyncio.Task[int]] = loop.create_future()
-        loop.call_soon(lambda: begun.set_result(asyncio.ensure_future(task(1))))
-
-        def from_thread() -> int:
-            return asyncio.run_coroutine_threadsafe(task(2), loop).result(PATIENCE_S)
-
-        assert [2, 3] == await soon(asyncio.gather(await begun, asyncio.to_thread(from_thread)))
 
 
 # --- forks ------------------------------------------------------------------------------------
@@ -303,32 +258,6 @@ async def test_jobs_are_ended_by_the_session_that_ends_with_its_event_loop(
     assert all(call.cancelled() for call in calls)
     assert proxy.answers["batch terminatejob 200"] == 1  # of the array
     assert _sessions[asyncio.get_running_loop()] == {}  # nobody had to open another
-
-
-@pytest.mark.parametrize("how", ["cancelled", "ended"])
-def test_closing_that_is_cut_off_closes_the_clients_all_the_same(
-    how: str, proxy: Proxy, make_executor: MakeExecutor
-) -> None:
-    """By somebody who cancels it, and by the end of the event loop."""
-    executor = make_executor(endpoint_url=proxy.url)
-    submitting = []
-
-    async def leave() -> None:
-        async with executor:
-            submitting.append(asyncio.ensure_future(executor.submit(wait_for_ever)))
-            await until_async(lambda: proxy.counts["batch submitjob"])
-
-    async def main() -> None:
-        proxy.faults["batch submitjob"] += [1.0]
-        leaving = asyncio.ensure_future(leave())
-        await until_async(lambda: proxy.counts["batch submitjob"])
-        await asyncio.sleep(0.2)
-        if how == "cancelled":
-            leaving.cancel()
-            await asyncio.wait([leaving])
-
-    asyncio.run(main())
-    gc.collect()
 
 
 # --- nothing stays ------------------------------------------------------------------------------

@@ -46,14 +46,6 @@ async def test_nothing_to_do_takes_no_job(executor: BatchExecutor) -> None:
     assert await executor.task(str).map([]) == []
 
 
-async def test_one_call_is_a_plain_job(executor: BatchExecutor) -> None:
-    sweep = executor.task(str).map([3])
-
-    assert await sweep == ["3"]
-    assert ":" not in sweep.job_ids[0]
-    assert (await executor.attach(sweep.job_ids[0]).detail()).array_size == 0
-
-
 async def test_calls_in_one_task_have_their_own_values_and_errors(executor: BatchExecutor) -> None:
     def work(x: int) -> int:
         if x % 3 == 1:
@@ -245,9 +237,6 @@ def test_a_program_that_ends_leaves_no_jobs(
     for word in ("never retrieved", "was destroyed", "nclosed"):
         assert word not in complaints, complaints
     asyncio.run(ended(make_executor(), job_ids))
-
-
-# --- what is refused ----------------------------------------------------------------------------
 
 
 # --- calls of any iterable --------------------------------------------------------------------

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -199,35 +195,6 @@ async def test_another_node_s_failure_stops_the_main_one_and_is_raised(
     assert of_node.sentence == "the function raised LookupError: on node 2"
 
 
-def fail_one_after_the_other(folder: str) -> None:
-    """Node 2 fails, then node 1; the main one leaves when that one's supervisor has."""
-    node = farcall_runtime.node()
-    pid = Path(folder, "pid")
-    if node.index == 2:
-        raise LookupError("the first one")
-    if node.index == 1:
-        (Path(folder) / "pid.new").write_text(str(os.getppid()))
-        (Path(folder) / "pid.new").rename(pid)
-        wait_for(f"{folder}/told")
-        raise KeyError("the second one")
-    try:
-        time.sleep(PATIENCE_S)
-    except KeyboardInterrupt:
-        wait_for(str(pid))
-        Path(folder, "told").touch()
-        while Path("/proc", pid.read_text()).exists():
-            time.sleep(0.02)
-        raise
-
-
-async def test_the_first_failure_decides_and_the_others_are_in_its_notes(
-    gang: BatchExecutor, tmp_path: Path
-) -> None:
-    with pytest.raises(LookupError, match="the first one") as caught:
-        await gang.task(fail_one_after_the_other)(str(tmp_path))
-    assert "node 1 failed: the function raised KeyError: 'the second one'" in notes(caught.value)
-
-
 # --- retries, cancel, time limit ----------------------------------------------------------------
 
 
@@ -263,47 +230,6 @@ async def test_a_cancelled_job_is_ended_on_all_nodes(gang: BatchExecutor, tmp_pa
     await until_async(lambda: not any(Path("/proc", pid.read_text()).exists() for pid in pids))
 
 
-def test_a_task_on_one_node_asks_for_nothing_of_others(attempt: Any, proxy: Any) -> None:
-    """What it costs is what it has always cost: its bundle, and its outcome."""
-    code, _ = attempt(lambda: 7).start().end()
-    assert code == ExitCode.RETURNED
-    assert [request.operation for request in proxy.seen] == ["s3 GET bundles", "s3 PUT outcomes"]
-
-
-# --- from elsewhere -----------------------------------------------------------------------------
-
-
-async def test_another_process_joins_the_job_reads_it_and_ends_it(
-    gang: BatchExecutor, aws: farcall.local.LocalAWS, tmp_path: Path
-) -> None:
-    job = await gang.submit(who, 9)
-    await job.wait()
-    script = """
-import asyncio, json, sys
-from farcall import BatchExecutor
-async def main():
-    async with BatchExecutor() as executor:
-        found = await executor.recover(sys.argv[2])
-        value = await executor.attach(sys.argv[1]).result()
-        print(json.dumps([[each.id for each in found.jobs], value]))
-asyncio.run(main())
-"""
-    run = await gang.run_name()
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", script, job.id, run],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [
-        [job.id],
-        [[0, 3, 9], [1, 3, 9], [2, 3, 9]],
-    ]
-
-
 # --- strangers ----------------------------------------------------------------------------------
 
 
@@ -327,6 +253,3 @@ async def test_one_node_s_outcome_does_not_pass_for_another_s(
     assert isinstance(error, IntegrityError)
     assert f"{job.id}#2" in str(error)
     assert "was not unpickled" in str(error)
-
-
-# --- run again ----------------------------------------------------------------------------------

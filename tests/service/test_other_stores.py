@@ -120,6 +120,3 @@ async def test_a_store_that_ignores_ranges_is_no_attack(
         assert "`farcall doctor`" in str(caught.value)
         with pytest.raises(ServiceError, match="gave the whole object.*farcall doctor"):
             await executor.attach(job.id).calls()
-
-
-# --- keys and clocks --------------------------------------------------------------------------

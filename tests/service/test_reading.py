@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -14,17 +12,8 @@ import pytest
 from farcall.engine.logs import reader
 from farcall.engine.session import session_for
 from farcall.model.errors import FarcallError
-from tests.support.timing import STREAM_S
 
 MANY = 3000
-
-
-@pytest.fixture
-def _stored_as_on_aws(embedded):
-    """Two seconds after it was written."""
-    embedded.configure(stream_s=None)
-    yield
-    embedded.configure(stream_s=STREAM_S)
 
 
 async def read(executor, job_id, **options):
@@ -54,17 +43,6 @@ def count(go):
         time.sleep(0.02)
     for number in range(500):
         print(number)
-
-
-def die_with_the_container(go):
-    """Ends the supervisor, which then stores nothing more."""
-    print("stored", flush=True)
-    while not Path(go).exists():
-        time.sleep(0.02)
-    print("last words", flush=True)
-    print("stored", flush=True)  # once more: the same text is another line
-    time.sleep(0.3)  # in which they are passed on
-    os.kill(os.getppid(), signal.SIGKILL)
 
 
 # --- followed -----------------------------------------------------------------------------------
@@ -100,24 +78,6 @@ async def test_a_job_whose_result_another_client_takes_is_followed_in_cloudwatch
 
     assert texts(found) == ["first", *map(str, range(500))]
     assert [line.stream for line in found] == ["stdout", *["log"] * 500]
-
-
-@pytest.mark.usefixtures("_stored_as_on_aws")
-async def test_cloudwatch_has_what_a_killed_container_did_not_store(executor, tmp_path):
-    job = await executor.submit(die_with_the_container, str(tmp_path / "go"))
-    session = await session_for(executor.settings)
-    followed = []
-    async for batch in reader.lines(session, job.id, follow=True):
-        followed += batch
-        (tmp_path / "go").touch()
-
-    assert [line[:3] for line in followed] == [
-        ("stored", "stdout", 1),
-        ("last words", "log", 1),
-        ("stored", "log", 1),
-    ]
-    assert await read(executor, job.id) == followed
-    assert texts(await read(executor, job.id, tail=2)) == ["last words", "stored"]
 
 
 # --- afterwards ---------------------------------------------------------------------------------

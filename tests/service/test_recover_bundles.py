@@ -143,35 +143,6 @@ async def test_the_python_that_pickled_is_compared_before_anything_is_unpickled(
             await job.calls()
 
 
-async def test_a_task_that_was_delivered_is_none_to_be_waited_for(aws, make_executor, tmp_path):
-    """Nor where Batch has not said yet that it succeeded: the receipt tells."""
-
-    def without_children(document):
-        document["jobSummaryList"] = [
-            job
-            for job in document["jobSummaryList"]
-            if "index" not in job.get("arrayProperties", {})
-        ]
-
-    go = tmp_path / "go"
-    with Proxy(aws.endpoint_url) as proxy:
-        proxy.changes["listjobs"] = without_children
-        async with make_executor(endpoint_url=proxy.url, linger_s=0.3) as executor:
-            (tmp_path / "there").touch()
-            first, second = await asyncio.gather(
-                executor.submit(late, str(tmp_path / "there")),
-                executor.submit(late, str(go)),
-            )
-            assert await first.result() == "done"
-            session = await session_for(executor.settings)
-            await session.stores.of(executor.settings.s3_bucket_name).flush()
-            recovered = await executor.recover(session.run)
-            go.touch()
-            assert await second.result() == "done"
-    assert recovered.delivered == 1
-    assert [job.id for job in recovered.jobs] == [second.id]
-
-
 @pytest.mark.timing(largest_outcome_bytes=1 << 20)
 async def test_what_strangers_put_in_a_receipt_s_place_is_passed_by(
     aws, make_executor, bucket, caplog

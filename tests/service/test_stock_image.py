@@ -159,6 +159,3 @@ async def test_another_architecture_is_refused_by_name(executor, enforced, monke
     assert 67 == caught.value.exit_code
     for key in stored(enforced):
         enforced.root("s3").delete_object(Bucket=BUCKET, Key=key)
-
-
-# --- the command line -------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import stat
 import subprocess
 import sys
 import threading
@@ -22,13 +21,11 @@ from farcall import BatchExecutor, IntegrityError
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.engine import workspaces
-from farcall.engine.session import open_session
 from farcall.local.names import BUCKET, JOB_ROLE
 from farcall.model import start_script
 from farcall.model.commands import ENV_RUN, Nodes
-from farcall.model.jobs import JobStatus
-from farcall.model.settings import DEFAULT_CACHE_DIR, Settings
-from farcall.model.start_script import Fetched, unwrap, wrap
+from farcall.model.settings import DEFAULT_CACHE_DIR
+from farcall.model.start_script import Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
 from farcall.storage.workspaces import key_of
 from tests.support.patience import PATIENCE_S, until_async
@@ -198,6 +195,30 @@ def test_the_credentials_are_those_of_the_job_role(tool, is_file, container, aws
     assert endpoint.asked == [("/v2/credentials/of-a-task", "a token")]
 
 
+def test_without_a_role_nothing_is_fetched_and_the_log_says_so(container):
+    container.give("curl")
+    container.environment = {}
+    code, out, err = container.run()
+    assert (code, out) == (start_script.NO_CREDENTIALS, "")
+    assert err == "farcall: workspace: the job has no role, hence no credentials\n"
+
+
+def test_an_image_that_can_fetch_or_unpack_nothing_says_what_it_lacks(container):
+    code, _, err = container.run()
+    assert (code, err) == (
+        start_script.TOOLS_MISSING,
+        "farcall: workspace: the image has none of python3, curl and wget\n",
+    )
+    (container.programs / "tar").unlink()
+    (container.programs / "sh").unlink()
+    container.give("curl")
+    code, _, err = container.run()
+    assert (code, err) == (
+        start_script.TOOLS_MISSING,
+        "farcall: workspace: the image has neither python3 nor tar\n",
+    )
+
+
 @pytest.mark.parametrize("tool", ["python3", "curl", "wget"])
 def test_an_answer_that_breaks_off_is_asked_for_again(tool, container, proxy):
     container.give(tool)
@@ -224,15 +245,6 @@ def test_of_an_archive_that_somebody_changed_nothing_is_run(tool, container, fol
 # --- with jobs ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def opened(options, proxy):
-    """A session behind a proxy that counts."""
-    settings = Settings(endpoint_url=proxy.url, **options)
-    made = await open_session(settings)
-    yield made, settings
-    await made.close()
-
-
 async def run(session, settings, archive, *command):
     """Store a workspace, and run a command in it; return how the job ended."""
     fetched = await workspaces.store(session, workspaces.planned(settings, archive), archive)
@@ -251,24 +263,6 @@ async def run(session, settings, archive, *command):
 
 def uploads(proxy):
     return [each for each in proxy.seen if each.method == "PUT" and "/workspaces/" in each.path]
-
-
-async def test_two_jobs_run_what_is_only_in_the_workspace_which_is_stored_once(
-    opened, archive, folder, proxy, tmp_path
-):
-    proof = tmp_path / "proof"
-    (folder / "run").write_text(f'#!/bin/sh\ncat lib/value "$1" > "{proof}$2"\n')
-    for number in ("1", "2"):
-        changed = pack([Source(folder)], DEFAULT_CACHE_DIR)
-        detail = await run(*opened, changed, "./run", "lib/link", number)
-        changed.close()
-        assert detail.status is JobStatus.SUCCEEDED, detail
-        fetched, command = unwrap(detail.command)
-        assert (fetched.sha256, command) == (changed.sha256, ["./run", "lib/link", number])
-        value = (folder / "lib" / "value").read_text()
-        assert (tmp_path / f"proof{number}").read_text() == value * 2
-    assert len(uploads(proxy)) == 1
-    assert stat.S_IMODE((folder / "run").stat().st_mode) == 0o755
 
 
 # --- with the executor --------------------------------------------------------------------------
