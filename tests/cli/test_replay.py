@@ -4,35 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 import pytest
 
 from tests.service.attacker import Attacker
-
-LARGE = 2 * 1024 * 1024
-"""Bytes of what is stored by itself, as values are that tasks share."""
-
-IMAGE = """#!{python}
-import json, subprocess, sys
-words = sys.argv[1:]
-mount = dict(part.partition("=")[::2] for part in words[words.index("--mount") + 1].split(","))
-at = words.index("--entrypoint")
-program, image, *rest = words[at + 1:]
-print(json.dumps([words[3:5], program, image, sorted(mount)]), file=sys.stderr)
-rest[rest.index(mount["target"])] = mount["source"]
-sys.exit(subprocess.run([sys.executable, *rest]).returncode)
-"""
-"""In the place of docker: it runs here what it is told to run in an image."""
-
-
-@pytest.fixture
-def docker(tmp_path):
-    program = tmp_path / "programs" / "docker"
-    program.parent.mkdir()
-    program.write_text(IMAGE.format(python=sys.executable))
-    program.chmod(0o755)
-    return program
 
 
 @pytest.fixture
@@ -46,9 +21,8 @@ def farcall(farcall_command):
     return run
 
 
-def parse(text, number, large=b""):
+def parse(text, number):
     print(f"number {number}", os.environ.get("AWS_BATCH_JOB_ARRAY_INDEX"), flush=True)
-    assert not large or len(large) == LARGE
     wanted = json.loads(text)
     return {"wanted": wanted}
 

@@ -18,7 +18,6 @@ from tests.support.proxy import Proxy
 LARGE = 70 * 2**20
 """More bytes than client and container send by one request."""
 
-SHARED = 2**20
 """So many are an object of their own."""
 
 LINE = "text" * 2**19
@@ -106,8 +105,6 @@ async def copy(settings: Settings) -> None:
 
 
 ENCRYPTIONS = [
-    ({"s3_encryption": "AES256"}, {ENCRYPTION: "AES256"}, SHARED),
-    ({"s3_encryption": "aws:kms:dsse"}, {ENCRYPTION: "aws:kms:dsse"}, SHARED),
     (
         {"s3_encryption": "aws:kms", "s3_kms_key_id": KEY},
         {ENCRYPTION: "aws:kms", KMS_KEY: KEY},

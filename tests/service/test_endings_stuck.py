@@ -28,10 +28,6 @@ TOO_LARGE = (
     "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "
     "is higher than that can be met by the CE(s) attached to the job queue."
 )
-NO_CAPACITY = (
-    "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity requested for "
-    "instance type [r5.metal]"
-)
 
 
 @pytest.fixture
@@ -78,9 +74,7 @@ async def end_of(job: Job[Any]) -> BaseException | None:
 # --- jobs that cannot be placed ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reason", "remedy"), [(TOO_LARGE, "larger instances"), (NO_CAPACITY, "on-demand capacity")]
-)
+@pytest.mark.parametrize(("reason", "remedy"), [(TOO_LARGE, "larger instances")])
 async def test_a_job_that_cannot_be_placed_is_told_of_at_once_and_fails_when_told_to(
     reason: str,
     remedy: str,

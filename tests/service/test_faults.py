@@ -248,7 +248,7 @@ _WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_w
 
 @_WAYS
 @pytest.mark.parametrize("fault", ["lost", "truncated"])
-@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("times", [1, 2])
 async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
     attempt: Callable[..., Attempt],
     proxy: Proxy,
@@ -290,7 +290,7 @@ async def test_an_outcome_that_is_there_again_is_taken_back_by_the_next_attempt(
     assert made.outcome() is None
 
 
-@pytest.mark.parametrize("fault", ["reset", "lost", "error", "slow"])
+@pytest.mark.parametrize("fault", ["reset", "lost"])
 async def test_an_outcome_that_nobody_has_taken_stays(
     attempt: Callable[..., Attempt], proxy: Proxy, fault: Fault
 ) -> None:

@@ -20,7 +20,7 @@ from tests.support.signing import session
 pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 
-@pytest.mark.parametrize("kind", ["error", "lost", "denied", "page", "hang"])
+@pytest.mark.parametrize("kind", ["error", "denied", "hang"])
 @pytest.mark.parametrize("way", [call, ask])
 async def test_credentials_that_cannot_be_had_are_told(
     aws: farcall.local.LocalAWS,

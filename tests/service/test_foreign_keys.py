@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import boto3
-import obstore
 import pytest
-from obstore.store import S3Store
 
 import farcall.local
 from farcall import BatchExecutor
@@ -33,11 +31,6 @@ class Vandal:
     def put(self, *keys: str) -> None:
         for key in keys:
             self._s3.put_object(Bucket=self._bucket, Key=key, Body=b"rubbish")
-
-    async def put_many(self, keys: list[str]) -> None:
-        """Put keys that are none too odd for obstore, which takes half of boto3's time."""
-        store = S3Store(self._bucket, endpoint=self._endpoint, client_options={"allow_http": True})
-        await asyncio.gather(*(obstore.put_async(store, key, b"rubbish") for key in keys))
 
     def spoil(self, where: Location) -> None:
         """Put odd keys wherever a job's objects are listed."""

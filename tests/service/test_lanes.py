@@ -16,8 +16,6 @@ from tests.support.proxy import Proxy
 
 WAITING = 300
 
-"""The command line, which tries calls of Batch again for a second instead of ten."""
-
 
 @pytest.fixture
 def batch(aws: farcall.local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:

@@ -129,7 +129,7 @@ async def test_the_first_error_is_raised_and_ends_the_others(
         await ended(executor, sweep.job_ids)
 
 
-@pytest.mark.parametrize("kind", ["pairs", "results"])
+@pytest.mark.parametrize("kind", ["results"])
 async def test_leaving_the_loop_early_ends_the_jobs(
     make_executor: Callable[..., BatchExecutor], kind: str
 ) -> None:
@@ -204,9 +204,9 @@ asyncio.run(MAIN())
 """
 
 
-@pytest.mark.parametrize("main", ["main", "block"])
 @pytest.mark.parametrize(
-    ("body", "status"), [("break", 0), ("raise SystemExit(7)", 7), ("pass", -signal.SIGINT)]
+    ("body", "status", "main"),
+    [("break", 0, "main"), ("raise SystemExit(7)", 7, "block"), ("pass", -signal.SIGINT, "block")],
 )
 def test_a_program_that_ends_leaves_no_jobs(
     aws: farcall.local.LocalAWS,

@@ -116,23 +116,7 @@ async def test_a_whole_session_runs_on_the_documented_policies(enforced, caplog,
     assert not [r for r in caplog.records if "refused" in r.message or "stay in" in r.message]
 
 
-# --- no action of the client is there for nothing -----------------------------------------------
-
-
-async def run():
-    async with executor() as opened:
-        await opened.task(abs)(-1)
-
-
-async def cancel():
-    async with executor() as opened:
-        job = await opened.submit(talk_until_stopped)
-        await job.cancel()
-        with pytest.raises(JobCancelledError):
-            await job.result()
-
-
-# --- nor of the job role ------------------------------------------------------------------------
+# --- what the policies refuse -------------------------------------------------------------------
 
 
 def assumed(account):
@@ -143,9 +127,6 @@ def assumed(account):
         "AWS_SECRET_ACCESS_KEY": role["SecretAccessKey"],
         "AWS_SESSION_TOKEN": role["SessionToken"],
     }
-
-
-# --- what the policies refuse -------------------------------------------------------------------
 
 
 REFUSALS = [

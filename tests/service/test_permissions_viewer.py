@@ -56,10 +56,6 @@ class Looking:
     def __init__(self, commands):
         self.run = commands.run
 
-    def said(self, *arguments):
-        done = self.run(*arguments)
-        return done.stdout + done.stderr
-
     def described(self, job_id):
         done = self.run("describe", job_id, "--json")
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr

@@ -135,7 +135,6 @@ def brought(client):
 
 KINDS = {
     "map": ("map", {}),
-    "together": ("submit", {}),
     "apart": ("submit", {"apart": True}),
 }
 
@@ -161,10 +160,9 @@ def test_before_the_bundle_is_uploaded(place):
     assert place.ran() == []
 
 
-@pytest.mark.parametrize("tasks", [1, TASKS])
-def test_before_submitjob(place, tasks):
+def test_before_submitjob(place):
     place.proxy.lasting["batch submitjob"] = "hang"
-    client, run = place.begin("map", tasks=tasks)
+    client, run = place.begin("map", tasks=TASKS)
     until(lambda: place.proxy.counts["batch submitjob"])
     client.kill()
 
@@ -251,9 +249,8 @@ def test_when_outcomes_are_stored_and_were_not_fetched(place, kind):
     assert place.ran() == list(range(TASKS))
 
 
-@pytest.mark.parametrize("taken", [1, 3])
-def test_in_the_midst_of_a_loop_over_a_map(place, taken):
-    client, run = place.begin("map", tasks=TASKS, stop_after=taken)
+def test_in_the_midst_of_a_loop_over_a_map(place):
+    client, run = place.begin("map", tasks=TASKS, stop_after=3)
     place.let_go()
     client.hears("waiting")
     had = {said["index"] for said in client.of("taken")}

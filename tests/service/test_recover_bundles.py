@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import os
 import sys
+from pathlib import Path
 
 import boto3
 import pytest
@@ -15,12 +16,14 @@ from farcall.client import recovery
 from farcall.engine.session import session_for
 from farcall_runtime import envelope
 from farcall_runtime.contract import Location
+from tests.support.patience import until_async
 from tests.support.proxy import Proxy
 from tests.support.tasks import wait_for
 
 
-def late(path, *_args, **_kwargs):
-    return wait_for(path, "done")
+def late(folder):
+    Path(folder, "begun").touch()
+    return wait_for(f"{folder}/go", "done")
 
 
 def double(x):
@@ -99,10 +102,8 @@ async def test_a_bundle_that_was_changed_is_refused_and_its_job_found(
     keeping, bucket, tmp_path, spoil
 ):
     async with keeping as executor:
-        job = await executor.submit(late, str(tmp_path / "go"))
-        while (await job.status()).value != "RUNNING":
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(1)  # the container has its own part by now
+        job = await executor.submit(late, str(tmp_path))
+        await until_async((tmp_path / "begun").exists)
         stored = the_bundle(bucket, await executor.run_name())
         stored.put(Body=spoil(stored.get()["Body"].read()))
         (tmp_path / "go").touch()

@@ -20,7 +20,6 @@ from farcall import BatchExecutor, BatchPoolExecutor, TaskNotPicklableError
 from tests.support.patience import PATIENCE_S
 
 SIZE = 2 * 1024 * 1024
-"""A global that travels with a function."""
 
 
 def stored(kind: str = "data") -> list[str]:

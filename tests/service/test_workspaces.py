@@ -18,17 +18,15 @@ import boto3
 import pytest
 
 from farcall import BatchExecutor, IntegrityError
-from farcall.aws.paced_client import Ticket
-from farcall.backends.base import JobSpec
 from farcall.engine import workspaces
 from farcall.local.names import BUCKET, JOB_ROLE
 from farcall.model import start_script
-from farcall.model.commands import ENV_RUN, Nodes
+from farcall.model.commands import Nodes
 from farcall.model.settings import DEFAULT_CACHE_DIR
 from farcall.model.start_script import Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
 from farcall.storage.workspaces import key_of
-from tests.support.patience import PATIENCE_S, until_async
+from tests.support.patience import PATIENCE_S
 from tests.support.signing import REGION, session
 
 TOOLS = ("od", "tr", "sed", "cut", "date", "mktemp", "sha256sum", "mkdir", "rm")
@@ -242,30 +240,11 @@ def test_of_an_archive_that_somebody_changed_nothing_is_run(tool, container, fol
     assert listed(container.place) == []
 
 
-# --- with jobs ----------------------------------------------------------------------------------
-
-
-async def run(session, settings, archive, *command):
-    """Store a workspace, and run a command in it; return how the job ended."""
-    fetched = await workspaces.store(session, workspaces.planned(settings, archive), archive)
-    group = Nodes(1, "farcall-local-process:1", wrap(command, fetched))
-    name = f"workspace-{uuid.uuid4().hex}"
-    job = JobSpec(name, 1, {ENV_RUN: session.run}, settings, (group,))
-    await session.backend.prepare(job)
-    job_id = await session.backend.submit(job, Ticket())
-
-    async def ended():
-        detail = (await session.backend.describe([job_id]))[job_id]
-        return detail if detail.status.is_final else None
-
-    return await until_async(ended)
+# --- with the executor --------------------------------------------------------------------------
 
 
 def uploads(proxy):
     return [each for each in proxy.seen if each.method == "PUT" and "/workspaces/" in each.path]
-
-
-# --- with the executor --------------------------------------------------------------------------
 
 
 @pytest.fixture
