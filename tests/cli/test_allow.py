@@ -1,4 +1,7 @@
-"""``farcall allow``, and what a command believes of the folder it is called in."""
+"""``farcall allow``, and commands in a folder with an untrusted farcall.toml.
+
+Starts the local AWS emulator, because nothing may be read from there before approval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall attach``, ``farcall result`` and ``farcall recover``."""
+"""``farcall attach``, ``farcall result`` and ``farcall recover``.
+
+Starts the local AWS emulator, because the commands read jobs of another session.
+"""
 
 from __future__ import annotations
 

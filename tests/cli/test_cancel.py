@@ -1,4 +1,7 @@
-"""``farcall cancel``."""
+"""``farcall cancel``.
+
+Starts the local AWS emulator, because the command terminates running jobs.
+"""
 
 from __future__ import annotations
 

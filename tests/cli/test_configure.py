@@ -1,4 +1,7 @@
-"""``farcall configure``."""
+"""``farcall configure``.
+
+Starts the command on a pseudo-terminal where it prompts; it needs no service.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall deploy`` and ``farcall destroy``, on an account in which nobody has made anything."""
+"""``farcall deploy`` and ``farcall destroy`` on an empty account.
+
+Starts an empty local AWS emulator, because both commands create and delete a whole stack.
+"""
 
 from __future__ import annotations
 

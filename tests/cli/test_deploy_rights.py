@@ -1,4 +1,7 @@
-"""``farcall deploy`` with the rights of docs/iam and no others; and what it says without one."""
+"""``farcall deploy`` with the policies of docs/iam.
+
+Starts an empty local AWS emulator that enforces IAM.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall doctor``, against what is really wrong with an account."""
+"""``farcall doctor`` on accounts with real defects.
+
+Starts the local AWS emulator, because each check reads the account.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""``farcall image``: what it asks of docker and of ECR, with a docker that notes what it is told.
+"""``farcall image``: its docker commands and ECR requests.
 
-With a docker engine and a registry it is tried in tests/image/test_image_commands.py.
+Starts a local AWS emulator that enforces IAM, and a program in place of docker that records its
+arguments. tests/image/test_image_commands.py uses a real engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The command line where jobs run on Kubernetes: references, words, and what only Batch has."""
+"""Commands for jobs on Kubernetes.
+
+Starts the local Kubernetes emulator, because references and terms differ from Batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall launch``."""
+"""``farcall launch``.
+
+Starts the local AWS emulator, because exit codes and lines come from real nodes.
+"""
 
 from __future__ import annotations
 

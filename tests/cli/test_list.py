@@ -1,4 +1,7 @@
-"""``farcall list``, ``farcall status`` and ``farcall describe``."""
+"""``farcall list``, ``farcall status`` and ``farcall describe``.
+
+Starts the local AWS emulator, because the commands show real jobs in each state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall local``."""
+"""``farcall local``.
+
+Starts the command as a process, because it serves the local AWS emulator to another one.
+"""
 
 from __future__ import annotations
 

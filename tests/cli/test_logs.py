@@ -1,4 +1,7 @@
-"""``farcall logs``."""
+"""``farcall logs``.
+
+Starts the local AWS emulator, because the command follows the output of running jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall logs`` of arrays, runs and workflows, and of several attempts."""
+"""``farcall logs`` of arrays and workflows.
+
+Starts the local AWS emulator, because lines of several tasks are merged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The installed command."""
+"""The installed command.
+
+Starts it as a process, because its entry point is only used there.
+"""
 
 from __future__ import annotations
 

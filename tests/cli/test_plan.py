@@ -1,4 +1,7 @@
-"""``farcall plan``: the requests of ``farcall run``, and none of them sent."""
+"""``farcall plan``: the requests of ``farcall run``, none of them sent.
+
+Starts the local AWS emulator, because the plan is compared with a real run.
+"""
 
 from __future__ import annotations
 

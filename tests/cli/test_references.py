@@ -1,4 +1,7 @@
-"""JOB on the command line: the beginning of an ID, a name, or nothing."""
+"""Job references: the prefix of an ID, a name, or none.
+
+Starts the local AWS emulator, because references are looked up in the queue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall replay``."""
+"""``farcall replay``.
+
+Starts the local AWS emulator, because a replay starts from the bundle of a failed job.
+"""
 
 from __future__ import annotations
 

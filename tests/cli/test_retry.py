@@ -1,4 +1,7 @@
-"""``farcall retry``."""
+"""``farcall retry``.
+
+Starts the local AWS emulator, because a retry copies the bundle of a failed job.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``farcall run``."""
+"""``farcall run``.
+
+Starts the local AWS emulator, because the command waits for a job and shows its output.
+"""
 
 from __future__ import annotations
 

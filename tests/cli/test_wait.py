@@ -1,4 +1,7 @@
-"""``farcall wait``."""
+"""``farcall wait``.
+
+Starts the local AWS emulator and the command as a process, because it ends when jobs do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``farcall list --watch``, on a terminal and in a pipe."""
+"""``farcall list --watch`` on a terminal and in a pipe.
+
+Starts the local AWS emulator and the command on a pseudo-terminal, because the display changes
+with the job.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a user does, operation by operation, and how it meets a fault."""
+"""User operations, and the faults that they meet.
+
+Each operation starts a client whose requests pass through a fault proxy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the container does when the network fails, at signals, and in broken surroundings."""
+"""Container attempts under network faults, signals and broken surroundings.
+
+Starts the runtime as a process, because exit codes, signals and streams belong to a process.
+"""
 
 from __future__ import annotations
 

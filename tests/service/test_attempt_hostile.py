@@ -1,4 +1,7 @@
-"""Functions that spoil the process they run in: the value is kept, or what happened is told."""
+"""Functions that damage the process they run in.
+
+Starts the runtime as a process, because only a second process shows which results survive.
+"""
 
 from __future__ import annotations
 

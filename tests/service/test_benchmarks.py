@@ -1,7 +1,7 @@
-"""The played cloud of the benchmarks, in its smallest size: clients and containers get along.
+"""Smallest run of the benchmarks' in-process cloud.
 
-A change of what lies in a bundle or an outcome is one for its containers, too, which are played
-by threads of one process with the runtime's own code.
+Starts that cloud, because its containers run as threads and must follow each change of the bundle
+or outcome format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The program that a job in the stock image begins with, run by itself, as a container runs it."""
+"""Bootstrap program of a job that runs in a stock image.
+
+Starts it as a process next to HTTP servers that act as credential endpoints, because it runs
+before any code of farcall is installed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What can be called, and what comes back."""
+"""Functions that can be called, and their results.
+
+Starts the local AWS emulator, because closures, methods and packages must be unpickled in another
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Jobs are ended by whoever names them, and it is told what came of each."""
+"""Results of one cancel request for many jobs.
+
+Starts the local AWS emulator, because a job's reaction to a cancel request depends on its state in
+Batch.
+"""
 
 from __future__ import annotations
 

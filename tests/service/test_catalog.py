@@ -1,4 +1,8 @@
-"""The jobs there are, as Batch lists them."""
+"""Jobs as Batch lists them.
+
+Starts the local AWS emulator, because the catalog combines the lists of several statuses of one
+queue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Several calls in one task: what ends well is not lost with what does not."""
+"""Several calls in one task.
+
+Starts the local AWS emulator, because calls share a process whose end must not lose finished
+results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Command jobs and their nodes are found, explained, described and ended."""
+"""Command jobs in the catalog: found, explained, described and terminated.
+
+Starts the local AWS emulator, because exit codes and logs of nodes only exist after a real run.
+"""
 
 from __future__ import annotations
 

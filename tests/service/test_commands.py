@@ -1,4 +1,7 @@
-"""Command jobs on the embedded AWS, from their launch to their end."""
+"""Command jobs from launch to exit.
+
+Starts the local AWS emulator, because exit codes, output and termination come from real programs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Credentials that end while jobs run, and those that lose against others."""
+"""Credentials that expire while jobs run.
+
+Starts the local AWS emulator and a proxy that rejects old keys, because renewal happens between
+requests of a live session.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Buckets that demand something of what is stored: an encryption header, a checksum."""
+"""Buckets that require encryption headers or checksums.
+
+Starts a local AWS emulator and a proxy, because client and container must both send the headers.
+"""
 
 from __future__ import annotations
 

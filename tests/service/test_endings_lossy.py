@@ -1,6 +1,6 @@
-"""Jobs ended here, on a Batch that is not AWS's own: it loses why, or does not know newer calls.
+"""Cancelled jobs on a Batch that loses reasons or lacks TerminateJobs.
 
-A proxy before the embedded Batch takes from its answers what such a one does not say.
+Starts the local AWS emulator and a proxy that removes fields from its responses.
 """
 
 from __future__ import annotations

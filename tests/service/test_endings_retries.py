@@ -1,4 +1,7 @@
-"""Which failures are tried again, as told meanwhile and in the end: on the embedded Batch."""
+"""Retries by Batch, and the errors of their attempts.
+
+Starts the local AWS emulator, because attempts and their order come from Batch.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Jobs that cannot be placed, that Batch forgot, or of which Batch and the bucket differ.
+"""Jobs that cannot be placed, that Batch forgot, or whose status and outcome differ.
 
-A proxy before the embedded Batch changes what it says of jobs that are real.
+Starts the local AWS emulator and a proxy that changes DescribeJobs responses about real jobs.
 """
 
 from __future__ import annotations

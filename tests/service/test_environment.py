@@ -1,4 +1,7 @@
-"""Packages that travel with a task: what it imports, and what is refused before it runs."""
+"""Synced packages in the container: import, integrity and rejection.
+
+Starts the runtime as a process, because packages change the import path before the task starts.
+"""
 
 from __future__ import annotations
 

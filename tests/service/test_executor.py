@@ -1,4 +1,7 @@
-"""The life of executors and jobs."""
+"""Lifecycle of executors and jobs.
+
+Starts the local AWS emulator, because a job outlives the client that submitted it.
+"""
 
 from __future__ import annotations
 

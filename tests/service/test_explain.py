@@ -1,4 +1,8 @@
-"""Why a job is as it is: real jobs that ended, or wait, in each way."""
+"""Explanations of real jobs.
+
+Starts the local AWS emulator, because an explanation combines Batch's description, the outcome and
+the log.
+"""
 
 from __future__ import annotations
 

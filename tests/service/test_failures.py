@@ -1,4 +1,7 @@
-"""Every way a task can fail, and what its caller gets."""
+"""Failures of a task, and the exception that its caller gets.
+
+Starts the local AWS emulator, because exceptions, signals and exit codes cross a process boundary.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Exactly one job per submission, and one outcome per task, whatever happens to the requests."""
+"""Exactly one job per submission and one outcome per task under request faults.
+
+Starts the local AWS emulator and a fault proxy, because only Batch knows how many jobs it
+accepted.
+"""
 
 from __future__ import annotations
 

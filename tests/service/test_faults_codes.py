@@ -1,4 +1,8 @@
-"""What S3 says with a status of 4xx, and what passes all the same: it is its code that tells."""
+"""S3 error codes during transfers.
+
+Starts the local AWS emulator and a fault proxy. The tests are slow, because they transfer 40 MiB
+and wait for retries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Credentials that cannot be had, and whoever waits is told."""
+"""Credential endpoints that fail.
+
+Starts the local AWS emulator and a fault proxy. The tests are slow, because each waits until the
+client gives up.
+"""
 
 from __future__ import annotations
 

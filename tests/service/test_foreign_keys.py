@@ -1,4 +1,7 @@
-"""Keys that somebody else puts into the bucket hide none of farcall's."""
+"""Foreign keys in the bucket, next to the keys of a job.
+
+Starts the local AWS emulator, because S3 listings with odd keys must not hide farcall's objects.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What lies in the bucket is deleted when its owner has it, and not before."""
+"""Deletion of objects after their owner has received them.
+
+Starts the local AWS emulator, because the order of result, fetch and deletion spans client and
+container.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Archives of packages in a folder of the host, which tasks share and nobody believes."""
+"""Package archives in a folder of the host.
+
+Starts the local AWS emulator, because several containers of one array share the folder.
+"""
 
 from __future__ import annotations
 

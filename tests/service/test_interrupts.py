@@ -1,4 +1,7 @@
-"""Ctrl-C ends what was begun and says how much; a second one leaves at once and says what."""
+"""Ctrl-C in client programs.
+
+Starts client programs as processes and the local AWS emulator, because only a process gets SIGINT.
+"""
 
 from __future__ import annotations
 

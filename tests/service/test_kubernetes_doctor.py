@@ -1,3 +1,8 @@
+"""Checks of a Kubernetes cluster by ``farcall doctor``.
+
+Starts the local Kubernetes emulator, because rights and objects are read from an API server.
+"""
+
 from __future__ import annotations
 
 import asyncio

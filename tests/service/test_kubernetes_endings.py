@@ -1,7 +1,6 @@
-"""Every way a task can end on Kubernetes, and what its caller gets: each made for real.
+"""Exits of a task on Kubernetes, one for each error class.
 
-The embedded cluster does to pods what befalls them on real ones: nodes are lost, pods evicted,
-images withheld. One row of the table is one ending, with the error and the words that tell of it.
+Starts a local Kubernetes emulator, which loses nodes, evicts pods and withholds images.
 """
 
 from __future__ import annotations

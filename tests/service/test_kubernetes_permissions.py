@@ -1,4 +1,7 @@
-"""The Role of docs/kubernetes is enough, and no right in it is there for nothing."""
+"""A session with the Role of docs/kubernetes.
+
+Starts a local Kubernetes emulator that enforces RBAC.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cancelling and asking get through, whatever else Batch is asked for; requests are counted."""
+"""Cancel requests while many submissions wait.
+
+Starts the local AWS emulator, because requests compete for Batch's rate limits.
+"""
 
 from __future__ import annotations
 

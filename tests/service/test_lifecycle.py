@@ -1,4 +1,8 @@
-"""Clients, event loops, threads and processes side by side: each works, or says why not."""
+"""Clients, event loops, threads and processes next to each other.
+
+Starts the local AWS emulator, because sessions are shared and closed while requests are on their
+way.
+"""
 
 from __future__ import annotations
 

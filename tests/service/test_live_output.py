@@ -1,4 +1,7 @@
-"""What jobs print, shown to who awaits their values."""
+"""Job output in the caller's own streams.
+
+Starts the local AWS emulator, because output must arrive while the job runs.
+"""
 
 from __future__ import annotations
 

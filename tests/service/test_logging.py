@@ -1,4 +1,7 @@
-"""What tasks log: with time, level and name, unless their functions say how."""
+"""Log records of tasks.
+
+Starts the local AWS emulator, because a task configures logging in its own process.
+"""
 
 from __future__ import annotations
 

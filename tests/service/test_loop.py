@@ -1,4 +1,7 @@
-"""The event loop stays free while farcall works."""
+"""CPU time of the event loop between two iterations.
+
+Starts the local AWS emulator, because submission, polling and fetching share the loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Many calls of one function."""
+"""Maps: many calls of one function.
+
+Starts the local AWS emulator, because results, errors and cancellation concern whole array jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""However much a map gives, what lies in the client's memory is bounded."""
+"""Client memory during a map.
+
+Starts the local AWS emulator and a client process. The test is slow, because it transfers 1.2 GB.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Functions on several nodes: values, failures, retries, and what is kept of each node."""
+"""Functions on several nodes: results, failures and cancellation.
+
+Starts the local AWS emulator, because the nodes of a job communicate and stop each other.
+"""
 
 from __future__ import annotations
 

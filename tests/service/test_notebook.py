@@ -1,4 +1,8 @@
-"""A notebook's cells, run by a real kernel against the embedded AWS."""
+"""Cells of a notebook.
+
+Starts a Jupyter kernel and the local AWS emulator. The test is slow, because it
+starts that kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A bucket in another region, a store that is not S3 itself, and how either is told."""
+"""Buckets in another region, and stores that are not S3.
+
+Starts the local AWS emulator and a proxy that redirects requests or ignores headers.
+"""
 
 from __future__ import annotations
 

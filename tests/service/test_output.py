@@ -1,4 +1,7 @@
-"""What a task writes."""
+"""Output capture.
+
+Starts the local AWS emulator, because descriptors of a real process are captured.
+"""
 
 from __future__ import annotations
 

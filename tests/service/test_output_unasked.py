@@ -1,4 +1,8 @@
-"""What a task prints is fetched for who asks for it, and for nobody else."""
+"""Fetching output only on request.
+
+Starts the local AWS emulator and a counting proxy, because large output lies in objects of its
+own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The policies of docs/iam are enough, and no action in them is there for nothing."""
+"""A session with the policies of docs/iam, and requests that they deny.
+
+Starts a local AWS emulator that enforces IAM.
+"""
 
 from __future__ import annotations
 

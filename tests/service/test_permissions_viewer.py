@@ -1,4 +1,7 @@
-"""docs/iam/viewer.json is enough to see jobs and to end them, and holds nothing else."""
+"""Commands with the viewer policy of docs/iam.
+
+Starts a local AWS emulator that enforces IAM.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Pools and blocking calls at the end of their process, at Ctrl-C, and after a fork."""
+"""Pools at the exit of their process, at Ctrl-C and after a fork.
+
+Starts programs as processes and the local AWS emulator, because exit hooks and signals belong to a
+process.
+"""
 
 from __future__ import annotations
 

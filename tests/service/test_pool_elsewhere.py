@@ -1,4 +1,7 @@
-"""A pool in the hands of those who take any ``concurrent.futures.Executor``: dask and asyncio."""
+"""Pools as the executor of dask and asyncio.
+
+Starts the local AWS emulator, because these libraries call the pool from their own threads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the options name is looked up before a job is paid for."""
+"""Checks of options against the account before a submission.
+
+Starts the local AWS emulator, because queues, roles and compute environments are looked up there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a terminal shows of real sweeps, and how it is left."""
+"""Progress bars on a terminal.
+
+Starts programs on a pseudo-terminal and the local AWS emulator, because bars depend on both.
+"""
 
 from __future__ import annotations
 

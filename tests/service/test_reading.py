@@ -1,4 +1,8 @@
-"""What jobs write, read in lines: while they run, afterwards, and where S3 does not have it."""
+"""Lines of job output, live and afterward.
+
+Starts the local AWS emulator, because lines come from S3 while a job runs and from CloudWatch
+later.
+"""
 
 from __future__ import annotations
 

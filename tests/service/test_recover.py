@@ -1,4 +1,8 @@
-"""A client is killed at each point of a task's way, and another brings every task back."""
+"""Recovery after a client was killed.
+
+Starts clients as processes and the local AWS emulator, because a client is killed at each step of
+a submission.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a recovered task was called with, and what is believed of a bucket that others write to."""
+"""Calls of recovered tasks, and untrusted objects in the bucket.
+
+Starts the local AWS emulator, because recovery reads what another session stored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is secret stays out of logs, reprs and messages, whatever goes wrong."""
+"""Secrets in logs, reprs and messages.
+
+Starts the local AWS emulator, because client, container and service all write text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Large values of several calls and clients: stored once, and deleted when all are through."""
+"""Shared values of several calls and clients.
+
+Starts the local AWS emulator, because values are stored once and deleted after their last use.
+"""
 
 from __future__ import annotations
 

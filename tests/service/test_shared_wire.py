@@ -1,4 +1,7 @@
-"""Shared values in the container: fetched once, checked, mapped; a stranger's run nothing."""
+"""Shared values in the container.
+
+Starts the runtime as a process, because it fetches, verifies and maps the values.
+"""
 
 from __future__ import annotations
 

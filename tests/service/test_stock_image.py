@@ -1,4 +1,7 @@
-"""Jobs whose image holds Python and nothing of farcall's: as processes that have no packages."""
+"""Jobs in an image without farcall.
+
+Starts a local AWS emulator that enforces IAM and runs jobs without installed packages.
+"""
 
 from __future__ import annotations
 

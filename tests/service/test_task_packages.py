@@ -1,4 +1,7 @@
-"""Packages that travel with tasks, from the client's disk or an index to a job's import."""
+"""Synced packages from the client to the job's import.
+
+Starts the local AWS emulator, because client, bucket and container each take part.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Workspaces in the bucket, fetched by a real shell with each of the tools that an image may have.
+"""Workspaces, fetched by real shells with the tools of common images.
 
-The embedded AWS's S3 checks each signature, as AWS does.
+Starts the local AWS emulator, whose S3 verifies signatures as AWS does, and runs the start script
+in each shell.
 """
 
 from __future__ import annotations
