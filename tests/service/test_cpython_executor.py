@@ -1,7 +1,7 @@
 """CPython's own tests of executors and futures, run against a `BatchPoolExecutor`.
 
-Starts a local AWS emulator, because the tests submit real calls. They are slow, because many sleep,
-compare clocks and have several tries.
+Starts a local AWS emulator, because the tests submit real calls. They are slow, because many
+sleep, compare clocks and have several tries.
 
 They are not copied: the interpreter's installation contains them. `LEFT_OUT` gives the reason for
 each test that only the executors of the standard library can pass. These classes are left out:

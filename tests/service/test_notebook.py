@@ -1,7 +1,7 @@
 """Cells of a notebook.
 
-Starts a Jupyter kernel and the local AWS emulator. The test is slow, because it
-starts that kernel.
+Starts a Jupyter kernel and the local AWS emulator. The test is slow, because it starts that
+kernel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fetching output only on request.
 
-Starts the local AWS emulator and a counting proxy, because large output lies in objects of its
-own.
+Starts the local AWS emulator and a counting proxy, because large output is stored in
+separate objects.
 """
 
 from __future__ import annotations
