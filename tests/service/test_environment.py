@@ -119,7 +119,7 @@ def test_scripts_are_made_of_entry_points_and_run_by_this_python(value):
     assert value(task, tool) == ["say ['x']\n", "SHOUT\n", "old\n"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_processes_have_the_packages_too(value, method):
     def task(method):
         import multiprocessing

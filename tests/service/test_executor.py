@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -65,19 +63,6 @@ async def test_tasks_submitted_together_are_one_array_job(executor: BatchExecuto
 
     assert len({job.id.partition(":")[0] for job in jobs}) == 1
     assert list(range(1, 8)) == await asyncio.gather(*(job.result() for job in jobs))
-
-
-async def test_a_job_definition_is_registered_once(
-    executor: BatchExecutor, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    await (await executor.submit(work, 1)).result()
-    async with make_executor(memory=2) as other:
-        await (await other.submit(work, 1)).result()
-
-    definitions = boto3.client("batch").describe_job_definitions(status="ACTIVE")
-    names = [d["jobDefinitionName"] for d in definitions["jobDefinitions"]]
-    ours = [name for name in names if name.startswith("farcall-")]
-    assert len(set(ours)) == len(ours)
 
 
 async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
@@ -185,35 +170,6 @@ async def test_leaving_otherwise_leaves_jobs_running_and_names_them(
 
     async with make_executor() as executor:
         assert await executor.attach(job.id).result() is None
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_ctrl_c_ends_the_jobs(
-    aws: farcall.local.LocalAWS, tmp_path: Path, number: signal.Signals
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import asyncio, time, farcall\n"
-        "executor = farcall.BatchExecutor(vcpu=1, memory=1)\n"
-        "async def main():\n"
-        "    async with executor:\n"
-        "        job = await executor.submit(time.sleep, 600)\n"
-        "        print(job.id, flush=True)\n"
-        "        await job.result()\n"
-        "asyncio.run(main())\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, script], env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    with process:
-        assert process.stdout is not None
-        job_id = process.stdout.readline().decode().strip()
-        process.send_signal(number)
-        _, complaints = process.communicate(timeout=PATIENCE_S)
-
-    assert b"ending 1 unfinished task of 1 job" in complaints
-    (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
-    assert job["isTerminated"] or "farcall" in job["statusReason"]
 
 
 async def test_a_result_can_be_waited_for_after_the_block_was_left(

@@ -23,7 +23,6 @@ from farcall.operations import describe
 from farcall.operations.catalog import Catalog, Query
 from farcall.operations.explain import explain
 from farcall.operations.explanation import record
-from tests.support import foreign
 from tests.support.patience import until_async
 
 
@@ -121,17 +120,6 @@ async def test_an_outcome_that_another_wrote_is_not_believed(make_executor):
     assert why.usage is None
 
 
-# --- without one ------------------------------------------------------------------------------
-
-
-async def test_a_job_that_farcall_did_not_submit(make_executor):
-    batch = boto3.client("batch")
-    async with make_executor() as executor:
-        session = await session_for(executor.settings)
-        job_id = foreign.submit(batch, executor.settings.batch_queue, definition="farcall-foreign")
-        why = await explain(session, await described(session, job_id))
-    assert (why.kind, why.error) == ("unknown", "")
-    assert "was not submitted by farcall" in why.sentence
 
 
 # --- jobs that wait ---------------------------------------------------------------------------

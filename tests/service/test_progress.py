@@ -107,22 +107,3 @@ def test_a_sweep_that_is_left_leaves_the_terminal_as_it_was(
     assert shown.count(HIDE) == shown.count(SHOW) == 1
     if body != "break":
         assert "KeyboardInterrupt" in shown.rpartition(SHOW)[2]
-
-
-def test_without_a_terminal_there_are_lines(aws: farcall.local.LocalAWS, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("BODY", "pass")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "FORCE_COLOR": "1"},
-    )
-
-    assert "\x1b" not in done.stderr
-    lines = done.stderr.splitlines()
-    lines.remove("farcall: work: ValueError: 4 (call 4: work(x=4) and 1 more)")
-    assert all(re.match(r"farcall: (work|other): \d+ of [94] done, ", line) for line in lines)
-    assert [line for line in lines if "work" in line][-1].startswith(
-        "farcall: work: 8 of 9 done, 1 failed (ValueError x1), 0 running, 0 queued, "
-    )
-    assert sum(line.startswith("result") for line in done.stdout.splitlines()) == 9

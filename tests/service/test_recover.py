@@ -328,19 +328,3 @@ def test_two_recover_one_run_at_the_same_time(place):
                 assert "OutcomeMissingError" in error
     assert got.keys() == wanted.keys()
     assert place.ran() == list(range(TASKS))
-
-
-def test_while_the_client_is_alive_it_gets_its_values_or_is_told_who_has_them(place):
-    client, run = place.begin("submit", tasks=2)
-    until(place.ran)
-    found = place.start("recover", run=run)
-    found.hears("found")
-    place.let_go()
-    found.end()
-    client.hears("waiting")
-
-    assert all(
-        pair == values()[number] or "OutcomeMissingError" in pair[1]
-        for number, pair in brought(found).items()
-    )
-    assert place.ran() == [0, 1]
