@@ -262,6 +262,28 @@ async def test_jobs_that_have_not_ended_are_named_and_end(account, farcall_comma
     assert "FAILED" == job["status"]
 
 
+async def test_a_queue_that_goes_names_its_jobs(account, farcall_command, tmp_path):
+    done = await farcall_command("deploy", "--yes", "--compute", "spot", "--compute", "ec2")
+    assert 0 == done.returncode, done.stderr
+    assert "batch_queue='farcall-ec2'" in done.stdout
+    assert "farcall-spot" == options(tmp_path)["batch_queue"]
+    batch = account.client("batch")
+    waiting = ("run", "--detach", "-o", "batch_queue=farcall-spot", "time:sleep", 600)
+    started = await farcall_command(*waiting, **NO_PACKAGES)
+    assert 0 == started.returncode, started.stderr
+    job_id = started.stdout.strip()
+    refused = await farcall_command("deploy", "--compute", "ec2")
+    assert 2 == refused.returncode
+    assert "queue farcall-spot, which ends 1 job (" in refused.stdout
+    assert job_id in refused.stdout
+    done = await farcall_command("deploy", "--yes", "--compute", "ec2")
+    assert 0 == done.returncode, done.stderr
+    assert "farcall-ec2" == options(tmp_path)["batch_queue"]
+    assert ["farcall-ec2"] == account.aws.resources()["job queues"]
+    [job] = batch.describe_jobs(jobs=[job_id])["jobs"]
+    assert "FAILED" == job["status"]
+
+
 def test_it_asks(account, commands):
     shown = commands.run_on_terminal("deploy", answer="n\n")
     assert "Shall it be so?" in shown.text

@@ -182,6 +182,41 @@ async def test_queues_and_environments_that_run_nothing(
     assert "/srv/farcall of the instances" in (await examine())["packages_host_folder"].found
 
 
+async def test_an_image_that_the_registry_does_not_have(
+    aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/jobs:new"
+    monkeypatch.setenv("FARCALL_CONTAINER_IMAGE_URI", uri)
+    boto3.client("ecr").create_repository(repositoryName="jobs")
+
+    missing = await examine()
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    manifest = {"schemaVersion": 2, "mediaType": kind, "config": {"digest": "sha256:0"}}
+    boto3.client("ecr").put_image(
+        repositoryName="jobs",
+        imageManifest=json.dumps({**manifest, "layers": []}),
+        imageTag="new",
+    )
+
+    assert {"image": FAILED} == bad(missing)
+    assert "there is no such image" in missing["image"].found
+    assert not bad(await examine())
+
+
+async def test_a_role_that_ecs_may_not_take(aws) -> None:
+    client = boto3.client("iam")
+    trust = json.dumps(iam.policy("trust")).replace("ecs-tasks", "ec2")
+    client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
+    try:
+        found = await examine()
+    finally:
+        trust = json.dumps(iam.policy("trust"))
+        client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
+
+    assert {"job role": FAILED} == bad(found)
+    assert "update-assume-role-policy --role-name farcall-local-job" in found["job role"].remedy
+
+
 async def test_a_service_that_does_not_answer_holds_up_nothing_else(
     aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +237,18 @@ async def test_without_credentials(aws, monkeypatch: pytest.MonkeyPatch) -> None
 
     assert {"credentials": FAILED} == bad(found)
     assert "aws configure" in found["credentials"].remedy
+
+
+async def test_what_the_client_may_not_look_at_is_named(client) -> None:
+    found = await examine()
+
+    assert {NOT_CHECKED} == set(bad(found).values())
+    assert {
+        "public access": "s3:GetBucketPublicAccessBlock is not allowed",
+        "lifecycle": "s3:GetLifecycleConfiguration is not allowed",
+        "versions": "s3:GetBucketVersioning is not allowed",
+    }.items() <= {name: finding.found for name, finding in found.items()}.items()
+    assert OK == found["bucket access"].verdict == found["queue"].verdict
 
 
 @pytest.fixture(scope="module")

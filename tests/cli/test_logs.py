@@ -140,6 +140,17 @@ async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
     await submitted.wait()
 
 
+async def test_a_reader_that_has_enough_ends_it_quietly(job):
+    out = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-o", "pipefail", "-c", f"{FARCALL} logs {job.id} --json | head -c 9"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (out.returncode, out.stdout, out.stderr) == (0, '{"text": ', "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

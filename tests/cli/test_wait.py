@@ -65,6 +65,25 @@ async def test_each_job_is_told_as_it_ends(hold_jobs, executor):
     assert await end(started) == (0, "", "")
 
 
+async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command):
+    (first, _), (second, gate) = [await hold_jobs() for _ in range(2)]
+    gate.touch()
+    done = await farcall_command("wait", first.id, second.id, "--any")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{second.id}  SUCCEEDED")
+    done = await farcall_command("wait", first.id, "--timeout", "0.2s")
+    assert (done.returncode, done.stdout) == (124, "")
+    assert done.stderr == f"1 job ({first.id}) had not ended when the time was over; they go on\n"
+    assert not (await first.status()).is_final
+    done = await farcall_command("wait", second.id, "--timeout", "0")  # has ended already
+    assert (done.returncode, done.stderr) == (0, "")
+    done = await farcall_command("wait", first.id, second.id, "--any", "--timeout", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = await farcall_command("wait", first.id, "--timeout", "soon")
+    assert done.returncode == 2
+    assert "'soon' is no time: a time has units, such as 90s" in done.stderr
+
+
 async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_command):
     failing, gate = await hold_jobs(fails=True)
     gate.touch()

@@ -21,7 +21,6 @@ from tests.support.proxy import Proxy
 LARGE = 70 * 2**20
 """More bytes than client and container send by one request."""
 
-"""So many are an object of their own."""
 
 LINE = "text" * 2**19
 """Is too long for an outcome."""

@@ -120,8 +120,6 @@ async def test_an_outcome_that_another_wrote_is_not_believed(make_executor):
     assert why.usage is None
 
 
-
-
 # --- jobs that wait ---------------------------------------------------------------------------
 
 

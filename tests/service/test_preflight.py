@@ -73,6 +73,30 @@ async def test_missing_credentials_say_what_to_do(
             pass
 
 
+async def test_a_profile_that_does_not_exist_is_named(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    with pytest.raises(SettingsError, match="profile is 'nobodys'"):
+        async with make_executor(profile="nobodys"):
+            pass
+
+
+async def test_a_credentials_file_that_does_not_exist_is_named(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    with pytest.raises(SettingsError, match="credentials is '/nowhere'"):
+        async with make_executor(credentials="/nowhere"):
+            pass
+
+
+async def test_an_endpoint_nobody_listens_on_is_a_service_error(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    with pytest.raises(ServiceError):
+        async with make_executor(endpoint_url="http://127.0.0.1:9"):
+            pass
+
+
 async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
     make_executor: Callable[..., BatchExecutor],
     aws: farcall.local.LocalAWS,

@@ -93,7 +93,6 @@ def test_a_terminal_shows_two_sweeps_until_they_have_ended(aws: farcall.local.Lo
     text = plain(shown)
     assert "8 of 9 done, 1 failed (ValueError x1), 0 running, 0 queued" in text
     assert "4 of 4 done, 0 failed, 0 running, 0 queued" in text
-    assert re.search(r"of 9 done, \d failed( \(ValueError x1\))?, [1-9] running", text)
     assert all(f"result {number}" in shown for number in range(9))
 
 
