@@ -1,10 +1,12 @@
-"""``farcall attach``, ``farcall result`` and ``farcall recover``."""
+"""``farcall attach``, ``farcall result`` and ``farcall recover``.
+
+Starts the local AWS emulator, because the commands read jobs of another session.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import pickle
 import signal
 import subprocess
@@ -14,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import broken
-from tests.support.command_jobs import shell, submit
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
 
@@ -59,18 +59,6 @@ def double(x):
 def fail():
     print("before", flush=True)
     raise LookupError("on purpose")
-
-
-class Shy:
-    """A value that only the container can pickle."""
-
-    def __reduce__(self):
-        assert "AWS_BATCH_JOB_ID" in os.environ, "not here"
-        return Shy, ()
-
-
-def shy():
-    return Shy()
 
 
 class Word:
@@ -157,16 +145,6 @@ async def test_result_prints_the_value_and_leaves_it(executor, tmp_path, farcall
         assert await farcall("result", job.id) == (0, "{'answer': 42}\n", "")
 
 
-async def test_result_shows_the_functions_own_error(executor, farcall):
-    job = await executor.submit(fail)
-
-    code, out, err = await farcall("result", job.id)
-
-    assert (code, out) == (1, "")
-    assert "LookupError: on purpose" in err
-    assert 'raise LookupError("on purpose")' in err
-
-
 async def test_result_saves_the_value_and_takes_it(executor, tmp_path, farcall):
     job = await executor.submit(word, "hello")
     path = tmp_path / "values" / "word.pickle"
@@ -179,27 +157,6 @@ async def test_result_saves_the_value_and_takes_it(executor, tmp_path, farcall):
     assert code == 1
     assert err.startswith("farcall: ")
     assert "no outcome" in err
-
-
-async def test_a_value_that_cannot_be_saved_stays_in_the_bucket(executor, tmp_path, farcall):
-    job = await executor.submit(double, 21)
-    (tmp_path / "file").touch()
-
-    code, _, err = await farcall("result", job.id, "--output", tmp_path / "file" / "value")
-
-    assert code == 1
-    assert err.startswith("farcall: the value was not saved as ")
-    assert "Traceback" not in err
-    assert await farcall("result", job.id) == (0, "42\n", "")
-
-
-async def test_keep_artifacts_keeps_what_was_saved(executor, tmp_path, monkeypatch, farcall):
-    monkeypatch.setenv("FARCALL_KEEP_ARTIFACTS", "true")
-    job = await executor.submit(double, 21)
-
-    for number in range(2):
-        done = await farcall("result", job.id, "--output", tmp_path / f"{number}")
-        assert done == (0, "", "")
 
 
 # --- recover ------------------------------------------------------------------------------------
@@ -217,13 +174,6 @@ async def test_recover_lists_the_runs(executor, farcall):
     code, out, _ = await farcall("recover", "--json")
     (run,) = [run for run in json.loads(out) if run["name"] == await run_of(executor)]
     assert (code, run["bundles"], run["stored_at"][:2]) == (0, 1, "20")
-
-
-async def test_recover_says_that_there_is_no_run(aws, monkeypatch, farcall):
-    monkeypatch.setenv("FARCALL_PREFIX", "nobody/was/here")
-
-    place = f"s3://{aws.environment['FARCALL_S3_BUCKET_NAME']}/nobody/was/here"
-    assert await farcall("recover") == (0, f"no run has left anything in {place}\n", "")
 
 
 async def test_recover_tells_what_came_of_each_task(make_executor, farcall):
@@ -264,74 +214,3 @@ async def test_recover_saves_values_and_takes_them(
     code, _, err = await farcall("recover", run)
     assert code == 3
     assert err.startswith(f"farcall: no run '{run}' has left anything in s3://")
-
-
-HARDEST = [broken.text, broken.notes, broken.chain]
-
-
-async def test_an_error_that_cannot_say_itself_keeps_no_value_back(
-    make_executor, tmp_path, farcall
-):
-    async with make_executor(linger_s=0.5) as executor:
-        values = [executor.submit(double, x) for x in (3, 4)]
-        broken_ones = [executor.submit(way) for way in broken.WAYS]
-        jobs = await asyncio.gather(*values, executor.submit(shy), *broken_ones)
-        run = await run_of(executor)
-        folder = tmp_path / "values"
-
-        code, out, err = await farcall("recover", run, "--output", folder)
-        again, told, _ = await farcall("recover", run)
-        by_way = dict(zip(broken.WAYS, jobs[3:], strict=True))
-        shown = {way: await farcall("result", by_way[way].id) for way in HARDEST}
-
-    assert (code, again) == (1, 1), err
-    assert "Traceback" not in err
-    paths = [folder / f"{job.id.replace(':', '-')}.pickle" for job in jobs[:2]]
-    assert {path.name for path in folder.iterdir()} == {path.name for path in paths}
-    assert [pickle.loads(path.read_bytes()) for path in paths] == [6, 8]
-    lines = dict(line.split("  ", 1) for line in out.splitlines())
-    assert lines.keys() == {job.id for job in jobs}
-    assert "FarcallError: the value was not saved as " in lines[jobs[2].id]
-    assert f"{jobs[2].id}  shy  returned" in told  # and is still there
-    for way, job in by_way.items():
-        assert f"{way.__name__}  " in lines[job.id]
-        assert "Error" in lines[job.id]
-    for way, (code, out, err) in shown.items():
-        assert (code, out) == (1, "")
-        assert f", in {way.__name__}\n" in err
-
-
-async def test_an_unknown_run_is_told(executor, farcall):
-    await executor.submit(double, 1)
-
-    code, out, err = await farcall("recover", "nobody")
-
-    assert (code, out) == (3, "")
-    assert err.startswith("farcall: no run 'nobody' has left anything in s3://")
-    assert await run_of(executor) in err
-
-
-@pytest.mark.parametrize("run", ["a//b", "..", ".", "a/b", "\x1b[2J"])
-async def test_what_can_be_no_run_is_told_like_an_unknown_one(aws, run, farcall):
-    code, out, err = await farcall("recover", run)
-
-    assert (code, out) == (3, "")
-    assert err.startswith(f"farcall: no run {run!r} has left anything in s3://")
-
-
-async def test_a_folder_without_a_run_is_refused(aws, tmp_path, farcall):
-    code, _, err = await farcall("recover", "--output", tmp_path)
-    assert code == 2
-    assert "--output needs a RUN" in err
-
-
-async def test_a_command_is_followed_and_its_exit_code_is_the_command_s(session, farcall):
-    text = "echo node $AWS_BATCH_JOB_NODE_INDEX; exit 3"
-    job_id = await submit(session, shell(text))
-    code, out, err = await farcall("attach", job_id)
-    assert (code, out) == (3, "node\n")
-    assert "the command failed (exit code 3)" in err
-    code, out, err = await farcall("result", job_id)
-    assert (code, out) == (1, "")
-    assert f"job {job_id} (hello-" in err
-    assert "runs a command and has no value" in err

@@ -1,4 +1,7 @@
-"""What a shell completes, and that the table of commands says the same as the commands."""
+"""Shell completion, and the table of commands.
+
+Starts bash, because only a shell shows what it completes.
+"""
 
 from __future__ import annotations
 

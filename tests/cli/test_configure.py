@@ -1,4 +1,7 @@
-"""``farcall configure``."""
+"""``farcall configure``.
+
+Starts the command on a pseudo-terminal where it prompts; it needs no service.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import asyncio
 import json
 import os
 import pty
-import sys
 from pathlib import Path
 
 import pytest
@@ -62,14 +64,6 @@ async def test_another_files_content_stays_and_what_it_was_is_kept(
     assert expected == path.read_text()
     assert MINE == (tmp_path / "farcall.toml.bak").read_text()
     assert "memory = 8" in (tmp_path / "farcall.toml.bak1").read_text()
-
-
-async def test_a_section_of_comments_alone_is_taken(farcall_command, tmp_path: Path) -> None:
-    path = tmp_path / "farcall.toml"
-    path.write_text("[executors.awsbatch]\n# vcpu = 2\n")
-    done = await farcall_command("configure", "--set", "vcpu=4", "--set", "memory=8")
-    assert 0 == done.returncode, done.stderr
-    assert path.read_text() == "[executors.awsbatch]\nvcpu = 4\nmemory = 8\n"
 
 
 async def test_a_wrong_value_writes_nothing(farcall_command, tmp_path: Path) -> None:
@@ -132,48 +126,6 @@ async def test_kubernetes_has_a_section_of_its_own(farcall_command, tmp_path: Pa
     assert 0 == done.returncode, done.stderr
     assert ("batch", "q") == (Settings().backend, Settings().batch_queue)
     assert "mine" == Settings(backend="kubernetes").namespace
-
-
-async def test_what_was_written_is_said_where_the_yes_cannot_be_noted(
-    farcall_command, tmp_path: Path
-) -> None:
-    (tmp_path / ".config").touch()  # where a folder should be
-    done = await farcall_command("configure", "--file", "farcall.toml", "--set", "prefix=mine")
-    assert (1, "farcall.toml was written\n") == (done.returncode, done.stdout)
-    assert "that you agree could not be noted" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-async def test_at_a_terminal_a_yes_that_cannot_be_noted_is_told_in_short(tmp_path: Path) -> None:
-    (tmp_path / ".config").touch()
-    (tmp_path / "farcall.toml").write_text('[executors.awsbatch]\nprefix = "theirs"\n')
-    ours, theirs = pty.openpty()
-    asking = await asyncio.create_subprocess_exec(
-        *(FARCALL, "list"), stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    os.write(ours, b"y\n")
-    shown = await asyncio.to_thread(_read_all, ours)
-    assert 1 == await asking.wait(), shown
-    assert "that you agree could not be noted" in shown
-    assert "Traceback" not in shown
-
-
-async def test_without_a_home_a_file_has_to_be_named(tmp_path: Path) -> None:
-    code = (
-        "import os, pwd, sys\n"
-        "def unknown(_): raise KeyError('no such user')\n"
-        "pwd.getpwuid = unknown; del os.environ['HOME']\n"
-        "from farcall.cli.main import main\n"
-        "sys.argv = ['farcall', 'configure', '--set', 'vcpu=1']; main()"
-    )
-    done = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code), stderr=asyncio.subprocess.PIPE
-    )
-    _, said = await done.communicate()
-    assert 1 == done.returncode
-    assert b"name a file with --file" in said
-    assert b"Traceback" not in said
 
 
 async def test_on_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:

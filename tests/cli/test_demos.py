@@ -1,4 +1,7 @@
-"""``farcall demo``."""
+"""``farcall demo``.
+
+Starts the local AWS emulator. The test is slow, because the demo trains a model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whatever others wrote, no command has the terminal obey it."""
+"""Control characters from untrusted parties in the output of commands.
+
+Starts the local AWS emulator, because names, errors and lines come from jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""``farcall image``: what it asks of docker and of ECR, with a docker that notes what it is told.
+"""``farcall image``: its docker commands and ECR requests.
 
-With a docker engine and a registry it is tried in tests/image/test_image_commands.py.
+Starts a local AWS emulator that enforces IAM, and a program in place of docker that records its
+arguments. tests/image/test_image_commands.py uses a real engine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from farcall.deploy.build_context import build_context
 from farcall.model.errors import FarcallError
 from farcall.model.settings import read
 from farcall_runtime.contract import PROTOCOL_VERSION
-from tests.support.iam import VALUES, policy, without
+from tests.support.iam import VALUES, policy
 
 REGISTRY = "127.0.0.1:5999"
 IMAGE_ID = "sha256:" + 32 * "1a"
@@ -193,70 +194,10 @@ async def test_docker_builds_from_a_folder_with_what_the_image_needs(docker, far
     assert "755" == context["runtime_image/farcall_runtime"]
 
 
-async def test_everything_about_an_image_can_be_said(docker, farcall_command, tmp_path):
-    (tmp_path / "wanted.txt").write_text(
-        "numpy>=2  # for the model\n--extra-index-url https://a/b\n"
-    )
-    given = (
-        "--tag",
-        "my-jobs:2",
-        "-r",
-        "wanted.txt",
-        "--base",
-        "mine",
-        "--platform",
-        "linux/s390x",
-    )
-    done = await farcall_command("image", "build", *given, "--", "--no-cache", "--network", "host")
-
-    assert 0 == done.returncode, done.stderr
-    assert "next: farcall image push my-jobs:2\n" == done.stderr
-    [words] = docker.told("build")
-    assert [
-        "--tag=my-jobs:2",
-        "--platform=linux/s390x",
-        "--build-arg=BASE_IMAGE=mine",
-        "--build-arg=PIP_PACKAGES=-r /opt/farcall/requirements.txt",
-        "--no-cache",
-        "--network",
-        "host",
-    ] == words[1:-1]
-    assert "644" == docker.noted("context")["runtime_image/requirements.txt"]
-
-
-async def test_the_options_say_which_platform_and_base_it_is(docker, farcall_command):
-    more = {"FARCALL_ARCHITECTURE": "arm64", "FARCALL_STOCK_IMAGE_URI": "mirror/python:3"}
-    done = await farcall_command("image", "build", **more)
-    assert 0 == done.returncode, done.stderr
-    [words] = docker.told("build")
-    assert ["--platform=linux/arm64", "--build-arg=BASE_IMAGE=mirror/python:3"] == words[2:4]
-
-
-@pytest.mark.parametrize(
-    ("packages", "said"),
-    [
-        ("numpy 'a; python_version > \"3\"'", "has a blank in it; name it in a file"),
-        ("numpy '", "No closing quotation"),
-    ],
-)
-async def test_packages_that_cannot_be_told_apart_are_refused(
-    docker, farcall_command, packages, said
-):
-    done = await farcall_command("image", "build", "--packages", packages)
-    assert 2 == done.returncode
-    assert said in done.stderr
-
-
 async def test_a_build_that_fails_is_told_with_its_code(docker, farcall_command):
     done = await farcall_command("image", "build", "--", "--fail")
     assert (1, "Step 1/9\n") == (done.returncode, done.stdout)
     assert "docker build failed with exit code 3" in done.stderr
-
-
-async def test_packages_without_their_option_are_no_options_of_docker(docker, farcall_command):
-    done = await farcall_command("image", "build", "numpy")
-    assert 2 == done.returncode
-    assert "packages are named by --packages" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -278,14 +219,6 @@ def test_a_requirement_that_the_image_cannot_have_is_refused_by_its_line(tmp_pat
         pass
     assert "word" not in str(caught.value).replace("password", "")
     assert "token" not in str(caught.value)
-
-
-@pytest.mark.parametrize("line", ["numpy>=2,<3", "a @ git+ssh://git@host/a", "--pre", "# -r x"])
-def test_others_are_taken_as_they_are(tmp_path, line):
-    path = tmp_path / "requirements.txt"
-    path.write_text(f"{line}\n")
-    with build_context(path) as folder:
-        assert f"{line}\n" == (folder / "runtime_image/requirements.txt").read_text()
 
 
 # --- push ---------------------------------------------------------------------------------------
@@ -351,57 +284,6 @@ async def test_nothing_is_made_unasked(account, docker, farcall_command, tmp_pat
     assert ([], [], {}) == (account.repositories(), docker.told("push"), options(tmp_path))
 
 
-def test_at_a_terminal_it_asks(account, docker, commands):
-    refused = commands.run_on_terminal("image", "push", answer="n\n", columns=200)
-    assert "nothing was made or pushed" in str(refused)
-    assert ([], []) == (account.repositories(), docker.told("push"))
-    agreed = commands.run_on_terminal("image", "push", answer="y\n", columns=200)
-    assert "next: farcall doctor" in str(agreed)
-    assert (["farcall"], 1) == (account.repositories(), len(docker.told("push")))
-
-
-async def test_of_several_digests_none_is_guessed(account, docker, farcall_command, tmp_path):
-    """Docker knows two where the image was pushed there before in another form."""
-    docker.has(
-        farcall={**OURS, "RepoDigests": [*OURS["RepoDigests"], f"{REGISTRY}/farcall@{IMAGE_ID}"]}
-    )
-    done = await farcall_command("image", "push", "--yes")
-    assert 0 == done.returncode, done.stderr
-    assert f"{REGISTRY}/farcall:1a1a1a1a1a1a" == options(tmp_path)["container_image_uri"]
-
-
-async def test_a_push_that_is_refused_leaves_the_options_as_they_were(
-    account, docker, farcall_command, tmp_path
-):
-    (docker.folder / "denied").touch()
-    done = await farcall_command("image", "push", "--yes")
-    assert 1 == done.returncode
-    assert "denied: not authorized to perform: ecr:InitiateLayerUpload" in done.stderr
-    assert "docs/iam/pusher.json is the policy" in done.stderr
-    assert {} == options(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "action", ["ecr:GetAuthorizationToken", "ecr:DescribeRepositories", "ecr:CreateRepository"]
-)
-async def test_a_call_that_is_refused_names_the_action_and_the_policy(
-    account, docker, farcall_command, action
-):
-    account.allow(without(policy("pusher"), action))
-    done = await farcall_command("image", "push", "--yes")
-    assert 4 == done.returncode
-    assert f"the action {action}; docs/iam/pusher.json is the policy" in done.stderr
-    assert ([], []) == (account.repositories(), docker.told("push"))
-
-
-async def test_without_a_registry_nothing_is_sent_anywhere(account, docker, farcall_command):
-    account.aws.configure(registry="")
-    done = await farcall_command("image", "push", "--yes")
-    assert 4 == done.returncode
-    assert "farcall's embedded AWS has no registry" in done.stderr
-    assert [] == docker.told("push")
-
-
 @pytest.mark.parametrize(
     ("images", "said"),
     [
@@ -420,34 +302,6 @@ async def test_an_image_in_which_no_job_would_run_is_not_pushed(
     done = await farcall_command("image", "push", "--yes")
     assert 1 == done.returncode
     assert said in done.stderr
-
-
-@pytest.mark.parametrize("name", ["Farcall", "a", "a//b", "a_", "-x", "a.._b"])
-async def test_a_wrong_repository_is_told_with_what_is_allowed(docker, farcall_command, name):
-    done = await farcall_command("image", "push", f"--repository={name}")
-    assert 2 == done.returncode
-    assert f"{name!r}: 2 to 256 lower-case letters and digits are allowed" in done.stderr
-
-
-async def test_a_name_that_is_too_long_for_the_option_is_told_before_anything_is_made(
-    account, docker, farcall_command
-):
-    name = 200 * "a"
-    account.allow(json.loads(json.dumps(policy("pusher")).replace("repository/farcall", "*")))
-    done = await farcall_command("image", "push", "--yes", "--repository", name)
-    assert 1 == done.returncode
-    assert "longer than the 255 characters of container_image_uri" in done.stderr
-    assert ([], []) == (account.repositories(), docker.told("push"))
-
-
-async def test_a_file_that_is_no_toml_is_told_before_anything_is_made(
-    account, docker, farcall_command, tmp_path
-):
-    (tmp_path / "mine.toml").write_text("[executors")
-    done = await farcall_command("image", "push", "--yes", "--file", "mine.toml")
-    assert 1 == done.returncode
-    assert "is not valid TOML" in done.stderr
-    assert [] == account.repositories()
 
 
 @pytest.mark.parametrize("command", ["build", "push"])

@@ -1,17 +1,17 @@
-"""The command line where jobs run on Kubernetes: references, words, and what only Batch has."""
+"""Commands for jobs on Kubernetes.
+
+Starts the local Kubernetes emulator, because references and terms differ from Batch.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-import time
-from pathlib import Path
 
 import pytest
 
-from farcall import BatchExecutor, JobCancelledError
-from tests.support.patience import PATIENCE_S, until_async
+from farcall import BatchExecutor
 
 pytestmark = pytest.mark.usefixtures("kubernetes", "module_travels")
 SMALL = {"vcpu": 1, "memory": 0.25, "retry_attempts": 2, "linger_s": 0.05}
@@ -22,14 +22,6 @@ def halve_it(number: int) -> float:
     if number == 3:
         raise ValueError("three")
     return number / 2
-
-
-def hold(begun: str, go: str, number: int) -> int:
-    Path(f"{begun}-{number}").touch()
-    deadline = time.monotonic() + PATIENCE_S
-    while not Path(go).exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return number
 
 
 async def test_a_map_is_found_told_and_tried_again(farcall_command) -> None:
@@ -61,23 +53,3 @@ async def test_a_map_is_found_told_and_tried_again(farcall_command) -> None:
     again = await farcall_command("retry", "--yes", job["id"])
     assert "halve_it" in again.stdout + again.stderr, again
     assert (await farcall_command("deploy")).stderr.startswith("farcall: backend is 'kubernetes'")
-
-
-async def test_a_child_is_ended_alone_and_the_others_go_on(farcall_command, tmp_path) -> None:
-    begun, go = str(tmp_path / "begun"), tmp_path / "go"
-    async with BatchExecutor(**SMALL) as executor:
-        waits = [
-            asyncio.ensure_future(executor.task(hold)(begun, str(go), number))
-            for number in range(2)
-        ]
-        await until_async(lambda: all(Path(f"{begun}-{n}").exists() for n in range(2)))
-        listed = json.loads((await farcall_command("list", "--json", "--children")).stdout)
-        job = next(each for each in listed if each["function"] == "hold" and each["array_size"])
-        done = await farcall_command("cancel", f"{job['id']}:1", "--reason", "enough")
-        assert 0 == done.returncode, done.stderr
-        with pytest.raises(JobCancelledError):
-            await asyncio.wait_for(waits[1], PATIENCE_S)
-        go.touch()
-        assert await asyncio.wait_for(waits[0], PATIENCE_S) == 0
-    told = json.loads((await farcall_command("describe", "--json", f"{job['id']}:1")).stdout)
-    assert "CANCELLED" == told["job"]["state"]

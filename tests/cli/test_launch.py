@@ -1,20 +1,18 @@
-"""``farcall launch``."""
+"""``farcall launch``.
+
+Starts the local AWS emulator, because exit codes and lines come from real nodes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import boto3
-import click
 import pytest
 
-from farcall.cli.launch import environment
-from farcall.model.start_script import unwrap
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
@@ -91,16 +89,6 @@ async def test_name_workflow_and_options_are_the_job_s(launch, batch):
     assert "nightly" == said["FARCALL_WORKFLOW"]
 
 
-async def test_a_job_of_no_workflow_is_listed_under_its_name_or_its_image_s(launch, batch):
-    found = []
-    for words in (["--name", "hello"], []):
-        done = await launch(*words, "registry:5000/team/img:3", "--detach", "--", "true")
-        (job,) = batch.describe_jobs(jobs=[done.stdout.strip()])["jobs"]
-        said = {pair["name"]: pair["value"] for pair in job["container"]["environment"]}
-        found.append(said["FARCALL_WORKFLOW"])
-    assert ["hello", "img"] == found
-
-
 async def test_a_job_without_an_exit_code_ends_with_one_of_farcall_s(launch, batch, aws):
     aws.configure(delays={"RUNNABLE": 600})
     try:
@@ -118,14 +106,6 @@ async def test_a_job_without_an_exit_code_ends_with_one_of_farcall_s(launch, bat
         aws.configure(delays={})
     assert (1, "") == (ended.returncode, ended.stdout)
     assert "the lab needs the queue" in ended.stderr
-
-
-async def test_who_may_not_read_logs_has_the_exit_code_all_the_same(launch, aws):
-    with Proxy(aws.endpoint_url) as proxy:
-        proxy.lasting["logs *"] = "denied"
-        done = await launch("img", "--", "sh", "-c", "exit 5", AWS_ENDPOINT_URL=proxy.url)
-    assert (5, "") == (done.returncode, done.stdout)
-    assert "its output cannot be read" in done.stderr
 
 
 async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> None:
@@ -149,38 +129,7 @@ async def test_ctrl_c_ends_the_job_with_all_its_nodes(batch, tmp_path, aws) -> N
     assert "Traceback" not in err.decode()
 
 
-async def test_a_reader_that_goes_away_ends_the_job(batch, aws) -> None:
-    text = "while true; do echo again; sleep 0.1; done"
-    ours, its = os.pipe()
-    running = await asyncio.create_subprocess_exec(
-        *(FARCALL, "launch", *SMALL, "--name", "endless", "img", "--", "sh", "-c", text),
-        stdout=its,
-        stderr=subprocess.PIPE,
-    )
-    os.close(its)
-    assert b"again\n" == await asyncio.to_thread(os.read, ours, len(b"again\n"))
-    os.close(ours)
-    err = await asyncio.wait_for(running.stderr.read(), PATIENCE_S)
-    assert 1 == await running.wait()
-    (job,) = batch.describe_jobs(jobs=[job_in(err.decode())])["jobs"]
-    assert job["isTerminated"]
-    assert "Traceback" not in err.decode()
-
-
 # --- what is asked for ------------------------------------------------------------------------
-
-
-def test_a_variable_without_a_value_is_taken_from_here():
-    assert environment(["A=1", "B", "C=", "A=2"], {"B": "b"}) == {"A": "2", "B": "b", "C": ""}
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [("=1", "names no variable; write NAME=VALUE"), ("NONE", "there is no such variable here")],
-)
-def test_a_variable_that_is_none_is_refused(given, told):
-    with pytest.raises(click.UsageError, match=told):
-        environment([given], {})
 
 
 @pytest.mark.parametrize(
@@ -218,50 +167,6 @@ async def test_what_is_wrong_is_told_in_a_sentence_and_nothing_is_submitted(
     assert "Traceback" not in done.stderr
 
 
-async def test_help_says_where_the_command_stands(farcall_command):
-    done = await farcall_command("launch", "--help")
-    assert "Usage: farcall launch [OPTIONS] IMAGE [-- COMMAND...]" in done.stdout
-    assert "exit code of the main node's command" in done.stdout
-
-
-# --- planned ----------------------------------------------------------------------------------
-
-
-async def test_a_plan_is_what_launch_sends_and_sends_nothing(launch, aws, batch):
-    words = ["--name", "planned", "--nodes", "3", "-e", "A=1", "img-planned"]
-    command = ["--", "sh", "-c", "exit 3"]
-    with Proxy(aws.endpoint_url) as proxy:
-        done = await launch(*words, "--plan", *command, AWS_ENDPOINT_URL=proxy.url)
-        planned = json.loads(done.stdout)
-        assert not {"submitjob", "registerjobdefinition"} & set(proxy.of("batch"))
-        assert not proxy.of("s3")
-        nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
-        done = await launch(*words, "--plan", "--offline", *command, **nowhere)
-        offline = json.loads(done.stdout)
-    assert planned["definition"]["registered"] is False
-    assert offline["definition"]["registered"] is None
-    submit, theirs = planned["SubmitJob"], offline["SubmitJob"]
-    assert submit["nodeOverrides"]["nodePropertyOverrides"][0]["containerOverrides"][
-        "command"
-    ] == [
-        "sh",
-        "-c",
-        "exit 3",
-    ]
-    for each in (submit, theirs):
-        assert each["jobName"].startswith("planned-")
-        assert each["timeout"] == submit["timeout"]
-    assert 3 == offline["RegisterJobDefinition"]["nodeProperties"]["numNodes"]
-
-    job_id = (await launch(*words, "--detach", *command)).stdout.strip()
-    (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
-    assert planned["definition"]["name"] in job["jobDefinition"]
-    (group,) = job["nodeProperties"]["nodeRangeProperties"]
-    assert ["sh", "-c", "exit 3"] == group["container"]["command"]
-    again = json.loads((await launch(*words, "--plan", *command)).stdout)
-    assert again["definition"]["registered"] is True
-
-
 # --- workspaces -------------------------------------------------------------------------------
 
 
@@ -279,31 +184,3 @@ async def test_a_folder_is_taken_along_and_the_command_starts_in_it(launch, fold
     done = await launch(*words, "cat", "value")
     assert (done.returncode, done.stdout) == (0, "only here\n")
     assert (there / "value").is_file()
-
-
-async def test_a_plan_shows_the_command_in_its_workspace_and_stores_nothing(
-    farcall_command, aws, folder
-):
-    words = ["launch", *SMALL, "--plan", "--workspace", str(folder), "img", "--", "cat", "value"]
-    with Proxy(aws.endpoint_url) as proxy:
-        done = await farcall_command(*words, FARCALL_ENDPOINT_URL=proxy.url)
-        assert not [each for each in proxy.seen if each.method == "PUT"]
-    shown = json.loads(done.stdout)["SubmitJob"]["containerOverrides"]["command"]
-    fetched, command = unwrap(shown)
-    assert command == ["cat", "value"]
-    assert fetched.key.endswith(f"/workspaces/{fetched.sha256}.tar.gz")
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--workspace", "nowhere", "img", "--", "true"], "workspace is 'nowhere'"),
-        (["--workspace-dir", "/x", "img", "--", "true"], "--workspace-dir is for --workspace"),
-        (["--workspace", ".", "img"], "an image's own cannot be run in a workspace"),
-    ],
-)
-async def test_a_workspace_that_cannot_be_taken_along_is_told(words, told, launch):
-    done = await launch(*words)
-    assert done.returncode != 0
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,4 +1,7 @@
-"""``farcall list``, ``farcall status`` and ``farcall describe``."""
+"""``farcall list``, ``farcall status`` and ``farcall describe``.
+
+Starts the local AWS emulator, because the commands show real jobs in each state.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,13 @@ import asyncio
 import json
 import re
 import time
-from datetime import datetime, timezone
 
 import boto3
 import pytest
 
-from farcall import BatchExecutor, BatchPoolExecutor
 from tests.support import command_jobs, terminal
 from tests.support.commands import FARCALL
-from tests.support.foreign import submit
 from tests.support.patience import until_async
-from tests.support.proxy import Proxy
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 EVIL = "[red]evil[/] "
@@ -87,54 +86,6 @@ async def workflow(make_executor, batch):
 def environment(batch, job_id):
     (job,) = batch.describe_jobs(jobs=[job_id])["jobs"]
     return {pair["name"]: pair["value"] for pair in job["container"]["environment"]}
-
-
-def raise_or_sleep(number):
-    if number:
-        time.sleep(600)  # until another call has raised
-    raise KeyError(number)
-
-
-async def map_by_executor(options):
-    async with BatchExecutor(**options) as executor:
-        await executor.task(raise_or_sleep).map(range(4))
-
-
-async def map_by_pool(options):
-    def run():
-        with BatchPoolExecutor(**options) as pool:
-            list(pool.map(raise_or_sleep, range(4)))
-
-    await asyncio.to_thread(run)
-
-
-@pytest.mark.parametrize(
-    ("run_map", "others"),
-    [(map_by_executor, "3 were ended because of it"), (map_by_pool, "3 have not ended")],
-)
-async def test_a_map_in_which_a_call_raised_is_found_among_the_failed(
-    options, batch, farcall_command, run_map, others
-):
-    name = f"map {time.monotonic()}"
-    with pytest.raises(KeyError) as raised:
-        await run_map({**options, "workflow": name})
-    assert raised.value.map_failure.sentence == f"1 of 4 raised KeyError; {others}"
-    told = "1 of 4 raised KeyError; 3 were ended because of it"
-    (job_id,) = raised.value.map_failure.job_ids
-    await described(batch, job_id, "FAILED")
-
-    async def listed(*arguments):
-        done = await farcall_command("list", "--workflow", name, *arguments)
-        assert done.returncode == 0
-        return done.stdout
-
-    (job,) = json.loads(await listed("--json", "--state", "failed"))
-    assert (job["id"], job["state"], job["detail"], job["ended"]) == (job_id, "FAILED", told, 3)
-    assert json.loads(await listed("--json", "--state", "cancelled")) == []
-    assert (await listed()).splitlines()[1].rstrip().endswith(f"{told}; KeyError: 0")
-    done = await farcall_command("describe", job_id)
-    assert f"a call of its map raised: {told}" in done.stdout
-    assert f"{job_id}:0: the function raised KeyError: 0" in done.stdout
 
 
 async def test_jobs_are_listed_shown_and_described(workflow, farcall_command, installed_command):
@@ -287,22 +238,6 @@ def assert_harmless(text):
     assert not {c for c in left if not c.isprintable()} - {"\n"}
 
 
-async def test_a_job_that_is_nobody_s_or_no_array_s(farcall_command, executor, batch):
-    for command in ("describe", "list"):
-        done = await farcall_command(command, NOBODY)
-        assert (done.returncode, done.stdout) == (3, "")
-        assert f"farcall: Batch does not know job {NOBODY}" in done.stderr
-    foreign = submit(batch, executor.settings.batch_queue)
-    done = await farcall_command("describe", foreign)
-    assert done.returncode == 3
-    assert "was not submitted by farcall" in done.stderr
-    job = await executor.submit(fails, 2)
-    done = await farcall_command("list", job.id)
-    assert done.returncode == 1
-    assert f"job {job.id} is no array and runs on one node" in done.stderr
-    assert await job.result() == 2
-
-
 @pytest.fixture
 async def of_commands(session):
     """Two command jobs of a workflow: one that failed on two nodes, and one that ended well."""
@@ -363,25 +298,6 @@ async def test_command_jobs_are_listed_and_described_with_their_nodes(
     assert said["explanation"]["log"] == ["\x1b[2J[bold]"]
 
 
-async def test_of_very_many_nodes_those_that_failed_are_shown(farcall_command, session, tmp_path):
-    gate = tmp_path / "gate"
-    text = (
-        "if [ $AWS_BATCH_JOB_NODE_INDEX = 7 ]; then exit 4; fi; "
-        f"until [ -e {gate} ]; do sleep 0.05; done"
-    )
-    job_id = await command_jobs.submit(session, command_jobs.shell(text, 21))
-    await command_jobs.described(session, f"{job_id}#7")
-    try:
-        said = await farcall_command("describe", job_id)
-    finally:
-        gate.touch()
-    await command_jobs.described(session, job_id)
-    assert "Nodes         " in said.stdout
-    assert "1 failed" in said.stdout
-    assert "Node 7        FAILED, exit code 4" in said.stdout
-    assert "Node 8  " not in said.stdout
-
-
 async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
     for arguments, text in (
         (["list", "--since", "yesterday"], "'yesterday' is neither so long ago"),
@@ -395,33 +311,3 @@ async def test_wrong_usage_and_an_aws_that_is_not_there(farcall_command, aws):
     assert done.returncode == 1
     assert "'no-such-queue', and there is no such queue in us-east-1" in done.stderr
     assert "there are farcall-local" in done.stderr
-
-
-async def test_a_hundred_jobs_cost_two_requests(farcall_command, executor, batch, aws):
-    bundle = "s3://farcall-local/farcall/v1/many-20261122-101500-0a1b2c/bundles/x"
-    said = {"FARCALL_BUNDLE": bundle}
-    many = {"definition": "farcall-many", "name": "many", "environment": said}
-    aws.configure(delays={"SUBMITTED": 600}, submit_rate=None, api_rate=None)
-    try:
-        queue = executor.settings.batch_queue
-        begun = datetime.now(timezone.utc).isoformat()  # other tests' jobs are older
-        ids = [await asyncio.to_thread(submit, batch, queue, **many) for _ in range(250)]
-        for job_id in ids:
-            await asyncio.to_thread(batch.terminate_job, jobId=job_id, reason="as many as needed")
-    finally:
-        aws.configure(delays={}, submit_rate=50, api_rate=50)
-    with Proxy(aws.endpoint_url) as proxy:
-        where = {"FARCALL_ENDPOINT_URL": proxy.url}
-
-        async def cost(*arguments):
-            proxy.counts.clear()
-            done = await farcall_command(*arguments, "--json", **where)
-            asked = {operation: n for operation, n in proxy.counts.items() if n}
-            return len(json.loads(done.stdout)), asked
-
-        found, asked = await cost("list", "--user", "many", "--limit", "1000", "--since", begun)
-        assert (found, asked) == (250, {"batch listjobs": 3, "batch describejobs": 3})
-        found, asked = await cost("list", "--user", "many", "--limit", "100")
-        assert (found, asked) == (100, {"batch listjobs": 1, "batch describejobs": 1})
-        found, asked = await cost("status", *ids[:100])
-        assert (found, asked) == (100, {"batch describejobs": 1})

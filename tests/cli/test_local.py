@@ -1,11 +1,13 @@
-"""``farcall local``."""
+"""``farcall local``.
+
+Starts the command as a process, because it serves the local AWS emulator to another one.
+"""
 
 from __future__ import annotations
 
 import os
 import pty
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,24 +91,3 @@ def test_in_a_pipe_it_prints_what_a_shell_reads_and_nothing_else() -> None:
     assert line.startswith(b"export AWS_ENDPOINT_URL=http://")
     assert all(each.startswith(b"export ") for each in rest.splitlines())
     assert (told, process.returncode) == (b"", 0)
-
-
-def test_what_cannot_be_run_is_told_with_what_was_meant(tmp_path: Path) -> None:
-    script = tmp_path / "workflow.py"
-    script.write_text("")
-    done = run_installed("local", "--", str(script))
-    assert (126, "") == (done.returncode, done.stdout)
-    assert f"farcall local -- python {script}" in done.stderr
-    done = run_installed("local", "--", "not-there")
-    assert 127 == done.returncode
-    assert "behind -- stands a command" in done.stderr
-
-
-def test_a_port_that_is_taken_is_told_without_a_traceback() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = run_installed("local", "--port", str(port))
-    assert 1 == done.returncode
-    assert f"port {port} of 127.0.0.1 is taken" in done.stderr
-    assert "`--port 0` for a free one" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,9 +1,11 @@
-"""``farcall logs``."""
+"""``farcall logs``.
+
+Starts the local AWS emulator, because the command follows the output of running jobs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import pty
@@ -61,14 +63,6 @@ def write_hostile():
     print(HOSTILE)
 
 
-def draw(go):
-    sys.stderr.write("\r10%\r50%")
-    sys.stderr.flush()
-    while not Path(go).exists():
-        time.sleep(0.02)
-    sys.stderr.write("\r100%\n")
-
-
 @pytest.fixture
 async def job(executor, tmp_path):
     """A job that has ended."""
@@ -89,24 +83,6 @@ async def test_a_followed_job_shows_everything_where_it_was_written(executor, tm
     assert (code, first) == (0, "out 1\n")
     assert out.splitlines() == [f"out {n}" for n in range(2, 2001)]
     assert err == "err 1\nerr 2\n"
-
-
-async def test_on_a_terminal_a_progress_bar_is_seen_while_it_runs(executor, tmp_path):
-    submitted = await executor.submit(draw, str(tmp_path / "go"))
-    ours, its = pty.openpty()
-    following = start("-f", submitted.id, stdout=its, stderr=its)
-    os.close(its)
-    shown = b""
-    with contextlib.suppress(OSError):  # as the other end is closed
-        while piece := await asyncio.to_thread(os.read, ours, 65_536):
-            shown += piece
-            if b"\r50%" in shown or shown.startswith(b"50%"):
-                (tmp_path / "go").touch()
-    os.close(ours)
-
-    assert following.wait() == 0
-    assert shown.endswith(b"100%\r\n")
-    assert shown.count(b"\n") == 1
 
 
 async def test_what_is_shown_can_be_chosen(job, logs):
@@ -151,17 +127,6 @@ async def test_a_pipe_gets_what_was_written_and_a_terminal_what_is_harmless(exec
     )
 
 
-async def test_a_reader_that_has_enough_ends_it_quietly(job):
-    out = await asyncio.to_thread(
-        subprocess.run,
-        ["bash", "-o", "pipefail", "-c", f"{FARCALL} logs {job.id} --json | head -c 9"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (out.returncode, out.stdout, out.stderr) == (0, '{"text": ', "")
-
-
 async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
     submitted = await executor.submit(talk, str(tmp_path / "go"))
     started = start("--follow", submitted.id)
@@ -173,6 +138,17 @@ async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
     assert (await submitted.status()).value == "RUNNING"
     (tmp_path / "go").touch()
     await submitted.wait()
+
+
+async def test_a_reader_that_has_enough_ends_it_quietly(job):
+    out = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-o", "pipefail", "-c", f"{FARCALL} logs {job.id} --json | head -c 9"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (out.returncode, out.stdout, out.stderr) == (0, '{"text": ', "")
 
 
 @pytest.mark.parametrize(
@@ -190,11 +166,6 @@ async def test_wrong_usage_is_told(aws, logs, arguments, code, words):
     assert found[:2] == (code, "")
     assert words in found[2]
     assert "Traceback" not in found[2]
-
-
-async def test_an_attempt_that_there_was_not_is_told(job, logs):
-    code, _, err = await logs(job.id, "--attempt", 2)
-    assert (code, err) == (1, f"farcall: attempt is 2, and job {job.id} has had 1 attempt\n")
 
 
 # --- command jobs -----------------------------------------------------------------------------
@@ -231,41 +202,6 @@ async def test_lines_of_several_nodes_begin_with_the_node_s_number(gang, logs):
     assert len(out.splitlines()) == 1
 
 
-async def test_lines_of_one_node_are_as_it_wrote_them(gang, logs):
-    assert await logs(gang, "--node", 1) == (0, "first\nsecond\n", "")
-    assert await logs(f"{gang}#1") == (0, "first\nsecond\n", "")
-    _, out, _ = await logs(gang, "--node", 1, "--timestamps", "--tail", 1)
-    assert out.endswith("Z second\n")
-    _, out, _ = await logs(gang, "--node", 1, "--json", "--tail", 1)
-    said = json.loads(out)
-    assert {**said, "at": ""} == {
-        "text": "second",
-        "stream": "log",
-        "attempt": 1,
-        "at": "",
-        "node": 1,
-        "job": gang,
-    }
-
-
-async def test_a_command_is_followed_to_its_end(session, tmp_path):
-    gate = tmp_path / "gate"
-    text = f"echo first; until [ -e {gate} ]; do sleep 0.05; done; echo last; exit 3"
-    started = start("-f", await submit(session, shell(text)))
-    assert await asyncio.to_thread(started.stdout.readline) == "first\n"
-    gate.touch()
-    assert await end(started) == (0, "last\n", "")
-
-
-async def test_a_node_or_an_attempt_that_is_not_there_is_told(gang, logs):
-    code, out, err = await logs(gang, "--node", 7)
-    assert (code, out, err) == (3, "", f"farcall: job {gang} has no node 7; it has nodes 0 to 1\n")
-    code, _, err = await logs(gang, "--attempt", 2)
-    assert (code, f"job {gang} has no attempt 2" in err) == (3, True)
-    code, _, err = await logs(f"{gang}#1", "--node", 0)
-    assert (code, "Traceback" in err) != (0, True)
-
-
 async def test_a_job_of_others_is_not_read_whatever_it_says(aws, logs):
     job_id = foreign.submit(
         boto3.client("batch"), "farcall-local", environment={"FARCALL_RUN": "me"}
@@ -274,22 +210,3 @@ async def test_a_job_of_others_is_not_read_whatever_it_says(aws, logs):
         code, out, err = await logs(job_id, *arguments)
         told = f"farcall: job {job_id} was not submitted by farcall\n"
         assert (code, out, err) == (3, "", told)
-
-
-def say_on_a_node():
-    import farcall_runtime
-
-    print(f"node {farcall_runtime.node().index}", flush=True)
-
-
-async def test_of_a_function_on_several_nodes_one_is_read_at_a_time(make_executor, logs):
-    async with make_executor(nodes=2) as executor:
-        job = await executor.submit(say_on_a_node)
-        await job.result()
-    assert await logs(job.id) == (0, "node 0\n", "")
-    assert await logs(job.id, "--node", 1) == (0, "node 1\n", "")
-    assert await logs(f"{job.id}#1") == (0, "node 1\n", "")
-    code, _, err = await logs(job.id, "--node", 0, "--node", 1)
-    assert (code, "read one at a time: --node 0" in err) == (1, True)
-    code, _, err = await logs(job.id, "--node", 2)
-    assert (code, err) == (3, f"farcall: job {job.id} has no node 2\n")

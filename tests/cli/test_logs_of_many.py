@@ -1,10 +1,12 @@
-"""``farcall logs`` of arrays, runs and workflows, and of several attempts."""
+"""``farcall logs`` of arrays and workflows.
+
+Starts the local AWS emulator, because lines of several tasks are merged.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import subprocess
 import sys
@@ -22,12 +24,6 @@ from tests.support.proxy import Proxy
 def talk(number):
     print(f"out {number}")
     print(f"err {number}", file=sys.stderr)
-
-
-def fail_once():
-    print(f"try {os.environ['AWS_BATCH_JOB_ATTEMPT']}")
-    if os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1":
-        raise OSError("not yet")
 
 
 def tell_and_hold(gate, number):
@@ -127,24 +123,3 @@ async def test_an_array_is_followed_as_its_lines_come(executor, tmp_path):
     assert sorted(out.splitlines()) == [f"tell_and_hold[{n}] | ends {n}" for n in range(2)]
     assert (started.returncode, err) == (0, "")
     assert await swept == [None, None]
-
-
-async def test_attempts_are_told_apart(make_executor, logs):
-    async with make_executor(retry_attempts=2, retry_on="failure") as executor:
-        job = await executor.submit(fail_once)
-        await job.wait()
-    assert await logs(job.id) == (0, ["try 1", "try 2"], ["--- attempt 2 ---"])
-    assert await logs(job.id, "-q") == (0, ["try 1", "try 2"], [])
-    assert await logs(job.id, "--attempt", 2) == (0, ["try 2"], [])
-
-
-async def test_wrong_usage_and_what_is_not_there(swept, workflow, logs):
-    for arguments, code, text in (
-        (["--workflow", "nobody's"], 3, "farcall: there is no job of workflow nobody's of "),
-        (["--run", "nobody's"], 3, "farcall: there is no job of run nobody's in queue "),
-        (["job", "--run", "x"], 2, "Error: JOB, --workflow and --run exclude each other"),
-        (["--run", swept, "--node", "1"], 2, "Error: --node is for a job alone, not for "),
-    ):
-        found, out, err = await logs(*arguments)
-        assert (found, out) == (code, [])
-        assert err[-1].startswith(text)

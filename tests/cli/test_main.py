@@ -1,4 +1,7 @@
-"""The installed command."""
+"""The installed command.
+
+Starts it as a process, because its entry point is only used there.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,6 @@ async def test_a_misspelt_command_or_option_is_told_what_was_meant(farcall_comma
     done = await farcall_command(*line.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert f"Did you mean '{meant}'?" in done.stderr
-
-
-async def test_what_is_like_no_command_is_only_refused(farcall_command):
-    done = await farcall_command("frobnicate")
-    assert done.returncode == 2
-    assert "No such command 'frobnicate'." in done.stderr
-    assert "Did you mean" not in done.stderr
 
 
 def test_warnings_of_botocore_such_as_of_a_login_that_expired_are_left_to_its_errors():

@@ -1,4 +1,7 @@
-"""``farcall plan``: the requests of ``farcall run``, and none of them sent."""
+"""``farcall plan``: the requests of ``farcall run``, none of them sent.
+
+Starts the local AWS emulator, because the plan is compared with a real run.
+"""
 
 from __future__ import annotations
 
@@ -72,28 +75,6 @@ async def test_nothing_is_sent_and_run_sends_just_that(
     key = carried["FARCALL_BUNDLE"].partition("s3://farcall-local/")[2]
     bundle = boto3.client("s3").head_object(Bucket="farcall-local", Key=key)
     assert bundle["ContentLength"] == planned["bundle"]["size_bytes"]
-
-
-async def test_offline_nobody_is_asked_and_an_array_is_one_job(farcall_command, aws) -> None:
-    with Proxy(aws.endpoint_url) as proxy:
-        done = await farcall_command(
-            "plan",
-            "--offline",
-            "--array=300",
-            "work:twice",
-            4,
-            AWS_ENDPOINT_URL=proxy.url,
-            AWS_ACCESS_KEY_ID="",
-            AWS_SECRET_ACCESS_KEY="",
-        )
-
-    assert not proxy.counts
-    planned = json.loads(done.stdout)
-    role = planned["RegisterJobDefinition"]["containerProperties"]["jobRoleArn"]
-    assert "arn:aws:iam::ACCOUNT:role/farcall-local-job" == role
-    assert planned["definition"]["registered"] is None
-    assert {"size": 300} == planned["SubmitJob"]["arrayProperties"]
-    assert 300 == planned["bundle"]["tasks"]
 
 
 async def test_packages_that_would_travel_are_shown_and_not_sent(

@@ -1,16 +1,17 @@
-"""JOB on the command line: the beginning of an ID, a name, or nothing."""
+"""Job references: the prefix of an ID, a name, or none.
+
+Starts the local AWS emulator, because references are looked up in the queue.
+"""
 
 from __future__ import annotations
 
 import json
 import secrets
-import time
 
 import pytest
 
 from farcall import BatchExecutor
 from farcall.operations.finding import MOST_PAGES
-from tests.support.patience import until_async
 from tests.support.proxy import Proxy
 
 
@@ -18,10 +19,6 @@ def named(stem, function):
     """Return a function whose jobs have a name that no other test's have."""
     function.__name__ = f"{stem}_{secrets.token_hex(4)}x"
     return function
-
-
-def sleep():
-    time.sleep(600)  # until the test ends it
 
 
 @pytest.fixture
@@ -97,30 +94,3 @@ async def test_without_a_job_it_is_the_newest(jobs, farcall_command, make_execut
     done = await farcall_command("logs", FARCALL_WORKFLOW="of nobody's")
     assert done.returncode == 3
     assert "in workflow of nobody's in queue farcall-local" in done.stderr
-
-
-async def test_one_job_is_cancelled_by_a_name_and_never_several(farcall_command, executor):
-    wait = named("wait", sleep)
-    first, second = [await executor.submit(wait) for _ in range(2)]
-    done = await farcall_command("cancel", wait.__name__)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert f"'{wait.__name__}' may mean any of 2 jobs; name one by its ID:\n" in done.stderr
-    assert {first.id, second.id} <= set(done.stderr.split())
-
-    done = await farcall_command("cancel", first.id[:8])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{first.id} was ")
-    await first.wait()
-
-    async def has_ended():
-        return (await first.status()).is_final and not (await second.status()).is_final
-
-    await until_async(has_ended)
-    done = await farcall_command("cancel", wait.__name__, "--json")
-    assert done.returncode == 0
-    assert [one["id"] for one in json.loads(done.stdout)] == [second.id]
-    assert done.stderr.startswith(f"{wait.__name__}: job {second.id} (")
-    done = await farcall_command("cancel", wait.__name__, "--user", "somebody", "--json")
-    assert done.returncode == 3
-    (told,) = json.loads(done.stdout)
-    assert (told["id"], told["outcome"]) == (wait.__name__, "unknown")

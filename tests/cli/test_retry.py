@@ -1,4 +1,7 @@
-"""``farcall retry``."""
+"""``farcall retry``.
+
+Starts the local AWS emulator, because a retry copies the bundle of a failed job.
+"""
 
 from __future__ import annotations
 
@@ -70,39 +73,3 @@ async def test_what_failed_runs_again_and_both_jobs_tell_of_it(
     said = await retry(job_id)
     assert said.returncode == 1
     assert f"nothing of job {job_id}" in said.stderr
-
-
-async def test_each_failed_job_of_a_run_runs_again_when_that_is_wanted(executor, failed, retry):
-    jobs = [await failed() for _ in range(2)]
-    run = await executor.run_name()
-
-    said = await retry(run, "--json")
-    assert said.returncode == 2
-    assert "nothing was submitted: 2 jobs would have been" in said.stderr
-    failed.mend()
-    done = await retry(run, "--json", "--yes")
-
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert [each["of"] for each in found] == jobs
-    assert [each["calls"] for each in found] == [2, 2]
-    for each in found:
-        values = [await executor.attach(f"{each['job_id']}:{n}").result() for n in range(2)]
-        assert values == [0, 1]
-    said = await retry(run, "--yes")
-    assert said.returncode == 1
-    assert f"nothing of run {run} is to run again" in said.stderr
-
-
-async def test_wrong_uses_are_told(failed, retry):
-    job_id = await failed()
-    for arguments, text in (
-        (("-o", "nodes=2"), "nodes cannot be changed for a retry"),
-        (("-o", "memroy=2"), "unknown option 'memroy'; did you mean memory?"),
-        (("--memory", "much"), "memory is 'much'"),
-    ):
-        said = await retry(job_id, *arguments)
-        assert said.returncode in (1, 2)
-        assert text in said.stderr
-    said = await retry("nobody-20260101-000000-abcdef")
-    assert (said.returncode, "no job of run nobody" in said.stderr) == (3, True)

@@ -1,4 +1,7 @@
-"""Signatures as command lines: what is typed is what arrives."""
+"""Function signatures as command lines.
+
+Starts nothing: parsing needs no service.
+"""
 
 from __future__ import annotations
 

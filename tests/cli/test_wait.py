@@ -1,4 +1,7 @@
-"""``farcall wait``."""
+"""``farcall wait``.
+
+Starts the local AWS emulator and the command as a process, because it ends when jobs do.
+"""
 
 from __future__ import annotations
 
@@ -62,23 +65,6 @@ async def test_each_job_is_told_as_it_ends(hold_jobs, executor):
     assert await end(started) == (0, "", "")
 
 
-async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_command):
-    failing, gate = await hold_jobs(fails=True)
-    gate.touch()
-    swept = await executor.task(str).map(range(2))
-    assert swept == ["0", "1"]
-    await failing.wait()
-    done = await farcall_command("wait", failing.id)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith(f"{failing.id}  FAILED since 20")
-    assert "exit code 1" in done.stdout
-    done = await farcall_command("wait", failing.id, NOBODY, "no-such-name")
-    assert done.returncode == 3
-    assert f"Batch does not know job {NOBODY}" in done.stderr
-    assert "'no-such-name' is neither the beginning of a job's ID" in done.stderr
-    assert done.stdout.startswith(failing.id)
-
-
 async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command):
     (first, _), (second, gate) = [await hold_jobs() for _ in range(2)]
     gate.touch()
@@ -96,6 +82,23 @@ async def test_it_waits_for_the_first_or_for_so_long(hold_jobs, farcall_command)
     done = await farcall_command("wait", first.id, "--timeout", "soon")
     assert done.returncode == 2
     assert "'soon' is no time: a time has units, such as 90s" in done.stderr
+
+
+async def test_the_exit_code_tells_how_they_ended(hold_jobs, executor, farcall_command):
+    failing, gate = await hold_jobs(fails=True)
+    gate.touch()
+    swept = await executor.task(str).map(range(2))
+    assert swept == ["0", "1"]
+    await failing.wait()
+    done = await farcall_command("wait", failing.id)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith(f"{failing.id}  FAILED since 20")
+    assert "exit code 1" in done.stdout
+    done = await farcall_command("wait", failing.id, NOBODY, "no-such-name")
+    assert done.returncode == 3
+    assert f"Batch does not know job {NOBODY}" in done.stderr
+    assert "'no-such-name' is neither the beginning of a job's ID" in done.stderr
+    assert done.stdout.startswith(failing.id)
 
 
 async def test_ctrl_c_leaves_the_jobs_and_says_nothing(hold_jobs):

@@ -1,4 +1,8 @@
-"""``farcall list --watch``, on a terminal and in a pipe."""
+"""``farcall list --watch`` on a terminal and in a pipe.
+
+Starts the local AWS emulator and the command on a pseudo-terminal, because the display changes
+with the job.
+"""
 
 from __future__ import annotations
 
@@ -86,9 +90,3 @@ async def test_a_terminal_shows_the_table_on_its_second_screen(held):
     assert "\x1b[?1049l" in shown
     assert "Aborted" not in shown
     assert "Traceback" not in shown
-
-
-async def test_it_is_no_document(farcall_command):
-    done = await farcall_command("list", "--watch", "--json")
-    assert done.returncode == 2
-    assert "--watch and --json exclude each other" in done.stderr

@@ -1,4 +1,7 @@
-"""Somebody who may read, write and delete anything in the bucket, and nothing else."""
+"""An untrusted party with full access to the bucket.
+
+It reads, writes and deletes any object, and has no outcome key and no digest of a job.
+"""
 
 from __future__ import annotations
 

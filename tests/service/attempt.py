@@ -1,4 +1,7 @@
-"""One attempt of one task: the real runtime as a process, with a proxy on its way to S3."""
+"""One attempt of one task.
+
+Starts the real runtime as a process, with a proxy between it and S3.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of faults that last have in common: short patience, and what is to be said."""
+"""Short timeouts for tests of permanent faults, and a check of the resulting error."""
 
 from __future__ import annotations
 

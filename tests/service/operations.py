@@ -1,4 +1,7 @@
-"""What a user does, operation by operation, and how it meets a fault."""
+"""User operations, and the faults that they meet.
+
+Each operation starts a client whose requests pass through a fault proxy.
+"""
 
 from __future__ import annotations
 
@@ -99,23 +102,17 @@ async def read_output(executor: BatchExecutor, spoil: Callable[[], None], go: Pa
 
 OPERATIONS: list[tuple[str, str, Way]] = [
     ("batch describejobqueues", "DescribeJobQueues", call),
-    ("batch describejobdefinitions", "DescribeJobDefinitions", call),
     ("batch registerjobdefinition", "RegisterJobDefinition", call),
     ("batch submitjob", "SubmitJob", sweep),
     ("batch listjobs", "ListJobs", call),
     ("batch describejobs", "DescribeJobs", end_without_outcome),
-    ("batch describejobs", "DescribeJobs", ask),
     ("batch terminatejob*", "TerminateJob", cancel),
-    ("batch *", "", call),
     ("s3 PUT bundles", "PutObject", call),
-    ("s3 LIST outcomes", "ListObjectsV2", submit),
     ("s3 GET outcomes", "GetObject", call),
-    ("s3 GET outcomes", "GetObject", submit),
     ("s3 LIST streams", "ListObjectsV2", read_output),
     ("s3 DELETE", "DeleteObjects", submit),
     ("iam *", "GetRole", call),
     ("sts *", "GetCallerIdentity", call),
-    ("logs *", "DescribeLogGroups", call),
     ("logs *", "GetLogEvents", end_without_outcome),
 ]
 

@@ -1,4 +1,4 @@
-"""Where the objects of a job lie."""
+"""Location of a job's objects in the bucket."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A client that is killed, and another that brings its tasks back: each a process of its own.
+"""Client processes of the recovery tests: a killed one, and one that recovers its tasks.
 
-``python recover_client.py KIND OPTIONS``, with options as JSON. It prints JSON, a line for each
-thing that happens.
+``python recover_client.py KIND OPTIONS`` takes its options as JSON and prints one JSON document
+for each event.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The played cloud of the benchmarks, in its smallest size: clients and containers get along.
+"""Smallest run of the benchmarks' in-process cloud.
 
-A change of what lies in a bundle or an outcome is one for its containers, too, which are played
-by threads of one process with the runtime's own code.
+Starts that cloud, because its containers run as threads and must follow each change of the bundle
+or outcome format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from benchmarks.stage import Stage, stage
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what it costs")
 
 TASKS = 12
-LARGE = 2 << 20
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +36,5 @@ def test_the_played_containers_run_a_clients_tasks(place: Stage, work: str) -> N
     assert run.cpu_s > 0
 
 
-@pytest.mark.parametrize("shape", ["bare", "put"])
-def test_calls_of_two_maps_share_an_array(place: Stage, shape: str) -> None:
-    place.ask("reset")
-    told = place.run("-m", "benchmarks.shared_client", shape, str(LARGE), str(TASKS), "2")
-    assert len(told["submits_s"]) == 2
-    assert LARGE < place.ask("taken") < 1.5 * LARGE
-
-
 def test_the_real_container_side_is_started(place: Stage) -> None:
     assert len(measure.starts(place, 1).sums) == 1
-
-
-def test_the_floor_sends_as_many_requests(place: Stage) -> None:
-    run = measure.client(place, "sweep", TASKS)
-    floor = measure.floor(place, run, TASKS)
-    assert floor.count("s3") == run.count("s3")

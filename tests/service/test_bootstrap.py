@@ -1,4 +1,8 @@
-"""The program that a job in the stock image begins with, run by itself, as a container runs it."""
+"""Bootstrap program of a job that runs in a stock image.
+
+Starts it as a process next to HTTP servers that act as credential endpoints, because it runs
+before any code of farcall is installed.
+"""
 
 from __future__ import annotations
 
@@ -228,18 +232,6 @@ def test_keys_of_the_instance(stored, metadata, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_container_s_role_comes_before_the_instance_s(stored, metadata, tmp_path):
-    endpoint = f"http://127.0.0.1:{metadata.server_port}"
-    environment = {
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{endpoint}/keys",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN": "a secret",
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint,
-        "AWS_EC2_METADATA_DISABLED": "false",
-    }
-    assert run(stored, environment, tmp_path).returncode == 0
-    assert metadata.asked == ["/keys"]
-
-
 def test_no_credentials_are_asked_for_by_plain_http_elsewhere(stored, tmp_path):
     environment = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://192.0.2.1/keys"}
     refused(run(stored, environment, tmp_path), 64, "192.0.2.1 without TLS")
@@ -249,30 +241,7 @@ def test_without_a_role_the_sentence_says_so(stored, tmp_path):
     refused(run(stored, {}, tmp_path), 64, f"s3://{BUCKET}/{stored.key}", "has no role")
 
 
-def test_an_endpoint_that_refuses_is_named(stored, metadata, tmp_path):
-    url = f"http://127.0.0.1:{metadata.server_port}/keys"
-    done = run(stored, {"AWS_CONTAINER_CREDENTIALS_FULL_URI": url}, tmp_path)
-    refused(done, 64, "no credentials", "401")
-
-
 # --- what is fetched --------------------------------------------------------------------------
-
-
-def test_the_container_s_own_endpoint_comes_before_the_client_s(
-    stored, account, in_environment, tmp_path
-):
-    elsewhere = stored._replace(bucket_url="http://127.0.0.1:9/nowhere")
-    environment = {**in_environment, "AWS_ENDPOINT_URL_S3": f"{account.aws.endpoint_url}/"}
-    done = run(elsewhere, environment, tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_key_with_other_characters_is_signed(account, in_environment, stored, tmp_path):
-    data = zipped(_SAYS)
-    key = f"farcall/v1/runtime/a b+(\u00e9)!'/{sha256(data).hexdigest()}"
-    account.root("s3").put_object(Bucket=BUCKET, Key=key, Body=data)
-    done = run(stored._replace(key=key), in_environment, tmp_path)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -298,12 +267,6 @@ def test_what_is_gone_is_told_from_what_is_denied(stored, account, in_environmen
     refused(done, 73, stored.key, "AccessDenied")
 
 
-def test_a_machine_with_a_wrong_clock_is_told_what_s3_says(stored, in_environment, tmp_path):
-    before = "import time as _t;_g=_t.gmtime;_t.gmtime=lambda:_g(_t.time()-3600)\n"
-    done = run(stored, in_environment, tmp_path, before=before)
-    refused(done, 73, "RequestTimeTooSkewed")
-
-
 @pytest.mark.parametrize("other", [("riscv64", HERE.python), (HERE.architecture, "3.99")])
 def test_another_machine_is_refused_before_anything_is_asked(stored, tmp_path, other):
     done = run(stored._replace(architecture=other[0], python=other[1]), {}, tmp_path)
@@ -319,7 +282,7 @@ def test_no_redirect_is_followed(stored, metadata, in_environment, tmp_path):
     server.server_close()
 
 
-@pytest.mark.parametrize("fault", ["error", "slow down", "reset", "lost", "truncated"])
+@pytest.mark.parametrize("fault", ["error", "lost"])
 def test_what_passes_is_tried_again(stored, account, in_environment, tmp_path, fault):
     with Proxy(account.aws.endpoint_url) as proxy:
         left = [fault, fault]
@@ -344,11 +307,3 @@ def test_a_denial_is_met_once_with_fresh_credentials(stored, account, metadata, 
         }
         assert run(through, environment, tmp_path).returncode == 0
         assert metadata.asked == ["/keys", "/keys"]
-
-
-def test_no_room_and_no_folder_are_told(stored, in_environment, tmp_path):
-    # As of a read-only root file system without any other.
-    before = "import tempfile as _t;_t._candidate_tempdir_list=lambda:['/proc']\n"
-    refused(run(stored, in_environment, tmp_path, before=before), 74, "cannot be unpacked")
-    full = "import tempfile as _t\ndef _f(*_):raise OSError(28,'No space left')\n_t.mkdtemp=_f\n"
-    refused(run(stored, in_environment, tmp_path, before=full), 75, "No space left")

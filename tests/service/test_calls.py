@@ -1,4 +1,8 @@
-"""What can be called, and what comes back."""
+"""Functions that can be called, and their results.
+
+Starts the local AWS emulator, because closures, methods and packages must be unpickled in another
+process.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,11 @@ import asyncio
 import functools
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from farcall import BatchExecutor, ResultNotPicklableError, TaskNotPicklableError
+from farcall import BatchExecutor, TaskNotPicklableError
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -107,23 +110,6 @@ async def test_a_wrong_call_fails_before_anything_is_submitted(executor: BatchEx
         await work(1, y=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="missing a required argument: 'x'"):
         await work.submit()  # type: ignore[call-arg]
-
-
-async def test_generator_functions_are_refused_when_they_are_decorated(
-    executor: BatchExecutor,
-) -> None:
-    with pytest.raises(TaskNotPicklableError, match="generator function.*return a list"):
-
-        @executor.task
-        def numbers() -> Any:
-            yield 1
-
-
-async def test_a_returned_generator_says_what_to_return_instead(executor: BatchExecutor) -> None:
-    job = await executor.submit(lambda: (x for x in range(3)))
-
-    with pytest.raises(ResultNotPicklableError, match="generator.*a list of what it gives"):
-        await job.result()
 
 
 async def test_an_argument_that_cannot_travel_is_named(executor: BatchExecutor) -> None:

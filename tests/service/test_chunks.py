@@ -1,10 +1,13 @@
-"""Several calls in one task: what ends well is not lost with what does not."""
+"""Several calls in one task.
+
+Starts the local AWS emulator, because calls share a process whose end must not lose finished
+results.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import ctypes
 import os
 import signal
@@ -19,39 +22,14 @@ from typing import Any
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, CallResult, ChildKilledError, JobCancelledError, JobTimeoutError
-from farcall.model import endings
-from farcall.payload import results
-from farcall_runtime.contract import ExitCode
-from farcall_runtime.task import TaskTerminated
-from tests.service.attempt import Attempt
+from farcall import BatchExecutor, CallResult, ChildKilledError, JobCancelledError
 from tests.support.patience import until
-
-MEGABYTES = 20
 
 
 async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
     """Wait for all calls; return what came of each, in their order."""
     found = [result async for result in sweep.results()]
     return sorted(found, key=lambda result: result.index)
-
-
-@pytest.fixture
-def attempt(attempt: Callable[..., Attempt]) -> Callable[..., Attempt]:
-    """Put calls of one argument each into the bucket; what runs them ends with the test."""
-
-    def make(function: Callable[..., Any], arguments: list[Any], **options: Any) -> Attempt:
-        calls = [((argument,), {}) for argument in arguments]
-        return attempt(function, calls=calls, **options)
-
-    return make
-
-
-def read(made: Attempt, outcome: Any, calls: int) -> list[results.Result]:
-    """Turn the outcome of an attempt into results, as the client does."""
-    job = endings.About("job-1", "work", stdout=made.stdout(outcome))
-    found = results.read(outcome.meta, outcome.value, job)
-    return results.complete(found, outcome.meta, job, calls)
 
 
 # --- output -----------------------------------------------------------------------------------
@@ -109,16 +87,6 @@ async def test_no_byte_is_lost_or_counted_twice(executor: BatchExecutor) -> None
     assert set("".join(result.stderr for result in found)) == {"b"}
 
 
-async def test_one_call_has_all_of_its_tasks_output(executor: BatchExecutor) -> None:
-    def work(x: int) -> None:
-        atexit.register(print, "at the end of", x)
-        print("out", x)
-
-    found = await every(executor.task(work).map(range(2)))
-
-    assert [r.stdout for r in found] == [f"out {x}\nat the end of {x}\n" for x in range(2)]
-
-
 # --- ends of the process ------------------------------------------------------------------------
 
 
@@ -161,38 +129,6 @@ async def test_the_calls_before_the_one_that_ends_the_process_have_their_values(
         assert error.stdout == ""
 
 
-async def test_awaiting_a_map_of_which_calls_were_lost_raises(executor: BatchExecutor) -> None:
-    def work(x: int) -> int:
-        if x == 1:
-            segfault()
-        return x
-
-    task = executor.task(work)
-    with pytest.raises(ChildKilledError, match="was killed by SIGSEGV: job"):
-        await task.map(range(3), chunksize=3)
-
-    found = await task.map(range(3), chunksize=3, return_exceptions=True)
-    assert found[0] == 0
-    assert [type(error) for error in found[1:]] == [ChildKilledError] * 2
-
-
-async def test_another_attempt_makes_all_calls_anew(
-    make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    def work(x: int, folder: str) -> int:
-        Path(folder, f"{x}-{os.environ['AWS_BATCH_JOB_ATTEMPT']}").touch()
-        if x == 2 and os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1":
-            os._exit(1)
-        return 10 * x
-
-    async with make_executor(retry_attempts=2, retry_on="failure") as executor:
-        sweep = executor.task(work).map(range(4), [str(tmp_path)] * 4, chunksize=4)
-        assert await sweep == [0, 10, 20, 30]
-
-    made = sorted(await asyncio.to_thread(os.listdir, tmp_path))
-    assert made == ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2", "3-2"]
-
-
 async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
     make_executor: Callable[..., BatchExecutor], tmp_path: Path
 ) -> None:
@@ -220,152 +156,3 @@ async def test_calls_of_a_job_that_is_terminated_keep_what_they_had_returned(
     assert "by hand" in str(cancelled[0])
     assert "call 5 of 6 in the task was not begun: " in str(cancelled[1])
     assert "in call 4: job" in str(cancelled[1])
-
-
-async def test_a_job_of_a_map_that_is_attached_to_gives_its_calls_values(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    async with make_executor(keep_artifacts=True) as executor:
-        sweep = executor.task(lambda x: 12 // x).map([3, 2, 1, 0, 4], chunksize=3)
-        with pytest.raises(ZeroDivisionError):
-            await sweep
-        (job_id,) = sweep.job_ids
-        first, second = (executor.attach(f"{job_id}:{index}") for index in range(2))
-        assert await first.result() == [4, 6, 12]
-        assert await first.exception() is None
-        with pytest.raises(ZeroDivisionError):
-            await second.result()
-        assert isinstance(await second.exception(), ZeroDivisionError)
-
-
-# --- being told to stop -------------------------------------------------------------------------
-
-
-def test_after_the_time_limit_no_other_call_is_begun(late: Any) -> None:
-    path = late.said
-
-    def work(x: int) -> int:
-        print("call", x, flush=True)
-        if x == 2:
-            with contextlib.suppress(TaskTerminated):
-                Path(path).touch()
-                time.sleep(600)  # until the test, or what it tests, ends it
-            print("cleaned up")
-        return x
-
-    made = late(work, list(range(5)))
-
-    assert made.end()[0] == ExitCode.TIMED_OUT
-    outcome = made.outcome()
-    assert (outcome.meta["status"], outcome.meta["begun"]) == ("timed_out", 3)
-    found = read(made, outcome, 5)
-    assert [result.value for result in found[:3]] == [0, 1, 2]
-    assert found[2].stdout == b"call 2\ncleaned up\n"
-    assert all(type(result.error) is JobTimeoutError for result in found[3:])
-    assert "call 4 of 5 in the task was not begun: the task ran longer" in str(found[3].error)
-
-
-def test_a_call_that_does_not_listen_takes_the_later_ones_with_it(attempt: Any) -> None:
-    def work(x: int) -> int:
-        while x == 1:
-            with contextlib.suppress(TaskTerminated):
-                time.sleep(600)  # until the test, or what it tests, ends it
-        return x
-
-    # By then a busy machine, too, has call 0 done.
-    made = attempt(work, list(range(3)), time_limit=8).start()
-
-    assert made.end()[0] == ExitCode.TIMED_OUT
-    found = read(made, made.outcome(), 3)
-    assert found[0].value == 0
-    assert str(found[1].error).startswith("the task ran longer than time_limit: job")
-    assert "call 3 of 3 in the task was not begun: " in str(found[2].error)
-
-
-class Slow:
-    """Takes for ever to be pickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        print("there", flush=True)
-        time.sleep(600)  # until the test, or what it tests, ends it
-        return int, ()
-
-
-def told_while_it_runs(x: int) -> int:
-    if x == 1:
-        print("there", flush=True)
-        time.sleep(600)  # until the test, or what it tests, ends it
-    return x
-
-
-def told_while_it_is_pickled(x: int) -> object:
-    return Slow() if x == 1 else x
-
-
-def told_after_it_has_returned(x: int) -> int:
-    def let_it_come(frame: Any, _event: str, _argument: object) -> None:
-        if frame.f_code.co_name == "_hand_over":
-            sys.settrace(None)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-
-    if x == 1:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        print("there", flush=True)
-        while signal.SIGTERM not in signal.sigpending():
-            time.sleep(0.02)
-        sys.settrace(let_it_come)
-    return x
-
-
-def told_by_a_signal_it_handles_itself(x: int) -> int:
-    if x == 1:
-        told: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
-        print("there", flush=True)
-        while not told:
-            time.sleep(0.02)
-    return x
-
-
-@pytest.mark.parametrize(
-    ("work", "status"),
-    [
-        (told_while_it_runs, "raised"),
-        (told_while_it_is_pickled, "unpicklable"),
-        (told_after_it_has_returned, "returned"),
-        (told_by_a_signal_it_handles_itself, "returned"),
-    ],
-)
-def test_after_sigterm_no_other_call_is_begun(
-    attempt: Any, work: Callable[[int], object], status: str
-) -> None:
-    made = attempt(work, list(range(4))).start(stdout=subprocess.PIPE)
-    made.process.stdout.readline()
-
-    made.process.terminate()
-
-    assert made.end()[0] == ExitCode.TERMINATED
-    assert made.outcome() is None
-    meta = made.stopped_outcome().meta
-    assert [record["status"] for record in meta["results"]] == ["returned", status]
-    assert meta["begun"] == 2
-
-
-# --- memory -----------------------------------------------------------------------------------
-
-
-def test_a_value_that_was_handed_over_takes_no_memory(attempt: Any) -> None:
-    def work(x: int) -> bytes:
-        return bytes([x]) * (MEGABYTES << 20)
-
-    made = attempt(work, list(range(3))).start()  # fewer than make an object of their own
-
-    assert made.end()[0] == 0
-    outcome = made.outcome()
-    assert [result.value[::10_000_000] for result in read(made, outcome, 3)] == [
-        bytes([x]) * 3 for x in range(3)
-    ]
-    alone = attempt(work, [0]).start()
-    assert alone.end()[0] == 0
-    peaks = [each.meta["usage"]["peak_memory_bytes"] for each in (alone.outcome(), outcome)]
-    assert peaks[1] - peaks[0] < MEGABYTES << 20

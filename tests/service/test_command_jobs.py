@@ -1,23 +1,22 @@
-"""Command jobs and their nodes are found, explained, described and ended."""
+"""Command jobs in the catalog: found, explained, described and terminated.
+
+Starts the local AWS emulator, because exit codes and logs of nodes only exist after a real run.
+"""
 
 from __future__ import annotations
 
 import json
 
-import boto3
 import pytest
 
 from farcall.engine.session import session_for
-from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobStatus
 from farcall.model.settings import Settings
-from farcall.model.submission import Submission
 from farcall.operations import describe, json_view
 from farcall.operations.cancel import cancel
 from farcall.operations.catalog import Catalog, Query
 from farcall.operations.explain import explain
 from farcall.operations.explanation import record
-from tests.support import foreign
 from tests.support.command_jobs import described, shell, submit
 from tests.support.patience import until_async
 
@@ -90,26 +89,7 @@ async def test_they_are_listed_beside_functions_with_name_workflow_and_user(sess
         await described(session, job_id)
 
 
-async def test_no_more_is_believed_of_a_job_than_that_its_run_looks_like_one(session):
-    batch = boto3.client("batch")
-    bad = ["", "mary", "\x1b[2Jmary-20261122-101500-0a1b2c", "mary-20261122-101500-0a1b2c\n"]
-    jobs = [foreign.submit(batch, QUEUE, environment={"FARCALL_RUN": run}) for run in bad]
-    good = {"FARCALL_RUN": "mary-20261122-101500-0a1b2c", "FARCALL_DISPATCH": "d-1"}
-    jobs.append(foreign.submit(batch, QUEUE, environment=good))
-    found = await Catalog(session.backend).describe(jobs)
-    assert [None] * len(bad) == [found[job_id] for job_id in jobs[:-1]]
-    assert found[jobs[-1]].user == "mary"
-    assert found[jobs[-1]].workflow == ("", "")  # no command is Covalent's
-
-
 # --- explained --------------------------------------------------------------------------------
-
-
-async def test_a_command_that_ended_well(ended):
-    detail, why = await ended(shell("echo fine"))
-    assert (why.kind, why.error, why.log) == ("returned", "", ())
-    assert why.sentence == "the command ended with exit code 0"
-    assert f"farcall logs {detail.job_id}" in why.remedy
 
 
 async def test_a_failure_comes_with_its_exit_code_its_attempts_and_the_end_of_its_log(ended):
@@ -141,38 +121,6 @@ async def test_the_node_that_failed_first_is_named(session, gate):
     assert why.log == ("main",)
 
 
-async def test_another_node_s_failure_is_told_of_a_job_that_ended_well(session, gate):
-    text = f"{gate.main}; [ $AWS_BATCH_JOB_NODE_INDEX = 0 ] || exit 7"
-    job_id = await submit(session, shell(text, 2))
-    await gate.open_after(f"{job_id}#1")
-    why = await explain(session, await described(session, job_id))
-    assert why.kind == "returned"
-    assert why.sentence == "the command ended with exit code 0; 1 of its 2 nodes failed"
-    assert [each.error for each in why.children] == ["CommandError"]
-
-
-async def test_why_one_waits_and_that_one_runs(session, aws):
-    aws.configure(delays={"RUNNABLE": 600})
-    try:
-        job_id = await submit(session, shell("sleep 600", 2))
-        detail = await described(session, job_id, JobStatus.RUNNABLE)
-        why = await explain(session, detail)
-        assert (why.kind, why.log) == ("waiting", ())
-        assert "waits for a place to run" in why.sentence
-        assert why.remedy
-        (said,) = await cancel(session, [job_id], "enough")
-        assert said.outcome == "ending"
-    finally:
-        aws.configure(delays={})
-
-
-async def test_who_may_not_read_logs_is_told_the_rest(session, proxy):
-    detail = await described(session, await submit(session, shell("exit 3")))
-    proxy.lasting["logs *"] = "denied"
-    why = await explain(session, detail)
-    assert (why.sentence, why.log) == ("the command failed (exit code 3)", ())
-
-
 # --- described --------------------------------------------------------------------------------
 
 
@@ -196,39 +144,6 @@ async def test_a_description_has_groups_and_each_node(session, proxy, gate):
     assert [node["index"] for node in said["nodes"]] == list(range(101))
     assert {(node["state"], node["exit_code"]) for node in said["nodes"]} == {("FAILED", 3)}
     assert len({node["log_stream"] for node in said["nodes"]}) == 101
-
-
-async def test_nodes_that_were_not_started_are_told_of_too(session, aws):
-    aws.configure(delays={"RUNNABLE": 600})
-    try:
-        job_id = await submit(session, shell("sleep 600", 2))
-        await described(session, job_id, JobStatus.RUNNABLE)
-        said = await describe.of(session, await entry_of(session, job_id))
-        assert [(n["id"], n["state"]) for n in said["nodes"]] == [
-            (f"{job_id}#0", "RUNNABLE"),
-            (f"{job_id}#1", "RUNNABLE"),
-        ]
-        await cancel(session, [job_id], "enough")
-    finally:
-        aws.configure(delays={})
-
-
-async def test_a_node_is_described_and_explained_by_its_own_id(session, gate):
-    job_id = await submit(session, shell(f"{gate.main}; echo oh; exit 7", 2))
-    await gate.open_after(f"{job_id}#1")
-    await described(session, job_id)
-    entry = await entry_of(session, f"{job_id}#1")
-    said = await describe.of(session, entry)
-    assert (said["job"]["parent"], said["job"]["index"], said["nodes"]) == (job_id, 1, [])
-    assert (said["job"]["state"], said["job"]["exit_code"]) == ("FAILED", 7)
-    assert said["explanation"]["sentence"] == "the command failed (exit code 7)"
-    assert said["explanation"]["log"] == ("oh",)
-
-
-async def test_a_command_has_no_value(session):
-    detail = await described(session, await submit(session, shell("true")))
-    with pytest.raises(FarcallError, match=rf"runs a command .* `farcall logs {detail.job_id}`"):
-        Submission.whole(detail)
 
 
 # --- ended ------------------------------------------------------------------------------------
@@ -255,11 +170,3 @@ async def test_a_job_is_ended_with_all_its_nodes_and_no_node_alone(session, prox
     await until_async(both_ended)
     why = await explain(session, detail)
     assert (why.kind, why.children) == ("cancelled", ())
-
-
-async def test_a_node_alone_is_left_alone_without_a_request(session, proxy):
-    job_id = "00000000-0000-0000-0000-000000000000#3"
-    proxy.counts.clear()
-    (said,) = await cancel(session, [job_id], "enough")
-    assert said.outcome == "node"
-    assert proxy.counts["batch terminatejob"] == 0

@@ -1,12 +1,15 @@
 """CPython's own tests of executors and futures, run against a `BatchPoolExecutor`.
 
-They are not copied: the interpreter's installation has them. Left out is what no executor but the
-standard library's own two can pass; `LEFT_OUT` says why, test by test, and whole classes are:
+Starts a local AWS emulator, because the tests submit real calls. They are slow, because many
+sleep, compare clocks and have several tries.
 
-* those named after ThreadPool and ProcessPool, which look at ``_threads``, ``_processes`` and
-  queues, or share locks with their calls; ``test_map_chunksize`` alone is no such thing;
-* those of ``initializer=``: each call has a process of its own here;
-* the deadlock tests: a worker that dies breaks a process pool, and here fails its call alone.
+They are not copied: the interpreter's installation contains them. `LEFT_OUT` gives the reason for
+each test that only the executors of the standard library can pass. These classes are left out:
+
+* those named after ThreadPool and ProcessPool, which inspect ``_threads``, ``_processes`` and
+  queues, or share locks with their calls, except ``test_map_chunksize``;
+* those of ``initializer=``: each call has its own process here;
+* the deadlock tests: a dead worker breaks a process pool, and here it fails only its call.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ import farcall.local
 from farcall import BatchFuture, BatchPoolExecutor
 from farcall.client.loop_thread import LoopThread
 from tests.support import cpython
+
+pytestmark = pytest.mark.slow
 
 LEFT_OUT = {
     "test_cancel_futures": "wants 5 workers to have begun some of 50 calls before the next line, "

@@ -1,8 +1,11 @@
-"""Credentials that end while jobs run, and those that lose against others."""
+"""Credentials that expire while jobs run.
+
+Starts the local AWS emulator and a proxy that rejects old keys, because renewal happens between
+requests of a live session.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +13,8 @@ from pathlib import Path
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, ServiceError, Settings
+from farcall import BatchExecutor, ServiceError
 from farcall.engine.session import session_for
-from farcall.operations import doctor
-from farcall.operations.doctor import WARNING
 from tests.support import signing
 from tests.support.patience import until_async
 from tests.support.proxy import Proxy
@@ -99,63 +100,3 @@ async def test_the_wait_ends_and_the_jobs_go_on(
         assert 7 == await executor.attach(other.id).result()
         assert 7 == await job.result()  # by the same handle, too
     assert not proxy.counts["batch terminatejob"]
-
-
-@pytest.mark.timing(give_up_s=1.0)
-@pytest.mark.parametrize("return_exceptions", [False, True])
-async def test_so_do_those_of_a_map_which_shows_why(
-    login: Login,
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
-    return_exceptions: bool,
-) -> None:
-    go = tmp_path / "go"
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        run = await executor.run_name()
-        sweep = executor.task(linger).map(
-            [str(go)] * 3, return_exceptions=return_exceptions, progress=True
-        )
-        waiting = asyncio.ensure_future(sweep)
-        await until_async(lambda: sweep.job_ids)
-        login.end()
-        (came,) = await asyncio.gather(waiting, return_exceptions=True)
-    told = came if return_exceptions else [came]
-    assert all(isinstance(error, ServiceError) for error in told)
-    assert f"`farcall recover {run}`" in str(told[0])
-    assert "renew the credentials" in capsys.readouterr().err
-    assert f"recover({run!r})" in caplog.text
-    login.renew()
-    go.touch()
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        recovered = await executor.recover(run)
-        assert [7, 7, 7] == [await job.result() for job in recovered.jobs]
-
-
-async def test_a_file_that_loses_against_the_environment_is_warned_of(
-    aws: farcall.local.LocalAWS,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    keys = [
-        f"{n} = {aws.environment[n.upper()]}\n"
-        for n in ("aws_access_key_id", "aws_secret_access_key")
-    ]
-    (tmp_path / "keys").write_text(f"[default]\n{''.join(keys)}[work]\n{''.join(keys)}")
-    monkeypatch.setenv("FARCALL_CREDENTIALS", str(tmp_path / "keys"))
-    session = await session_for(Settings())
-    await session.close()
-    assert "AWS_ACCESS_KEY_ID in the environment are used all the same" in caplog.text
-    found = {each.check: each for each in await doctor.examine()}
-    assert WARNING == found["credentials file"].verdict
-    assert "unset them, or set profile" in found["credentials file"].remedy
-
-    caplog.clear()
-    monkeypatch.setenv("FARCALL_PROFILE", "work")
-    session = await session_for(Settings())
-    await session.close()
-    assert "all the same" not in caplog.text
-    assert "credentials file" not in {each.check for each in await doctor.examine()}

@@ -1,8 +1,10 @@
-"""Buckets that demand something of what is stored: an encryption header, a checksum."""
+"""Buckets that require encryption headers or checksums.
+
+Starts a local AWS emulator and a proxy, because client and container must both send the headers.
+"""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,16 +15,12 @@ import pytest
 import farcall.local
 from farcall import BatchExecutor, Settings
 from farcall.engine.session import session_for
-from farcall.operations import doctor
-from farcall.operations.doctor import NOT_CHECKED, OK, WARNING
 from tests.support.faults import Fault, Request
 from tests.support.proxy import Proxy
 
 LARGE = 70 * 2**20
 """More bytes than client and container send by one request."""
 
-SHARED = 2**20
-"""So many are an object of their own."""
 
 LINE = "text" * 2**19
 """Is too long for an outcome."""
@@ -31,7 +29,6 @@ KEY = "arn:aws:kms:us-east-1:123456789012:key/0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1
 ENCRYPTION = "x-amz-server-side-encryption"
 KMS_KEY = f"{ENCRYPTION}-aws-kms-key-id"
 CHECKSUM = "x-amz-checksum-sha256"
-DENIED = "with an explicit deny in a resource-based policy"
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +107,6 @@ async def copy(settings: Settings) -> None:
 
 
 ENCRYPTIONS = [
-    ({"s3_encryption": "AES256"}, {ENCRYPTION: "AES256"}, SHARED),
-    ({"s3_encryption": "aws:kms:dsse"}, {ENCRYPTION: "aws:kms:dsse"}, SHARED),
     (
         {"s3_encryption": "aws:kms", "s3_kms_key_id": KEY},
         {ENCRYPTION: "aws:kms", KMS_KEY: KEY},
@@ -149,14 +144,6 @@ async def test_every_object_is_stored_as_the_bucket_s_policy_demands(
         assert found.get("SSEKMSKeyId") == options.get("s3_kms_key_id")
 
 
-async def test_without_the_option_the_bucket_decides(
-    through: dict[str, Any], proxy: Proxy, options: dict[str, Any]
-) -> None:
-    async with BatchExecutor(**options, **through) as executor:
-        assert await (await executor.submit(abs, -1)).result() == 1
-    assert not [each for each in proxy.seen if ENCRYPTION in each.amz]
-
-
 # --- Object Lock --------------------------------------------------------------------------------
 
 
@@ -187,32 +174,3 @@ async def test_a_locked_bucket_keeps_what_is_deleted(
     delivered = {each for each in kept if "/outcomes/fill-" in each or "/values/fill-" in each}
     assert len(delivered) > 1
     assert delivered <= deleted
-
-
-async def test_doctor_tells_for_how_long_deleted_objects_are_kept(
-    locked: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", locked)
-    found = {each.check: each for each in await doctor.examine(60)}
-    assert found["bucket access"].verdict == OK
-    assert found["versions"].verdict == WARNING
-    assert "by Object Lock for 1 days" in found["versions"].found
-
-
-async def test_doctor_asks_an_access_point_for_objects_alone(
-    s3: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    s3.create_bucket(Bucket="mine-abc-s3alias")  # a bucket like any other here
-    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", "mine-abc-s3alias")
-    found = {each.check: each.verdict for each in await doctor.examine(60)}
-    assert found["bucket access"] == OK
-    unasked = ("public access", "lifecycle", "versions")
-    assert {found[each] for each in unasked} == {NOT_CHECKED}
-
-
-async def test_a_store_that_is_sent_another_checksum_says_so(s3: Any, locked: str) -> None:
-    """So what the embedded AWS takes has the checksum that it was sent with."""
-    with pytest.raises(s3.exceptions.ClientError, match="BadDigest"):
-        s3.put_object(
-            Bucket=locked, Key="key", Body=b"data", ChecksumSHA256=b64encode(bytes(32)).decode()
-        )

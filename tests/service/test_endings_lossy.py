@@ -1,6 +1,6 @@
-"""Jobs ended here, on a Batch that is not AWS's own: it loses why, or does not know newer calls.
+"""Cancelled jobs on a Batch that loses reasons or lacks TerminateJobs.
 
-A proxy before the embedded Batch takes from its answers what such a one does not say.
+Starts the local AWS emulator and a proxy that removes fields from its responses.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, HostLostError, JobCancelledError, JobStatus
-from farcall.engine.session import session_for
+from farcall import BatchExecutor, JobCancelledError, JobStatus
 from farcall.operations.json_view import CANCELLED, state
 from tests.support.patience import until_async
 from tests.support.proxy import Proxy, lose_reasons
@@ -46,39 +45,6 @@ async def test_a_job_ended_by_its_owner_was_cancelled(
             await job.result()
         assert caught.value.exit_code in (137, 143)
         assert state(await job.detail()) == CANCELLED
-
-
-async def test_one_child_that_was_ended_was_cancelled_and_others_were_not(
-    make_executor: Callable[..., BatchExecutor], lossy: Proxy, tmp_path: Path
-) -> None:
-    async with make_executor(endpoint_url=lossy.url, linger_s=0.5) as executor:
-        paths = [tmp_path / "first", tmp_path / "second"]
-        jobs = await asyncio.gather(*(executor.submit(sleep, str(path)) for path in paths))
-        await until_async(lambda: all(path.exists() for path in paths))
-        await jobs[0].cancel()
-        with pytest.raises(JobCancelledError):
-            await jobs[0].result()
-        # Somebody else ends the other one.
-        session = await session_for(executor.settings)
-        await session.aws.batch.terminate_job(jobId=jobs[1].id, reason="not farcall's words")
-        with pytest.raises(HostLostError):
-            await jobs[1].result()
-
-
-async def test_what_never_ran_was_cancelled(
-    make_executor: Callable[..., BatchExecutor], lossy: Proxy, aws: farcall.local.LocalAWS
-) -> None:
-    aws.configure(delays={"RUNNABLE": 600})
-    try:
-        async with make_executor(endpoint_url=lossy.url) as executor:
-            jobs = [await executor.submit(pow, 2, n) for n in range(2)]
-            for job in jobs:
-                await job.cancel()
-            for job in jobs:
-                with pytest.raises(JobCancelledError):
-                    await job.result()
-    finally:
-        aws.configure(delays={})
 
 
 @pytest.mark.parametrize("answer", ["", (404, "UnknownOperationException"), (501, "NotYet")])

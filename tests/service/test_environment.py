@@ -1,14 +1,12 @@
-"""Packages that travel with a task: what it imports, and what is refused before it runs."""
+"""Synced packages in the container: import, integrity and rejection.
+
+Starts the runtime as a process, because packages change the import path before the task starts.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import stat
 import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -20,17 +18,13 @@ import pytest
 from farcall_runtime.contract import PACKAGES, ExitCode
 from tests.service.attempt import value_of
 from tests.support.distributions import (
-    SITE,
     distribution,
     entry,
     fact,
     manifest,
-    stop_archives,
     stored,
     zipped,
 )
-from tests.support.patience import until
-from tests.support.wheels import Index
 
 
 @pytest.fixture
@@ -102,30 +96,6 @@ def test_a_task_imports_packages_that_came_with_it(value):
     assert value(task, left, right) == ("inner", "2.5", "2.5")
 
 
-def test_namespace_packages_of_two_distributions_merge(value):
-    def task():
-        import space.left
-        import space.right
-
-        return space.left.SIDE + space.right.SIDE
-
-    sides = [distribution(side, {f"space/{side}.py": f"SIDE = {side!r}"}) for side in SIDES]
-    assert value(task, *sides) == "leftright"
-
-
-SIDES = ("left", "right")
-
-
-def test_of_two_files_of_one_name_the_later_distribution_s_stays(value):
-    def task():
-        from shared import WHOSE
-
-        return WHOSE
-
-    every = [distribution(name, {"shared.py": f"WHOSE = {name!r}"}) for name in "bac"]
-    assert value(task, *every) == "c"
-
-
 def test_scripts_are_made_of_entry_points_and_run_by_this_python(value):
     def task():
 
@@ -149,43 +119,7 @@ def test_scripts_are_made_of_entry_points_and_run_by_this_python(value):
     assert value(task, tool) == ["say ['x']\n", "SHOUT\n", "old\n"]
 
 
-def test_scripts_run_where_the_path_of_the_interpreter_is_long_or_has_a_blank(run, home):
-    def task():
-
-        done = subprocess.run(["say", "a b"], capture_output=True, text=True, check=True)
-        return done.stdout
-
-    deep = home / ("long " * 30)
-    deep.mkdir()
-    points = "[console_scripts]\nsay = tool:say\n"
-    tool = distribution(
-        "tool", {"tool.py": "import sys\ndef say(): print(sys.argv[1:])"}, entry_points=points
-    )
-    made = run(task, tool)
-    assert made.start(environment={"TMPDIR": str(deep)}).end()[0] == 0
-    assert value_of(made.outcome()) == "['a b']\n"
-
-
-def test_pth_files_and_data_work(value):
-    def task():
-        import sys
-        import sysconfig
-
-        import from_elsewhere
-
-        data = sysconfig.get_path("data")
-        table = Path(sys.prefix, "share", "thing", "table.txt").read_text()
-        return from_elsewhere.HERE, sys.hooked, table, data == sys.prefix
-
-    files = {
-        "thing.pth": "further\nimport sys; sys.hooked = True\n",
-        "further/from_elsewhere.py": "HERE = True",
-        "/share/thing/table.txt": "1 2 3",
-    }
-    assert value(task, distribution("thing", files)) == (True, True, "1 2 3", True)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_processes_have_the_packages_too(value, method):
     def task(method):
         import multiprocessing
@@ -209,47 +143,6 @@ def test_processes_have_the_packages_too(value, method):
         "further/hooked.py": "",
     }
     assert value(task, distribution("thing", files), args=(method,)) == ("thing", True, True)
-
-
-def test_the_standard_library_comes_before_the_packages(value):
-    """As in a virtual environment: some distributions bear names of modules it has by now."""
-
-    def task():
-
-        import asyncio.events
-
-        code = "import asyncio.events; print(asyncio.events.__file__)"
-        done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=True)
-        return asyncio.events.__file__, done.stdout.strip()
-
-    old = distribution("asyncio", {"asyncio/__init__.py": "async = 1", "asyncio/events.py": ""})
-    here, there = value(task, old)
-    assert here == there == sys.modules["asyncio.events"].__file__
-
-
-def test_the_folder_is_the_task_s_own_and_goes_with_it(value, home):
-    def task():
-        import sys
-
-        home = Path(sys.prefix).parent
-        return home, home.stat().st_mode, [each.name for each in home.iterdir()]
-
-    folder, mode, names = value(task, distribution("thing", {"thing.py": ""}))
-    assert folder.parent == home
-    assert stat.S_IMODE(mode) == 0o700
-    assert names == ["environment"]
-    assert [*home.iterdir()] == []
-
-
-def test_a_task_without_packages_has_the_import_path_it_always_had(attempt):
-    def task():
-        import sys
-
-        return sys.prefix, sys.executable
-
-    made = attempt(task).start()
-    assert made.end() == (0, "")
-    assert value_of(made.outcome()) == (sys.prefix, sys.executable)
 
 
 # --- packages that the runtime has, too -------------------------------------------------------
@@ -280,30 +173,6 @@ def test_a_task_has_its_own_cloudpickle_obstore_and_typing_extensions(value):
     )
     assert found == ["3.999", "3.999", "obstore", "extensions"]
     assert function() == 7
-
-
-def test_a_task_without_them_has_the_runtime_s(value):
-    def task():
-
-        import cloudpickle
-        import obstore
-
-        code = "import cloudpickle, farcall_runtime; print(cloudpickle.__version__)"
-        done = subprocess.run(["python3", "-c", code], capture_output=True, text=True, check=True)
-        return cloudpickle.__version__, done.stdout.strip(), obstore.__name__
-
-    version = cloudpickle.__version__
-    found = value(task, distribution("thing", {"thing.py": ""}))
-    assert found == (version, version, "obstore")
-
-
-def test_another_major_version_of_cloudpickle_is_told(run):
-    files = {"cloudpickle/__init__.py": "__version__ = '2.0'"}
-    made = run(lambda: 7, distribution("cloudpickle", files, "2.0"))
-    code, _ = made.start().end()
-    assert ExitCode.UNREADABLE == code
-    (record,) = made.outcome().meta["results"]
-    assert "2.0" in record["chain"][0]["message"]
 
 
 # --- what is not run --------------------------------------------------------------------------
@@ -403,23 +272,6 @@ def test_an_archive_that_no_client_makes_is_refused(run, refusal, witness, data)
     assert "odd 1.0" in detail
 
 
-def test_an_archive_with_more_bytes_than_the_manifest_says_is_refused(run, refusal, witness):
-    _, task, bad = witness
-    bomb = distribution("bomb", {"bomb.bin": bytes(50_000_000)}, unpacked=1000)
-    code, detail = refusal(run(task, bad, bomb))
-    assert ExitCode.INTEGRITY == code
-    assert "bomb 1.0" in detail
-    assert "more bytes" in detail
-
-
-def test_two_packages_of_which_one_has_a_folder_where_the_other_has_a_file(run, refusal):
-    file = distribution("file", {"thing": "x"})
-    folder = distribution("folder", {"thing/inner.py": "x"})
-    code, detail = refusal(run(lambda: 7, file, folder))
-    assert ExitCode.INTEGRITY == code
-    assert f"{SITE}/thing" in detail
-
-
 @pytest.mark.parametrize(
     ("differs", "said"),
     [
@@ -436,31 +288,6 @@ def test_packages_for_another_machine_are_refused(run, refusal, witness, differs
     assert said in detail
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        b"no JSON",
-        b"[]",
-        b"{}",
-        manifest(distributions=[["a"]]),
-        manifest(distributions=[["a", "1", "../../etc", 1, 1]]),
-        manifest(distributions=[["a", "1", "0" * 64, -1, 1]]),
-        manifest(distributions=7),
-    ],
-)
-def test_a_manifest_that_makes_no_sense_is_refused(run, refusal, document):
-    code, detail = refusal(run(lambda: 7, document=document))
-    assert ExitCode.INTEGRITY == code
-    assert "manifest" in detail
-
-
-@pytest.mark.parametrize("said", [7, ["x", 1], ["0" * 64, 0], ["0" * 64, 1, 2], {}])
-def test_a_bundle_that_names_no_manifest_is_refused(attempt, refusal, said):
-    code, detail = refusal(attempt(lambda: 7, facts={PACKAGES: said}))
-    assert ExitCode.INTEGRITY == code
-    assert "which packages" in detail
-
-
 # --- the disk, signals, processes that die ----------------------------------------------------
 
 
@@ -470,99 +297,3 @@ def test_too_little_disk_is_told_with_both_numbers_before_anything_is_fetched(ru
     assert ExitCode.DISK_FULL == code
     assert re.search(r"need 1,050,000,000\.0 MB in .+ and [\d,]+\.\d MB are free", detail)
     assert proxy.counts["s3 GET packages"] == 1
-
-
-@pytest.mark.parametrize(
-    "files", [{"big.bin": bytes(3_000_000)}, {"big.bin": os.urandom(300_000)}]
-)
-def test_a_disk_that_fills_up_is_told(run, refusal, files):
-    """The limit of a file's size stands in for it: in the archive, or in what is in it."""
-    made = run(lambda: 7, distribution("big", files))
-    limited = ("sh", "-c", 'ulimit -f 400; exec "$@"', "sh")
-    code, detail = refusal(made, wrapper=limited)
-    assert ExitCode.DISK_FULL == code
-    assert re.search(r"need \d+\.\d MB in .+ and [\d,]+\.\d MB are free", detail)
-
-
-def test_a_temporary_folder_that_nobody_may_write_to_is_told(run):
-    made = run(lambda: 7, distribution("thing", {"thing.py": ""}))
-    hidden = "import tempfile; tempfile.tempdir = '/proc/nowhere'; "
-    hidden += "from farcall_runtime import __main__; __main__.leave(__main__.main())"
-    code, _ = made.start(entry=("-c", hidden)).end()
-    assert ExitCode.DISK_FULL == code
-    assert "TMPDIR" in made.outcome().meta["detail"]
-
-
-def workers(made):
-    """Return the processes that unpack for an attempt."""
-    pid = made.process.pid
-    found = []
-    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if b"unpacking.py" in Path(f"/proc/{each}/cmdline").read_bytes():
-            found.append(int(each))
-    return found
-
-
-def test_sigterm_ends_an_attempt_that_waits_for_packages(run, home, proxy):
-    made = run(lambda: 7, *(distribution(name, {f"{name}.py": ""}) for name in "abc"))
-    is_stopped = stop_archives(proxy, "hang")
-    made.start(environment={"TMPDIR": str(home)})
-    until(lambda: is_stopped() and workers(made))
-    made.process.terminate()
-    code, _ = made.end()
-    assert ExitCode.TERMINATED == code
-    assert made.outcome() is None
-    assert [*home.iterdir()] == []
-
-
-def test_a_worker_that_is_killed_is_told(run, home, proxy):
-    made = run(lambda: 7, *(distribution(name, {f"{name}.py": ""}) for name in "abc"))
-    is_stopped = stop_archives(proxy, "held")
-    made.start(environment={"TMPDIR": str(home)})
-    for pid in until(lambda: is_stopped() and len(workers(made)) == 2 and workers(made)):
-        os.kill(pid, signal.SIGKILL)
-    proxy.release()
-    code, _ = made.end()
-    assert ExitCode.SUPERVISOR_FAILED == code
-    assert "SIGKILL" in made.outcome().meta["detail"]
-    assert [*home.iterdir()] == []
-
-
-def test_workers_end_with_a_supervisor_that_is_killed(run, home, proxy):
-    made = run(lambda: 7, distribution("a", {"a.py": ""}), distribution("b", {"b.py": ""}))
-    is_stopped = stop_archives(proxy, "hang")
-    made.start(environment={"TMPDIR": str(home)})
-    pids = until(lambda: is_stopped() and len(workers(made)) == 2 and workers(made))
-    made.process.kill()
-    made.end()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-
-
-@pytest.mark.parametrize("fault", ["reset", "lost", "truncated", (503, "SlowDown")])
-def test_requests_that_fail_are_made_again(value, proxy, fault):
-    def task():
-        import thing
-
-        return thing.NAME
-
-    proxy.faults["s3 GET packages"] += [fault, fault, fault]
-    assert value(task, distribution("thing", {"thing.py": "NAME = 7"})) == 7
-
-
-# --- several nodes ------------------------------------------------------------------------------
-
-
-async def test_each_node_of_a_task_has_the_packages(make_executor, tmp_path, monkeypatch):
-    def which(_):
-        import travelled
-
-        import farcall_runtime
-
-        return farcall_runtime.node().index, travelled.VERSION
-
-    with contextlib.closing(Index(tmp_path / "index")) as index:
-        for name, text in index.environment.items():
-            monkeypatch.setenv(name, text)
-        index.add("travelled")
-        async with make_executor(packages=["travelled"], nodes=2) as executor:
-            assert await executor.task(which)(1) == [(0, "1.0"), (1, "1.0")]

@@ -1,11 +1,12 @@
-"""The life of executors and jobs."""
+"""Lifecycle of executors and jobs.
+
+Starts the local AWS emulator, because a job outlives the client that submitted it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -51,13 +52,6 @@ async def test_a_job_tells_its_id_status_and_usage(executor: BatchExecutor) -> N
     assert job.id in repr(job)
 
 
-async def test_a_task_has_no_variable_of_ours(executor: BatchExecutor) -> None:
-    def ours() -> list[str]:
-        return [name for name in os.environ if name.startswith("FARCALL_")]
-
-    assert await executor.task(ours)() == []
-
-
 async def test_a_result_can_be_had_again(executor: BatchExecutor) -> None:
     job = await executor.submit(work, 1)
 
@@ -69,28 +63,6 @@ async def test_tasks_submitted_together_are_one_array_job(executor: BatchExecuto
 
     assert len({job.id.partition(":")[0] for job in jobs}) == 1
     assert list(range(1, 8)) == await asyncio.gather(*(job.result() for job in jobs))
-
-
-async def test_tasks_with_other_resources_are_other_jobs(executor: BatchExecutor) -> None:
-    small, large = await asyncio.gather(
-        executor.submit(work, 1), executor.with_options(memory=2).submit(work, 2)
-    )
-
-    assert small.id != large.id
-    assert [await small.result(), await large.result()] == [2, 3]
-
-
-async def test_a_job_definition_is_registered_once(
-    executor: BatchExecutor, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    await (await executor.submit(work, 1)).result()
-    async with make_executor(memory=2) as other:
-        await (await other.submit(work, 1)).result()
-
-    definitions = boto3.client("batch").describe_job_definitions(status="ACTIVE")
-    names = [d["jobDefinitionName"] for d in definitions["jobDefinitions"]]
-    ours = [name for name in names if name.startswith("farcall-")]
-    assert len(set(ours)) == len(ours)
 
 
 async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
@@ -107,18 +79,6 @@ async def test_delivered_objects_are_deleted_and_those_of_failures_stay(
             await executor.task(lambda: 1 / 0)()
     kinds = {key.split("/")[3] for key in set(objects(aws)) - before}
     assert {"bundles", "outcomes"} == kinds
-
-
-async def test_artifacts_are_kept_on_request(
-    aws: farcall.local.LocalAWS, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    before = set(objects(aws))
-    async with make_executor(keep_artifacts=True, prefix="kept/here") as executor:
-        await executor.task(work)(1)
-
-    added = set(objects(aws)) - before
-    assert {"bundles", "outcomes"} == {key.split("/")[4] for key in added}
-    assert all(key.startswith("kept/here/v1/") for key in added)
 
 
 async def test_another_process_joins_a_job(
@@ -163,16 +123,6 @@ async def test_cancelling_one_task_of_an_array_leaves_its_siblings(
     with pytest.raises(JobCancelledError, match="only this one"):
         await jobs[0].result()
     assert [await job.result() for job in jobs[1:]] == [2, 3]
-
-
-async def test_cancelling_a_finished_job_changes_nothing(executor: BatchExecutor) -> None:
-    job = await executor.submit(work, 1)
-    assert await job.result() == 2
-
-    await job.cancel()
-    await job.cancel()
-
-    assert await job.result() == 2
 
 
 async def test_cancelling_the_await_ends_the_job(executor: BatchExecutor) -> None:
@@ -222,45 +172,6 @@ async def test_leaving_otherwise_leaves_jobs_running_and_names_them(
         assert await executor.attach(job.id).result() is None
 
 
-def test_an_executor_works_without_a_block_and_in_two_event_loops(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    executor = make_executor()
-    task = executor.task(work)
-
-    assert asyncio.run(task(1)) == 2  # type: ignore[arg-type]
-    assert asyncio.run(task(2)) == 3  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_ctrl_c_ends_the_jobs(
-    aws: farcall.local.LocalAWS, tmp_path: Path, number: signal.Signals
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import asyncio, time, farcall\n"
-        "executor = farcall.BatchExecutor(vcpu=1, memory=1)\n"
-        "async def main():\n"
-        "    async with executor:\n"
-        "        job = await executor.submit(time.sleep, 600)\n"
-        "        print(job.id, flush=True)\n"
-        "        await job.result()\n"
-        "asyncio.run(main())\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, script], env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    with process:
-        assert process.stdout is not None
-        job_id = process.stdout.readline().decode().strip()
-        process.send_signal(number)
-        _, complaints = process.communicate(timeout=PATIENCE_S)
-
-    assert b"ending 1 unfinished task of 1 job" in complaints
-    (job,) = boto3.client("batch").describe_jobs(jobs=[job_id])["jobs"]
-    assert job["isTerminated"] or "farcall" in job["statusReason"]
-
-
 async def test_a_result_can_be_waited_for_after_the_block_was_left(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
@@ -269,50 +180,3 @@ async def test_a_result_can_be_waited_for_after_the_block_was_left(
 
     assert await asyncio.wait_for(job.result(), PATIENCE_S) is None
     await (await session_for(executor.settings)).close()
-
-
-async def test_output_is_there_without_the_result_being_taken(executor: BatchExecutor) -> None:
-    def speak() -> int:
-        print("a word")
-        return 1
-
-    job = await executor.submit(speak)
-    while not (await job.status()).is_final:
-        await asyncio.sleep(0.1)
-    onlooker = executor.attach(job.id)
-
-    assert "a word\n" == await onlooker.stdout()
-    assert ["a word"] == [line async for line in onlooker.logs()]
-    assert 1 == await job.result()
-
-
-async def test_the_executor_that_is_asked_decides_the_options(executor: BatchExecutor) -> None:
-    task = executor.task(work)
-
-    job = await executor.with_options(memory=2).submit(task, 1)
-
-    (described,) = boto3.client("batch").describe_jobs(jobs=[job.id.partition(":")[0]])["jobs"]
-    asked = {r["type"]: r["value"] for r in described["container"]["resourceRequirements"]}
-    assert "2048" == asked["MEMORY"]
-    assert 2 == await job.result()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_says_why_it_cannot_go_on(
-    make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    executor = make_executor()
-    assert 2 == asyncio.run(executor.task(work)(1))  # type: ignore[arg-type]
-    told = tmp_path / "told"
-
-    pid = os.fork()
-    if pid == 0:
-        try:
-            asyncio.run(executor.task(work)(1))  # type: ignore[arg-type]
-        except FarcallError as error:
-            told.write_text(str(error))
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-
-    assert "forked" in told.read_text()

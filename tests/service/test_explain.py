@@ -1,11 +1,14 @@
-"""Why a job is as it is: real jobs that ended, or wait, in each way."""
+"""Explanations of real jobs.
+
+Starts the local AWS emulator, because an explanation combines Batch's description, the outcome and
+the log.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -20,28 +23,13 @@ from farcall.operations import describe
 from farcall.operations.catalog import Catalog, Query
 from farcall.operations.explain import explain
 from farcall.operations.explanation import record
-from tests.support import foreign
-from tests.support.patience import PATIENCE_S, until_async
-from tests.support.proxy import Proxy
-
-TOO_LARGE = (
-    "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The job resource requirement (vCPU/memory/GPU) "
-    "is higher than that can be met by the CE(s) attached to the job queue."
-)
+from tests.support.patience import until_async
 
 
 def fails(value):
     if value % 2:
         raise ValueError(f"{value} is odd \x1b[31m[red]")
     return value
-
-
-def dies():
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def unpicklable():
-    return (n for n in range(3))
 
 
 def sleep(begun):
@@ -100,20 +88,6 @@ async def test_an_exception_with_an_attempt_before_it(ended):
     assert earlier.startswith("ValueError: 3 is odd")
 
 
-async def test_a_process_that_died(ended):
-    _, why = await ended(dies)
-    assert (why.kind, why.error, why.source) == ("failed", "ChildKilledError", "outcome")
-    assert why.sentence == "the task's process was killed by SIGSEGV"
-    assert why.remedy
-
-
-async def test_a_value_that_cannot_be_pickled(ended):
-    _, why = await ended(unpicklable)
-    assert (why.kind, why.error) == ("failed", "ResultNotPicklableError")
-    assert "returned a generator" in why.sentence
-    assert "plain data" in why.remedy
-
-
 async def test_a_task_of_several_calls(make_executor):
     async with make_executor(workflow="calls") as executor:
         session = await session_for(executor.settings)
@@ -146,87 +120,6 @@ async def test_an_outcome_that_another_wrote_is_not_believed(make_executor):
     assert why.usage is None
 
 
-# --- without one ------------------------------------------------------------------------------
-
-
-async def test_a_value_that_was_delivered(make_executor):
-    async with make_executor() as executor:
-        session = await session_for(executor.settings)
-        job = await executor.submit(fails, 2)
-        assert await job.result() == 2
-        detail = await described(session, job.id)
-        await session.stores.of(executor.settings.s3_bucket_name).flush()
-        why = await explain(session, detail)
-    assert (why.kind, why.error, why.source) == ("returned", "", "Batch")
-    assert "no longer" in why.sentence
-    assert "caller has taken the value" in why.remedy
-
-
-async def test_a_container_that_ran_out_of_memory_and_one_without_an_image(ended, aws):
-    aws.break_starts("OutOfMemoryError: Container killed due to memory usage")
-    _, why = await ended(fails, 2)
-    assert (why.kind, why.error, why.source) == ("failed", "OutOfMemoryError", "Batch")
-    assert why.remedy == "raise memory"
-    aws.break_starts("CannotPullContainerError: pull image manifest has been retried", "the same")
-    _, why = await ended(fails, 2, retry_attempts=2)
-    assert (why.kind, why.error) == ("failed", "ImageError")
-    (earlier,) = why.earlier
-    assert "CannotPullContainerError" in earlier
-
-
-async def test_a_job_out_of_time(ended, aws, tmp_path):
-    aws.configure(timeout_scale=0.02)
-    try:
-        _, why = await ended(sleep, str(tmp_path / "begun"), time_limit=60)
-    finally:
-        aws.configure(timeout_scale=1)
-    assert (why.kind, why.error) == ("failed", "JobTimeoutError")
-    assert why.remedy == "raise time_limit"
-
-
-async def test_a_running_job_and_its_end(make_executor, tmp_path):
-    begun = tmp_path / "begun"
-    async with make_executor() as executor:
-        session = await session_for(executor.settings)
-        job = await executor.submit(sleep, str(begun))
-        await until_async(begun.exists)
-        why = await explain(session, await described(session, job.id, JobStatus.RUNNING))
-        assert (why.kind, why.sentence) == ("running", "the job runs")
-        assert f"farcall logs -f {job.id}" in why.remedy
-
-        await job.cancel("no longer needed")
-        why = await explain(session, await described(session, job.id))
-        assert (why.kind, why.error) == ("cancelled", "JobCancelledError")
-        assert why.remedy
-        # It was told to stop, and has left word of what it had used.
-        assert why.usage.wall_s > 0
-
-
-async def test_a_job_that_farcall_did_not_submit(make_executor):
-    batch = boto3.client("batch")
-    async with make_executor() as executor:
-        session = await session_for(executor.settings)
-        job_id = foreign.submit(batch, executor.settings.batch_queue, definition="farcall-foreign")
-        why = await explain(session, await described(session, job_id))
-    assert (why.kind, why.error) == ("unknown", "")
-    assert "was not submitted by farcall" in why.sentence
-
-
-async def test_what_s3_refuses_is_said(make_executor, aws):
-    with Proxy(aws.endpoint_url) as proxy:
-        async with make_executor(endpoint_url=proxy.url) as executor:
-            session = await session_for(executor.settings)
-            job = await executor.submit(fails, 3)
-            detail = await described(session, job.id)
-            proxy.lasting["s3 *"] = "denied"
-            why = await explain(session, detail)
-            proxy.lasting.clear()
-    assert (why.kind, why.error, why.source) == ("failed", "", "Batch")
-    assert why.sentence.startswith("Batch calls the job FAILED; what came of it cannot be read (")
-    assert "AccessDenied" in why.sentence
-    assert "s3:GetObject" in why.remedy
-
-
 # --- jobs that wait ---------------------------------------------------------------------------
 
 
@@ -252,33 +145,6 @@ async def test_jobs_that_wait_with_their_place_in_the_queue(make_executor, tmp_p
         assert each["links"] == {}  # the embedded AWS has no console
 
 
-@pytest.mark.parametrize("size", [1, 2])
-async def test_a_job_that_cannot_be_placed(make_executor, aws, size):
-    def block(answer):
-        for job in answer.get("jobs") or answer["jobSummaryList"]:
-            if job["status"] == "RUNNABLE":  # Batch says it of a child, not of the array
-                job["statusReason"] = TOO_LARGE
-
-    aws.configure(delays={"RUNNABLE": PATIENCE_S})
-    try:
-        with Proxy(aws.endpoint_url) as proxy:
-            proxy.changes["describejobs"] = proxy.changes["listjobs"] = block
-            async with make_executor(endpoint_url=proxy.url, linger_s=0.5) as executor:
-                session = await session_for(executor.settings)
-                jobs = await asyncio.gather(*(executor.submit(fails, 2) for _ in range(size)))
-                for job in jobs:
-                    await described(session, job.id, JobStatus.RUNNABLE)
-                parent = jobs[0].id.partition(":")[0]
-                why = await explain(session, (await session.backend.describe([parent]))[parent])
-                for job in jobs:
-                    await job.cancel()
-    finally:
-        aws.configure(delays={})
-    assert (why.kind, why.error) == ("waiting", "")
-    assert why.sentence == f"Batch cannot place the job: {TOO_LARGE}"
-    assert "larger instances" in why.remedy
-
-
 # --- arrays -----------------------------------------------------------------------------------
 
 
@@ -298,12 +164,3 @@ async def test_an_array_with_failed_children(make_executor, monkeypatch):
         assert child.job_id.startswith(f"{parent}:")
         assert child.error == "ValueError"
         assert "is odd" in child.sentence
-
-
-async def test_an_array_that_went_well(make_executor):
-    async with make_executor(linger_s=0.5) as executor:
-        session = await session_for(executor.settings)
-        jobs = await asyncio.gather(*(executor.submit(fails, 2) for n in range(2)))
-        why = await explain(session, await described(session, jobs[0].id.partition(":")[0]))
-    assert (why.kind, why.sentence) == ("returned", "each of its 2 children succeeded")
-    assert why.children == ()

@@ -1,4 +1,8 @@
-"""Exactly one job per submission, and one outcome per task, whatever happens to the requests."""
+"""Exactly one job per submission and one outcome per task under request faults.
+
+Starts the local AWS emulator and a fault proxy, because only Batch knows how many jobs it
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor
-from farcall_runtime.contract import VALUE_PART_BYTES, ExitCode
+from farcall_runtime.contract import ExitCode
 from tests.service.attempt import Attempt, value_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import FAULTS, Fault, Proxy, Request
@@ -178,24 +181,6 @@ async def test_a_request_that_arrives_late_runs_nothing(
     assert ledger.runs() == [7]
 
 
-@pytest.mark.parametrize("fault", ["lost", "truncated", "error"])
-async def test_a_large_value_is_its_parts_whatever_is_answered(
-    proxy: Proxy, attempt: Callable[..., Attempt], fault: Fault
-) -> None:
-    proxy.faults["s3 PUT values"] += [fault] * 2
-    made = attempt(bytes, 65 << 20)
-    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
-    assert not any(proxy.faults.values())
-
-    value = made.outcome().meta["value"]
-    found = made.objects(f"{made.where.root}/values/{made.where.bundle}/")
-    parts = [made.where.value_key(0, 1, number) for number in range(5)]
-    assert sorted(found) == parts
-    assert {*map(len, map(found.get, parts[:-1]))} == {VALUE_PART_BYTES}
-    whole = b"".join(found[key] for key in parts)
-    assert (len(whole), sha256(whole).hexdigest()) == (value["size"], value["sha256"])
-
-
 # --- a container that runs twice --------------------------------------------------------------
 
 
@@ -267,7 +252,7 @@ _WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_w
 
 @_WAYS
 @pytest.mark.parametrize("fault", ["lost", "truncated"])
-@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("times", [1, 2])
 async def test_an_outcome_that_was_delivered_meanwhile_is_not_there_again(
     attempt: Callable[..., Attempt],
     proxy: Proxy,
@@ -309,7 +294,7 @@ async def test_an_outcome_that_is_there_again_is_taken_back_by_the_next_attempt(
     assert made.outcome() is None
 
 
-@pytest.mark.parametrize("fault", ["reset", "lost", "error", "slow"])
+@pytest.mark.parametrize("fault", ["reset", "lost"])
 async def test_an_outcome_that_nobody_has_taken_stays(
     attempt: Callable[..., Attempt], proxy: Proxy, fault: Fault
 ) -> None:
@@ -318,26 +303,6 @@ async def test_an_outcome_that_nobody_has_taken_stays(
     proxy.faults["s3 PUT outcomes"] += [fault]
     assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
     assert value_of(made.outcome()) == 7
-
-
-async def test_a_container_that_may_not_delete_leaves_it_and_says_so(
-    attempt: Callable[..., Attempt], proxy: Proxy
-) -> None:
-    made = attempt(abs, -7)
-    made.receipt(0)
-    proxy.faults["s3 PUT outcomes"] += ["reset"]
-    proxy.lasting["s3 DELETE*"] = "denied"
-    code, stderr = await asyncio.to_thread(made.start().end)
-    assert code == ExitCode.RETURNED
-    assert "AccessDenied" in stderr
-
-
-async def test_an_outcome_that_is_stored_at_once_costs_one_request(
-    attempt: Callable[..., Attempt], proxy: Proxy
-) -> None:
-    made = attempt(abs, -7)
-    assert await asyncio.to_thread(made.start().end) == (ExitCode.RETURNED, "")
-    assert proxy.of("s3") == {"GET bundles": 1, "PUT outcomes": 1}
 
 
 @pytest.mark.parametrize(

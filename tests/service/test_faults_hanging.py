@@ -1,4 +1,8 @@
-"""Every operation gets no answer, and whoever waits is told."""
+"""Operations whose response never arrives.
+
+Starts the local AWS emulator and a fault proxy. The tests are slow, because each waits for several
+timeouts.
+"""
 
 from __future__ import annotations
 

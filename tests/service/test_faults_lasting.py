@@ -1,4 +1,8 @@
-"""Every operation meets every fault for ever, and whoever waits is told."""
+"""Operations under each permanent fault.
+
+Starts the local AWS emulator and a fault proxy. The tests are slow, because each waits until the
+client gives up.
+"""
 
 from __future__ import annotations
 

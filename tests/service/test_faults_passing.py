@@ -1,4 +1,8 @@
-"""Every operation meets every fault for a while, and it costs nothing."""
+"""Operations under each transient fault.
+
+Starts the local AWS emulator and a fault proxy. The tests are slow, because each waits for
+retries.
+"""
 
 from __future__ import annotations
 

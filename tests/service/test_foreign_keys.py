@@ -1,4 +1,7 @@
-"""Keys that somebody else puts into the bucket hide none of farcall's."""
+"""Foreign keys in the bucket, next to the keys of a job.
+
+Starts the local AWS emulator, because S3 listings with odd keys must not hide farcall's objects.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import boto3
-import obstore
 import pytest
-from obstore.store import S3Store
 
 import farcall.local
 from farcall import BatchExecutor
@@ -33,11 +34,6 @@ class Vandal:
     def put(self, *keys: str) -> None:
         for key in keys:
             self._s3.put_object(Bucket=self._bucket, Key=key, Body=b"rubbish")
-
-    async def put_many(self, keys: list[str]) -> None:
-        """Put keys that are none too odd for obstore, which takes half of boto3's time."""
-        store = S3Store(self._bucket, endpoint=self._endpoint, client_options={"allow_http": True})
-        await asyncio.gather(*(obstore.put_async(store, key, b"rubbish") for key in keys))
 
     def spoil(self, where: Location) -> None:
         """Put odd keys wherever a job's objects are listed."""
@@ -86,59 +82,3 @@ async def test_a_job_is_waited_for_read_and_attached_to(
         assert await executor.attach(job.id).stdout() == "begun\nended\n"
         assert await job.result() == "value"
         assert lines == ["begun", "ended"]
-
-
-async def test_a_map_comes_whole(
-    vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    async with make_executor(prefix="odd/map", retry_attempts=2, retry_on="failure") as executor:
-
-        def fail_once(number: int) -> int:
-            import os
-            import time
-
-            while not go.exists():
-                time.sleep(0.02)
-            if os.environ["AWS_BATCH_JOB_ATTEMPT"] == "1" and number == 2:
-                raise ValueError("once")
-            return number
-
-        sweep = executor.task(fail_once).map(range(4))
-        waiting = asyncio.ensure_future(sweep)
-        await until_async(lambda: sweep.job_ids)
-        where = await place(executor.attach(sweep.job_ids[0]))
-        await asyncio.to_thread(vandal.spoil, where)
-        go.touch()
-        assert await waiting == [0, 1, 2, 3]
-
-
-async def test_a_run_is_found_and_recovered(
-    vandal: Vandal, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    async with make_executor(prefix="odd/run") as executor:
-        job = await executor.submit(pow, 2, 8)
-        where = await place(job)
-        await asyncio.to_thread(vandal.spoil, where)
-        run = where.root.rpartition("/")[2]
-        assert [found.name for found in await executor.runs()] == [run]
-        recovered = await executor.recover(run)
-
-        assert [await found.result() for found in recovered.jobs] == [256]
-        assert (recovered.unsubmitted, recovered.forgotten) == ([], [])
-
-
-async def test_outcomes_between_thousands_of_foreign_keys_are_found(
-    vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    async with make_executor(prefix="odd/many") as executor:
-        jobs = await asyncio.gather(*(executor.submit(speak, str(go)) for _ in range(3)))
-        where = await place(jobs[0])
-        stem = f"{where.root}/outcomes/{where.bundle}"
-        many = [f"{stem}/0x{n:04}" for n in range(1100)]
-        many += [f"{stem}/1{n:05}" for n in range(1100)]
-        await vandal.put_many(many)
-        go.touch()
-
-        assert [await job.result() for job in jobs] == ["value"] * 3

@@ -1,4 +1,8 @@
-"""What lies in the bucket is deleted when its owner has it, and not before."""
+"""Deletion of objects after their owner has received them.
+
+Starts the local AWS emulator, because the order of result, fetch and deletion spans client and
+container.
+"""
 
 from __future__ import annotations
 
@@ -90,25 +94,3 @@ async def test_a_sweep_that_fails_keeps_the_values_that_nobody_got(
         await waiting
     assert await left(executor) == 4
     assert await left(executor, "bundles") == 1
-
-
-async def test_what_a_job_used_may_be_asked_for_before_its_result(
-    executor: BatchExecutor,
-) -> None:
-    job = await executor.submit(abs, -1)
-    await job.usage()
-    assert await job.exception() is None
-    assert await left(executor) == 1
-    assert [await job.result(), await job.result()] == [1, 1]
-    assert await left(executor) == 0
-    assert await left(executor, "bundles") == 0
-
-
-async def test_a_request_that_is_refused_leaves_nothing(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    executor = make_executor(share_identifier="none")
-    async with executor:
-        with pytest.raises(Exception, match="share"):
-            await executor.submit(abs, -1)
-        assert await left(executor, "bundles") == 0

@@ -1,7 +1,6 @@
-"""Somebody who may write the bucket cannot run code anywhere, and is found out.
+"""Attacks on bundles, outcomes, shared values and output.
 
-The attacker comes between the client's upload and the container's fetch, or between the
-container's storing and the client's fetch.
+Starts the local AWS emulator, because the attacker changes objects between upload and fetch.
 """
 
 from __future__ import annotations

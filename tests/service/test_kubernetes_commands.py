@@ -1,4 +1,7 @@
-"""Command jobs on the embedded Kubernetes: their nodes, their output and their end."""
+"""Command jobs on Kubernetes.
+
+Starts the local Kubernetes emulator, because nodes learn their index from their pods.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Checks of a Kubernetes cluster by ``farcall doctor``.
+
+Starts the local Kubernetes emulator, because rights and objects are read from an API server.
+"""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,10 +10,9 @@ import asyncio
 import pytest
 
 from farcall import Settings
-from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING
+from farcall.aws.findings import FAILED, OK, WARNING
 from farcall.backends.kubernetes import doctor
 from farcall.backends.kubernetes.client import Kube
-from farcall.model.errors import SettingsError
 from farcall.model.timing import Timing
 from farcall.operations.doctor import examine
 
@@ -46,48 +50,6 @@ def test_rights_that_lack_are_named_with_what_is_lost(kubernetes):
     lost = [each.found for each in found if each.verdict == WARNING]
     assert any("pods/log" in text and "from the bucket alone" in text for text in lost)
     assert all("Role" in each.remedy for each in found)
-
-
-def test_rights_are_those_that_the_options_need():
-    def named(**options):
-        return {right.name for right in doctor.wanted(settings(**options))}
-
-    assert {"jobs.batch", "pods", "pods/log", "events"} == named()
-    assert named(nodes=2) - named() == {"services"}
-    assert "commands.bus.volcano.sh" in named(scheduler="volcano")
-    assert named(scheduler="kueue", queue="q") - named() == {"workloads.kueue.x-k8s.io"}
-
-
-@pytest.mark.parametrize(
-    ("options", "check", "option"),
-    [
-        ({"service_account": "nobody"}, "service account", "service_account"),
-        ({"s3_secret": "nothing"}, "S3 secret", "s3_secret"),
-        ({"image_pull_secrets": ["none"]}, "image pull secret none", "image_pull_secrets"),
-        ({"priority_class": "highest"}, "priority class", "priority_class"),
-    ],
-)
-def test_what_an_option_names_and_is_not_there_is_told(kubernetes, options, check, option):
-    async def look(kube):
-        checks = doctor.checks(kube, settings(**options), answers=True)
-        wanted = checks.pop(check)
-        for other in checks.values():
-            other.close()
-        return await wanted
-
-    with pytest.raises(SettingsError, match="has no such thing") as caught:
-        run(look)
-    assert caught.value.option == option
-
-
-def test_who_may_not_look_is_told_that(kubernetes):
-    path = "/api/v1/namespaces/default/secrets/farcall-s3"
-    (found,) = run(
-        lambda kube: doctor.thing(kube, "S3 secret", "s3_secret", path, "secrets"), "restricted"
-    )
-    assert (found.verdict, found.check) == (NOT_CHECKED, "S3 secret")
-    (quota,) = run(lambda kube: doctor.quota(kube, settings()), "restricted")
-    assert quota.verdict == NOT_CHECKED
 
 
 @pytest.mark.parametrize(
@@ -128,8 +90,3 @@ def test_older_servers_lack_attempts_by_task(said, verdict):
     (found,) = asyncio.run(doctor.version(Answers()))
     assert found.verdict == verdict
     assert said in found.found
-
-
-def test_a_secret_without_keys_gives_pods_none():
-    found = doctor._secret("S3 secret", "s", {"data": {"AWS_ACCESS_KEY_ID": "eA=="}})
-    assert (found.verdict, "no AWS_SECRET_ACCESS_KEY" in found.found) == (WARNING, True)

@@ -1,7 +1,6 @@
-"""Every way a task can end on Kubernetes, and what its caller gets: each made for real.
+"""Exits of a task on Kubernetes, one for each error class.
 
-The embedded cluster does to pods what befalls them on real ones: nodes are lost, pods evicted,
-images withheld. One row of the table is one ending, with the error and the words that tell of it.
+Starts a local Kubernetes emulator, which loses nodes, evicts pods and withholds images.
 """
 
 from __future__ import annotations
@@ -98,16 +97,6 @@ async def evicted(world: World) -> None:
     world.hooks.evict(world.job.id)
 
 
-async def drained(world: World) -> None:
-    await world.running()
-    world.hooks.evict(world.job.id, api=True)
-
-
-async def preempted(world: World) -> None:
-    await world.running()
-    world.hooks.preempt(world.job.id)
-
-
 async def node_lost(world: World) -> None:
     await world.running()
     world.hooks.lose_node()
@@ -124,30 +113,9 @@ async def job_deleted(world: World) -> None:
     world.cluster.kubectl("delete", "job", world.job.id)
 
 
-async def ended_by_somebody(world: World) -> None:
-    await world.running()
-    patch = '{"spec": {"activeDeadlineSeconds": 0}}'
-    world.cluster.kubectl("patch", "job", world.job.id, "--type=merge", "-p", patch)
-
-
-async def supervisor_killed(world: World) -> None:
-    await world.running()
-    os.kill(world.pids()[0], signal.SIGKILL)
-
-
 async def cancelled(world: World) -> None:
     await world.running()
     await world.job.cancel("enough of it")
-
-
-async def cancelled_by_command(world: World) -> None:
-    await world.running()
-    from tests.docs.pages import run_installed
-
-    done = await asyncio.to_thread(
-        run_installed, "farcall", "cancel", "--yes", "--reason", "not needed", world.job.id
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @dataclass
@@ -178,16 +146,11 @@ class Case:
 CASES = {
     "an exception": Case(KeyError, ("missing",), task=raise_it),
     "its process killed": Case(ChildKilledError, ("killed",), task=die),
-    "its container killed": Case(
-        OutOfMemoryError, ("SIGKILL", "raise memory"), befalls=supervisor_killed, code=137
-    ),
     "out of memory": Case(OutOfMemoryError, ("memory",), befalls=oom, code=137),
     "deadline": Case(
         JobTimeoutError, ("time_limit",), options={"time_limit": 60, "retry_attempts": 1}
     ),
     "evicted": Case(HostLostError, ("low on resource: memory", "retry_attempts"), befalls=evicted),
-    "drained": Case(HostLostError, ("retry_attempts",), befalls=drained),
-    "preempted": Case(HostLostError, ("priority",), befalls=preempted),
     "its node lost": Case(
         HostLostError,
         ("retry_attempts",),
@@ -196,23 +159,13 @@ CASES = {
     ),
     "its pod deleted": Case(JobError, ("deleted",), befalls=pod_deleted),
     "its Job deleted": Case((JobLostError, JobCancelledError), ("deleted",), befalls=job_deleted),
-    "ended by somebody": Case(
-        JobTimeoutError,
-        ("farcall did not set", "activeDeadlineSeconds"),
-        befalls=ended_by_somebody,
-    ),
     "cancelled": Case(JobCancelledError, ("enough of it",), befalls=cancelled),
-    "cancelled by the command line": Case(
-        JobCancelledError, ("not needed",), befalls=cancelled_by_command
-    ),
     "an image that cannot be pulled": Case(
         ImageError,
         ("nowhere.example.com/none:1", "pull"),
         options={"image": "nowhere.example.com/none:1"},
         before=lambda hooks: hooks.withhold_image("nowhere.example.com/none:1"),
     ),
-    "a bad name of an image": Case(ImageError, ("Image",), options={"image": "In_Valid"}),
-    "a missing Secret": Case(FarcallError, ("not-there",), options={"s3_secret": "not-there"}),
     "a quota": Case(
         FarcallError,
         ("quota",),
@@ -276,8 +229,6 @@ async def test_an_ending_is_told_by_its_error_and_its_sentence(
 
 SURVIVED = {
     "evicted": evicted,
-    "drained": drained,
-    "preempted": preempted,
     "its pod deleted": pod_deleted,
 }
 

@@ -1,4 +1,7 @@
-"""Arguments that are large together, and the memory of the client that sends them."""
+"""Arguments that are large together, and the client's memory.
+
+Starts the local AWS emulator. The tests are slow, because they upload gigabytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Clients, event loops, threads and processes side by side: each works, or says why not."""
+"""Clients, event loops, threads and processes next to each other.
+
+Starts the local AWS emulator, because sessions are shared and closed while requests are on their
+way.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,11 @@ from typing import Any, TypeVar
 import pytest
 
 import farcall.local
-from farcall import BatchExecutor, FarcallError, Job, JobCancelledError
+from farcall import BatchExecutor, FarcallError, JobCancelledError
 from farcall.engine.session import _sessions, session_for
 from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
-from tests.support.tasks import wait_for
 
 T = TypeVar("T")
 MakeExecutor = Callable[..., BatchExecutor]
@@ -54,21 +57,6 @@ def in_a_thread(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 # --- clients ----------------------------------------------------------------------------------
-
-
-async def test_a_client_that_leaves_does_not_take_another_ones_jobs_along(
-    make_executor: MakeExecutor,
-) -> None:
-    async with make_executor(prefix="one") as one:
-        with pytest.raises(RuntimeError, match="on the way"):
-            async with make_executor(prefix="two") as other:
-                mine = await one.submit(linger)
-                theirs = await other.submit(wait_for_ever)
-                raise RuntimeError("on the way")
-
-        with pytest.raises(JobCancelledError):
-            await soon(one.attach(theirs.id).result())
-        assert 7 == await soon(mine.result())
 
 
 async def test_a_block_within_a_block_of_the_same_executor(make_executor: MakeExecutor) -> None:
@@ -103,16 +91,6 @@ async def test_an_executor_whose_block_was_left_opens_again_by_itself(
         assert 5 == await soon(executor.task(work)(4))
 
 
-async def test_a_block_that_was_never_entered_says_so(make_executor: MakeExecutor) -> None:
-    executor = make_executor()
-    with pytest.raises(FarcallError, match="was not entered"):
-        await executor.__aexit__(None, None, None)
-    async with executor:
-        pass
-    with pytest.raises(FarcallError, match="was not entered"):
-        await executor.__aexit__(None, None, None)
-
-
 # --- event loops and threads --------------------------------------------------------------------
 
 
@@ -137,60 +115,6 @@ def test_two_event_loops_in_two_threads_share_an_executor(make_executor: MakeExe
     assert values == [[1, 2, 3, 4, 5, 1], [101, 102, 103, 104, 105, 101]]
 
 
-def test_a_second_event_loop_goes_on_with_what_the_first_one_left(
-    make_executor: MakeExecutor,
-) -> None:
-    executor = make_executor()
-
-    async def leave() -> list[Job[int]]:
-        async with executor:
-            jobs = [await executor.submit(work, 1), await executor.submit(linger)]
-            assert 2 == await jobs[0].result()
-            return jobs
-
-    async def join(jobs: list[Job[int]]) -> list[int]:
-        found = [await job.result() for job in jobs]
-        return [*found, await executor.task(work)(2)]
-
-    jobs = asyncio.run(soon(leave()))
-    assert [2, 7, 3] == asyncio.run(soon(join(jobs)))
-
-
-def test_a_loop_that_was_closed_with_jobs_waited_for_leaves_them_to_another(
-    make_executor: MakeExecutor,
-) -> None:
-    """Whoever runs loops by hand may close them without asking those who wait to stop."""
-    executor = make_executor()
-    loop = asyncio.new_event_loop()
-    job = loop.run_until_complete(executor.submit(linger))
-    waiting = loop.create_task(job.result())
-    loop.run_until_complete(asyncio.sleep(0.1))
-    held = asyncio.all_tasks(loop)
-    for each in held - {waiting}:
-        each.cancel()
-    loop.run_until_complete(asyncio.gather(*(held - {waiting}), return_exceptions=True))
-    waiting.cancel()
-    loop.run_until_complete(asyncio.gather(waiting, return_exceptions=True))
-    loop.close()
-
-    assert 7 == asyncio.run(soon(job.result()))
-
-
-async def test_a_job_is_waited_for_on_one_loop_and_its_value_is_had_on_any(
-    make_executor: MakeExecutor, tmp_path: Path
-) -> None:
-    async with make_executor() as executor:
-        job = await executor.submit(wait_for, tmp_path / "go", 7)
-        with pytest.raises(FarcallError, match=r"another event loop.*attach"):
-            await asyncio.to_thread(in_a_thread, job.result)
-        joined = await asyncio.to_thread(in_a_thread, lambda: executor.attach(job.id).status())
-        assert not joined.is_final
-        (tmp_path / "go").touch()
-
-        assert 7 == await soon(job.result())
-        assert 7 == await asyncio.to_thread(in_a_thread, job.result)
-
-
 async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecutor) -> None:
     async with make_executor() as executor:
         job = await executor.submit(wait_for_ever)
@@ -198,21 +122,6 @@ async def test_a_job_is_cancelled_from_another_thread(make_executor: MakeExecuto
 
         with pytest.raises(JobCancelledError, match="from a thread"):
             await soon(job.result())
-
-
-async def test_a_task_is_submitted_from_a_callback_and_from_another_thread(
-    make_executor: MakeExecutor,
-) -> None:
-    async with make_executor() as executor:
-        task = executor.task(work)
-        loop = asyncio.get_running_loop()
-        begun: asyncio.Future[asyncio.Task[int]] = loop.create_future()
-        loop.call_soon(lambda: begun.set_result(asyncio.ensure_future(task(1))))
-
-        def from_thread() -> int:
-            return asyncio.run_coroutine_threadsafe(task(2), loop).result(PATIENCE_S)
-
-        assert [2, 3] == await soon(asyncio.gather(await begun, asyncio.to_thread(from_thread)))
 
 
 # --- forks ------------------------------------------------------------------------------------
@@ -287,64 +196,25 @@ class Slow:
         return int, (1,)
 
 
-@pytest.mark.parametrize("phase", ["preflight", "pickling", "upload", "submission"])
+@pytest.mark.parametrize("phase", ["pickling", "submission"])
 async def test_a_submit_of_another_coroutine_is_brought_to_its_end(
     phase: str, proxy: Proxy, make_executor: MakeExecutor
 ) -> None:
     """Whatever it is at when the block is left; pytest tells of clients that nobody closed."""
     executor = make_executor(endpoint_url=proxy.url)
-    held = {
-        "preflight": "batch describejobqueues",
-        "upload": "s3 PUT bundles",
-        "submission": "batch submitjob",
-    }
-    role = "arn:aws:iam::123456789012:role/farcall-local-job"  # the same by another name
-    other = executor
-    if phase == "preflight":
-        other = executor.with_options(batch_job_role_name=role)
     Slow.begun.clear()
     Slow.go.clear()
     async with executor:
         if phase == "pickling":
-            submitting = asyncio.ensure_future(other.submit(work, Slow()))
+            submitting = asyncio.ensure_future(executor.submit(work, Slow()))
             await until_async(Slow.begun.is_set)
             asyncio.get_running_loop().call_later(0.5, Slow.go.set)
         else:
-            seen = proxy.counts[held[phase]]
-            proxy.faults[held[phase]] += [0.5]
-            submitting = asyncio.ensure_future(other.submit(work, 1))
-            await until_async(lambda: proxy.counts[held[phase]] > seen)
+            proxy.faults["batch submitjob"] += [0.5]
+            submitting = asyncio.ensure_future(executor.submit(work, 1))
+            await until_async(lambda: proxy.counts["batch submitjob"])
     assert not submitting.cancelled()
     assert 2 == await soon((await soon(submitting)).result())
-    gc.collect()
-
-
-async def test_a_value_that_is_being_fetched_for_another_coroutine_arrives(
-    proxy: Proxy, make_executor: MakeExecutor
-) -> None:
-    executor = make_executor(endpoint_url=proxy.url)
-    async with executor:
-        job = await executor.submit(work, 1)
-        proxy.faults["s3 GET outcomes"] += [0.5]
-        waiting = asyncio.ensure_future(job.result())
-        await until_async(lambda: proxy.injected["s3 GET outcomes 0.5"])
-    assert 2 == await soon(waiting)
-
-
-async def test_what_is_asked_while_the_block_is_left_is_answered_or_told(
-    proxy: Proxy, make_executor: MakeExecutor
-) -> None:
-    executor = make_executor(endpoint_url=proxy.url)
-    async with executor:
-        proxy.lasting["batch describejobs"] = "hang"
-        job = await executor.submit(work, 1)
-        seen = proxy.counts["batch describejobs"]
-        asking = asyncio.ensure_future(job.detail())
-        await until_async(lambda: proxy.counts["batch describejobs"] > seen)
-    with pytest.raises(FarcallError, match="closed"):
-        await soon(asking)
-    proxy.lasting.clear()
-    assert 2 == await soon(job.result())
     gc.collect()
 
 
@@ -382,32 +252,6 @@ async def test_jobs_are_ended_by_the_session_that_ends_with_its_event_loop(
     assert all(call.cancelled() for call in calls)
     assert proxy.answers["batch terminatejob 200"] == 1  # of the array
     assert _sessions[asyncio.get_running_loop()] == {}  # nobody had to open another
-
-
-@pytest.mark.parametrize("how", ["cancelled", "ended"])
-def test_closing_that_is_cut_off_closes_the_clients_all_the_same(
-    how: str, proxy: Proxy, make_executor: MakeExecutor
-) -> None:
-    """By somebody who cancels it, and by the end of the event loop."""
-    executor = make_executor(endpoint_url=proxy.url)
-    submitting = []
-
-    async def leave() -> None:
-        async with executor:
-            submitting.append(asyncio.ensure_future(executor.submit(wait_for_ever)))
-            await until_async(lambda: proxy.counts["batch submitjob"])
-
-    async def main() -> None:
-        proxy.faults["batch submitjob"] += [1.0]
-        leaving = asyncio.ensure_future(leave())
-        await until_async(lambda: proxy.counts["batch submitjob"])
-        await asyncio.sleep(0.2)
-        if how == "cancelled":
-            leaving.cancel()
-            await asyncio.wait([leaving])
-
-    asyncio.run(main())
-    gc.collect()
 
 
 # --- nothing stays ------------------------------------------------------------------------------

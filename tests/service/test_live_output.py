@@ -1,9 +1,11 @@
-"""What jobs print, shown to who awaits their values."""
+"""Job output in the caller's own streams.
+
+Starts the local AWS emulator, because output must arrive while the job runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from pathlib import Path
@@ -25,15 +27,6 @@ def greet(gate, number):
     if number == 2:
         raise ValueError("on purpose")
     return number
-
-
-def insist(folder):
-    attempt = os.environ["AWS_BATCH_JOB_ATTEMPT"]
-    print("attempt", attempt, flush=True)
-    while not (Path(folder) / attempt).exists():
-        time.sleep(0.02)
-    if attempt == "1":
-        raise OSError("on purpose")
 
 
 class Shown:
@@ -87,17 +80,6 @@ async def test_a_map_s_output_has_the_calls_numbers(executor: BatchExecutor, sho
         assert lines == [f"greet[{number}] | {word} from {said}" for word in ("hello", "bye")]
     assert len(shown.out.splitlines()) == 4
     assert shown.err.count("100%") == 2
-
-
-async def test_each_attempt_s_output_is_shown(executor: BatchExecutor, shown, tmp_path):
-    options = {"output": True, "retry_attempts": 2, "retry_on": "failure"}
-    call = asyncio.ensure_future(executor.task(**options)(insist)(str(tmp_path)))
-    await until_async(lambda: "attempt 1" in shown.look().out)
-    (tmp_path / "1").touch()
-    await until_async(lambda: "attempt 2" in shown.look().out)
-    (tmp_path / "2").touch()
-    await call
-    assert shown.look().out.splitlines() == ["insist | attempt 1", "insist | attempt 2"]
 
 
 async def test_a_pool_shows_it_too_and_nobody_is_shown_what_was_not_asked_for(

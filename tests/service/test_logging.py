@@ -1,4 +1,7 @@
-"""What tasks log: with time, level and name, unless their functions say how."""
+"""Log records of tasks.
+
+Starts the local AWS emulator, because a task configures logging in its own process.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,7 @@ import logging
 import logging.config
 import re
 
-import pytest
-
-from farcall import BatchExecutor, SettingsError
+from farcall import BatchExecutor
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
@@ -48,11 +49,6 @@ def log_by_dictionary():
     logging.getLogger("library").info("by the default")
 
 
-def log_at_levels():
-    for level in ("debug", "info", "warning", "error"):
-        getattr(logging.getLogger("x"), level)(level)
-
-
 async def written(executor, function):
     job = await executor.submit(function)
     await job.result()
@@ -74,20 +70,3 @@ async def test_a_task_logs_as_people_expect_unless_it_says_how(executor: BatchEx
     assert own == ["mine seen"]
     assert dictionary[0] == "INFO/by its own handler"
     assert re.fullmatch(f"{TIME} INFO library: by the default", dictionary[1])
-
-
-async def test_the_level_is_an_option_and_off_is_python_s_own(executor: BatchExecutor) -> None:
-    loud, quiet, off = await asyncio.gather(
-        *(
-            written(executor.with_options(log_level=level), log_at_levels)
-            for level in ("DEBUG", "error", "OFF")
-        )
-    )
-    assert [line.rpartition(" ")[2] for line in loud] == ["debug", "info", "warning", "error"]
-    assert [line.rpartition(" ")[2] for line in quiet] == ["error"]
-    assert off == ["warning", "error"]
-
-
-def test_another_level_is_refused() -> None:
-    with pytest.raises(SettingsError, match="log_level is 'LOUD'.*'DEBUG', 'INFO'"):
-        BatchExecutor(log_level="LOUD")

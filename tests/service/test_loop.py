@@ -1,4 +1,7 @@
-"""The event loop stays free while farcall works."""
+"""CPU time of the event loop between two iterations.
+
+Starts the local AWS emulator, because submission, polling and fetching share the loop.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import contextlib
 import gc
 import time
 from collections.abc import AsyncIterator
-
-import numpy as np
 
 from farcall import BatchExecutor
 
@@ -62,15 +63,4 @@ async def test_hundreds_of_tasks_do_not_block_the_loop(executor: BatchExecutor) 
         values = await executor.task(work).map(range(300))
 
     assert list(range(300)) == values
-    assert longest.seconds < LONGEST_S
-
-
-async def test_a_large_argument_does_not_block_the_loop(executor: BatchExecutor) -> None:
-    arguments = (bytes(2**28), np.zeros(2**25), list(range(2_000_000)))
-
-    async with watched() as longest:
-        for argument in arguments:
-            job = await executor.submit(type, argument)
-            await job.cancel()
-
     assert longest.seconds < LONGEST_S

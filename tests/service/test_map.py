@@ -1,4 +1,7 @@
-"""Many calls of one function."""
+"""Maps: many calls of one function.
+
+Starts the local AWS emulator, because results, errors and cancellation concern whole array jobs.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,7 @@ import pytest
 import farcall.local
 from farcall import (
     BatchExecutor,
-    FarcallError,
     JobStatus,
-    SettingsError,
-    TaskNotPicklableError,
 )
 from farcall.backends.batch.backend import BatchBackend
 from farcall.engine.session import session_for
@@ -49,14 +49,6 @@ async def test_nothing_to_do_takes_no_job(executor: BatchExecutor) -> None:
     assert await executor.task(str).map([]) == []
 
 
-async def test_one_call_is_a_plain_job(executor: BatchExecutor) -> None:
-    sweep = executor.task(str).map([3])
-
-    assert await sweep == ["3"]
-    assert ":" not in sweep.job_ids[0]
-    assert (await executor.attach(sweep.job_ids[0]).detail()).array_size == 0
-
-
 async def test_calls_in_one_task_have_their_own_values_and_errors(executor: BatchExecutor) -> None:
     def work(x: int) -> int:
         if x % 3 == 1:
@@ -67,39 +59,6 @@ async def test_calls_in_one_task_have_their_own_values_and_errors(executor: Batc
 
     assert [value for value in found if isinstance(value, int)] == [0, 20, 30, 50, 60]
     assert [error.args[0] for error in found if isinstance(error, ValueError)] == [1, 4, 7]
-
-
-async def test_results_come_as_they_end_with_what_is_to_be_known_of_them(
-    executor: BatchExecutor, tmp_path: Path
-) -> None:
-    def work(x: int, go: str) -> int:
-        print("call", x)
-        if x == 0:
-            while not Path(go).exists():
-                time.sleep(0.02)
-        if x == 1:
-            raise KeyError(x)
-        return 10 * x
-
-    go = tmp_path / "go"
-    sweep = executor.task(work).map(range(3), [str(go)] * 3)
-    found = []
-    async for result in sweep.results():
-        assert isinstance(result, farcall.CallResult)
-        found.append(result)
-        if len(found) == 2:
-            go.touch()
-
-    assert [result.index for result in found][-1] == 0
-    by_index = {result.index: result for result in found}
-    assert [(by_index[x].value, repr(by_index[x].error)) for x in range(3)] == [
-        (0, "None"),
-        (None, "KeyError(1)"),
-        (20, "None"),
-    ]
-    assert [by_index[x].stdout for x in range(3)] == ["call 0\n", "call 1\n", "call 2\n"]
-    assert [by_index[x].job_id for x in range(3)] == [f"{sweep.job_ids[0]}:{x}" for x in range(3)]
-    assert all(result.wall_s is not None and result.cpu_s is not None for result in found)
 
 
 def arrays_of(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,22 +132,7 @@ async def test_the_first_error_is_raised_and_ends_the_others(
         await ended(executor, sweep.job_ids)
 
 
-async def test_an_error_ends_every_array(
-    make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arrays_of(2, monkeypatch)
-    async with make_executor() as executor:
-        sweep = executor.task(sleep_longer_and_longer).map([0, 1, 1, 1, 1])
-        with pytest.raises(RuntimeError, match="of the body"):
-            async for _ in sweep:
-                while len(sweep.job_ids) < 3:
-                    await asyncio.sleep(0.05)
-                raise RuntimeError("of the body")
-
-        await ended(executor, sweep.job_ids)
-
-
-@pytest.mark.parametrize("kind", ["pairs", "results"])
+@pytest.mark.parametrize("kind", ["results"])
 async def test_leaving_the_loop_early_ends_the_jobs(
     make_executor: Callable[..., BatchExecutor], kind: str
 ) -> None:
@@ -198,22 +142,6 @@ async def test_leaving_the_loop_early_ends_the_jobs(
             break
 
         await ended(executor, sweep.job_ids)
-
-
-async def test_closing_the_iterator_ends_the_jobs(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    async with make_executor() as executor:
-        sweep = executor.task(sleep_longer_and_longer).map(range(3))
-        values = aiter(sweep)
-        assert await anext(values) == (0, 0)
-        with pytest.raises(FarcallError, match="being waited for already"):
-            await sweep
-        await values.aclose()
-
-        await ended(executor, sweep.job_ids)
-        tracker = (await session_for(executor.settings)).tracker
-        assert tracker.latest(sweep.job_ids[0]) is None  # nobody waits for it
 
 
 @pytest.mark.parametrize("moment", ["asked", "sent", "waiting"])
@@ -279,9 +207,9 @@ asyncio.run(MAIN())
 """
 
 
-@pytest.mark.parametrize("main", ["main", "block"])
 @pytest.mark.parametrize(
-    ("body", "status"), [("break", 0), ("raise SystemExit(7)", 7), ("pass", -signal.SIGINT)]
+    ("body", "status", "main"),
+    [("break", 0, "main"), ("raise SystemExit(7)", 7, "block"), ("pass", -signal.SIGINT, "block")],
 )
 def test_a_program_that_ends_leaves_no_jobs(
     aws: farcall.local.LocalAWS,
@@ -312,33 +240,6 @@ def test_a_program_that_ends_leaves_no_jobs(
     for word in ("never retrieved", "was destroyed", "nclosed"):
         assert word not in complaints, complaints
     asyncio.run(ended(make_executor(), job_ids))
-
-
-# --- what is refused ----------------------------------------------------------------------------
-
-
-async def test_an_argument_that_cannot_travel_fails_the_map(executor: BatchExecutor) -> None:
-    import threading
-
-    with pytest.raises(TaskNotPicklableError, match="argument 1"):
-        await executor.task(str).map([1, threading.Lock()])
-
-
-@pytest.mark.parametrize("chunksize", [0, -1, 1.5, True])
-async def test_a_wrong_chunksize_is_refused(executor: BatchExecutor, chunksize: float) -> None:
-    with pytest.raises(SettingsError, match="chunksize is .* at least 1"):
-        executor.task(str).map([1], chunksize=chunksize)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("option", ["progress", "return_exceptions"])
-async def test_what_is_no_flag_is_refused(executor: BatchExecutor, option: str) -> None:
-    with pytest.raises(SettingsError, match=f"{option} is 'yes'; True or False is allowed"):
-        executor.task(str).map([1], **{option: "yes"})  # type: ignore[arg-type]
-
-
-async def test_a_map_of_nothing_at_all_is_refused(executor: BatchExecutor) -> None:
-    with pytest.raises(TypeError, match="at least one iterable"):
-        executor.task(str).map()
 
 
 # --- calls of any iterable --------------------------------------------------------------------
@@ -372,31 +273,6 @@ async def test_an_endless_iterable_that_waits_for_results_is_read_as_they_come(
     assert len(sweep.job_ids) == 3
 
 
-async def test_fixed_keywords_are_among_the_calls_of_a_job(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    def work(x: int, y: int, *, data: bytes, more: tuple[int, ...]) -> int:
-        return x + y + len(data) + len(more)
-
-    async with make_executor(keep_artifacts=True) as executor:
-        task = executor.task(work)
-        data = bytes(1_000_000)  # travels once, and not with each call
-        sweep = task.starmap([(1, 2), (3, 4), (5, 6)], chunksize=2, data=data, more=(1, 2))
-        assert await sweep == [1_000_005, 1_000_009, 1_000_013]
-        (job_id,) = sweep.job_ids
-        found = [await executor.attach(f"{job_id}:{n}").calls() for n in range(2)]
-        recovered = await executor.recover(await executor.run_name())
-        assert [await job.calls() for job in recovered.jobs] == found
-        session = await session_for(executor.settings)
-        store = session.stores.of(executor.settings.s3_bucket_name)
-        where = (await session.describe(f"{job_id}:0")).environment["FARCALL_BUNDLE"]
-        stored = await store.stored(where.removeprefix(f"s3://{store.bucket}/"))
-    same = {"data": data, "more": (1, 2)}
-    assert found == [[((1, 2), same), ((3, 4), same)], [((5, 6), same)]]
-    assert stored is not None
-    assert stored[0] < 1_100_000
-
-
 async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(
     make_executor: Callable[..., BatchExecutor],
 ) -> None:
@@ -418,13 +294,3 @@ async def test_what_an_iterable_raises_ends_the_sweep_and_its_jobs(
         assert raised.value is error
 
         await ended(executor, sweep.job_ids)
-
-
-async def test_nothing_to_do_shows_nothing(
-    executor: BatchExecutor, capfd: pytest.CaptureFixture[str]
-) -> None:
-    sweep = executor.task(str).map([], progress=True)
-    assert await sweep == []
-    assert [result async for result in sweep.results()] == []
-    assert sweep.job_ids == []
-    assert capfd.readouterr() == ("", "")

@@ -1,4 +1,7 @@
-"""A whole environment of a workflow, mirrored by ``packages="local"``."""
+"""A mirrored environment with ``packages="local"``.
+
+Starts the local AWS emulator. The test is slow, because it installs an environment.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A notebook's cells, run by a real kernel against the embedded AWS."""
+"""Cells of a notebook.
+
+Starts a Jupyter kernel and the local AWS emulator. The test is slow, because it starts that
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 import farcall.local
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -41,12 +44,6 @@ with farcall.BatchPoolExecutor(vcpu=1, memory=1, retry_attempts=1) as pool:
     print(list(pool.map(halve, [2, 4])))
     pool.submit(halve, 3).result()
 """
-
-WAYS_TO_WAIT = {
-    "await": "await sleep(1)",
-    "sweep": "await sleep.map([1])",
-    "pool": "with farcall.BatchPoolExecutor(vcpu=1, memory=1) as p: p.submit(sleep, 1).result()",
-}
 
 
 class Notebook:
@@ -104,22 +101,3 @@ def test_cells(notebook: Notebook) -> None:
         assert "/farcall/" not in error
 
     assert "write `await halve(...)`" in notebook.error("halve.run(2)")
-
-
-@pytest.mark.parametrize("way", WAYS_TO_WAIT)
-def test_an_interrupt_ends_the_cells_job(
-    aws: farcall.local.LocalAWS, notebook: Notebook, way: str
-) -> None:
-    batch = boto3.client("batch", endpoint_url=aws.endpoint_url)
-
-    def jobs(status: str) -> set[str]:
-        listed = batch.list_jobs(jobQueue=aws.environment["FARCALL_BATCH_QUEUE"], jobStatus=status)
-        return {each["jobId"] for each in listed["jobSummaryList"]}
-
-    before = jobs("RUNNING")
-    notebook.client.execute(WAYS_TO_WAIT[way])
-    begun = until(lambda: jobs("RUNNING") - before)
-    notebook.manager.interrupt_kernel()
-    reply = notebook.client.get_shell_msg(timeout=PATIENCE_S)
-    assert reply["content"]["status"] == "error"
-    until(lambda: begun <= jobs("FAILED"))

@@ -1,4 +1,7 @@
-"""A bucket in another region, a store that is not S3 itself, and how either is told."""
+"""Buckets in another region, and stores that are not S3.
+
+Starts the local AWS emulator and a proxy that redirects requests or ignores headers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import farcall.aws.clients
 import farcall.local
 from farcall import BatchExecutor, OutcomeMissingError, ServiceError
 from farcall.operations import doctor
-from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
+from farcall.operations.doctor import FAILED, OK, Finding
 from tests.support.faults import ELSEWHERE, Fault, Request
 from tests.support.proxy import Proxy
 
@@ -91,27 +94,6 @@ async def test_a_bucket_of_another_region_is_found_there(
     assert f"is in {ELSEWHERE}, and the jobs are in us-east-1" in caplog.text
 
 
-@pytest.mark.usefixtures("examined")
-async def test_doctor_says_that_it_is_elsewhere(
-    far_bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FARCALL_S3_BUCKET_NAME", far_bucket)
-    proxy.rule = elsewhere("redirected")
-    found = await examine()
-    nobody_cared = {"lifecycle": WARNING, "public access": WARNING}
-    assert {"bucket": WARNING, **nobody_cared} == bad(found)
-    assert f"in {ELSEWHERE}, and the jobs are in us-east-1" in found["bucket"].found
-
-
-async def test_a_region_that_cannot_be_found_is_told_at_once(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    proxy.lasting["s3 *"] = "malformed"  # whichever region it is
-    with pytest.raises(ServiceError, match="in another region: set region"):
-        await make_executor(endpoint_url=proxy.url).submit(abs, -1)
-    assert sum(proxy.of("s3").values()) < 10
-
-
 # --- stores that lack something ---------------------------------------------------------------
 
 
@@ -141,58 +123,3 @@ async def test_a_store_that_ignores_ranges_is_no_attack(
         assert "`farcall doctor`" in str(caught.value)
         with pytest.raises(ServiceError, match="gave the whole object.*farcall doctor"):
             await executor.attach(job.id).calls()
-
-
-@pytest.mark.usefixtures("examined")
-async def test_what_a_store_does_not_know_is_not_checked(proxy: Proxy) -> None:
-    for operation in ("s3 GET", "sts *", "iam *", "logs *"):
-        proxy.lasting[operation] = (501, "NotImplemented")
-    found = await examine()
-    unknown = ("credentials", "public access", "lifecycle", "versions", "job role", "log group")
-    verdicts = {name: each.verdict for name, each in found.items()}
-    assert {verdicts[name] for name in unknown} == {NOT_CHECKED}
-    assert FAILED not in verdicts.values()
-    assert "does not know GetBucketVersioning (NotImplemented)" in found["versions"].found
-
-
-@pytest.mark.timing(quick_retry_s=0.2, store_retry_s=60.0)
-@pytest.mark.usefixtures("examined")
-async def test_the_last_answer_is_told_and_what_goes_on_meanwhile(proxy: Proxy) -> None:
-    proxy.lasting["s3 PUT *"] = (503, "SlowDown")
-    told: list[str] = []
-    findings = await doctor.examine(5.0, told.extend, every_s=0.5)
-    found = {each.check: each for each in findings}["bucket access"]
-    assert FAILED == found.verdict
-    assert "no success within 5 s; the last answer: PutObject of s3://" in found.found
-    assert "(SlowDown)" in found.found
-    assert any(t.startswith("bucket access for ") and "(SlowDown)" in t for t in told)
-
-
-# --- keys and clocks --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("service", ["s3", "batch"])
-@pytest.mark.parametrize(
-    ("status", "code", "words"),
-    [
-        (403, "RequestTimeTooSkewed", "set this machine's clock"),
-        (403, "InvalidAccessKeyId", "AWS does not take them"),
-        (403, "SignatureDoesNotMatch", "AWS does not take them"),
-        (403, "UnrecognizedClientException", "AWS does not take them"),
-        (400, "ExpiredToken", "renew the credentials"),
-    ],
-)
-async def test_keys_and_clocks_are_no_lack_of_permission(
-    service: str,
-    status: int,
-    code: str,
-    words: str,
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    proxy.lasting[f"{service} *"] = (status, code)
-    with pytest.raises(ServiceError) as caught:
-        await make_executor(endpoint_url=proxy.url).submit(abs, -1)
-    assert code in str(caught.value)
-    assert words in str(caught.value)
-    assert "permission" not in str(caught.value)

@@ -1,4 +1,7 @@
-"""What a task writes."""
+"""Output capture.
+
+Starts the local AWS emulator, because descriptors of a real process are captured.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +33,6 @@ async def test_output_of_python_c_code_and_subprocesses_is_caught(executor: Batc
     assert await job.stderr() == "an error\n"
 
 
-async def test_output_that_is_no_utf8_is_no_error(executor: BatchExecutor) -> None:
-    def work() -> None:
-        sys.stdout.buffer.write(b"caf\xe9 \xff\n")
-        print("gr\u00fc\u00df \udcff")
-
-    job = await executor.submit(work)
-    await job.result()
-
-    assert (await job.stdout()).splitlines() == ["caf\ufffd \ufffd", "gr\u00fc\u00df \\udcff"]
-
-
 async def test_a_million_lines_arrive_in_order(executor: BatchExecutor) -> None:
     def work() -> None:
         for number in range(1_000_000):
@@ -64,18 +56,13 @@ async def test_a_closed_stdout_harms_nothing(executor: BatchExecutor) -> None:
 
 
 async def test_lines_are_seen_while_the_task_runs(executor: BatchExecutor) -> None:
-    def work() -> float:
-        import time
-
+    def work() -> None:
         print("early", flush=True)
-        time.sleep(5)
-        print("late")
-        return time.time()
+        time.sleep(600)  # until the test ends it
 
     job = await executor.submit(work)
-    seen = []
     async for line in job.logs(follow=True):
-        seen.append((line, time.time()))
-
-    assert [line for line, _ in seen] == ["early", "late"]
-    assert seen[0][1] < await job.result()
+        assert line == "early"
+        assert not (await job.status()).is_final
+        break
+    await job.cancel()

@@ -1,13 +1,15 @@
-"""What a task prints is fetched for who asks for it, and for nobody else."""
+"""Fetching output only on request.
+
+Starts the local AWS emulator and a counting proxy, because large output is stored in
+separate objects.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import boto3
 import pytest
@@ -48,14 +50,6 @@ def fail(size: int) -> None:
     raise ValueError("after all that")
 
 
-def speak_around(gate: Path) -> str:
-    print("begun", flush=True)
-    while not gate.exists():
-        time.sleep(0.05)
-    print("ended")
-    return "value"
-
-
 async def test_a_value_alone_brings_no_output_and_leaves_none(
     proxy: Proxy, make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
 ) -> None:
@@ -94,35 +88,6 @@ async def _is_empty(left: Callable[[str], list[str]], prefix: str) -> bool:
     return not await asyncio.to_thread(left, prefix)
 
 
-async def test_output_that_nobody_asked_for_goes_with_the_block(
-    make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
-) -> None:
-    async with make_executor(prefix="unasked/block") as executor:
-        job = await executor.submit(speak, MUCH)
-        assert await job.result() == MUCH
-        assert await asyncio.to_thread(left, "unasked/block")
-    assert left("unasked/block") == []
-    assert "bytes were deleted from the bucket" in await job.stdout()
-
-
-async def test_little_output_is_still_there_after_the_block(
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    left: Callable[[str], list[str]],
-    tmp_path: Path,
-) -> None:
-    async with make_executor(endpoint_url=proxy.url, prefix="unasked/little") as executor:
-        job = await executor.submit(speak_around, tmp_path / "gate")
-        await until_async(lambda: asyncio.to_thread(left, "unasked/little"))
-        (tmp_path / "gate").touch()
-        assert await job.result() == "value"
-    fetched = proxy.counts["s3 GET streams"]
-    assert fetched >= 1
-    assert await job.stdout() == "begun\nended\n"
-    assert [line async for line in job.logs()] == ["begun", "ended"]
-    assert proxy.counts["s3 GET streams"] == fetched
-
-
 async def test_an_error_tells_the_end_of_what_was_written(
     proxy: Proxy, make_executor: Callable[..., BatchExecutor]
 ) -> None:
@@ -148,14 +113,3 @@ async def test_an_error_tells_the_end_of_what_was_written(
         assert told.endswith(LINE)
         assert len(told) <= MIB + 200
         assert error.stderr == "the end\n"  # type: ignore[attr-defined]
-
-
-async def test_the_results_of_a_map_have_all_output(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    async with make_executor() as executor:
-        sizes = [MUCH, 1024, 3 * MIB]
-        sweep = executor.task(speak).map(sizes, chunksize=2)
-        found = {result.index: result async for result in sweep.results()}
-    assert [len(found[n].stdout) for n in range(3)] == sizes
-    assert [found[n].stderr for n in range(3)] == ["the end\n"] * 3

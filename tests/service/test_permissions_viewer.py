@@ -1,4 +1,7 @@
-"""docs/iam/viewer.json is enough to see jobs and to end them, and holds nothing else."""
+"""Commands with the viewer policy of docs/iam.
+
+Starts a local AWS emulator that enforces IAM.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 
 import farcall.local
 from farcall import BatchExecutor
-from tests.support.iam import Enforced, actions, policy, without
+from tests.support.iam import Enforced, policy
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +59,6 @@ class Looking:
     def __init__(self, commands):
         self.run = commands.run
 
-    def said(self, *arguments):
-        done = self.run(*arguments)
-        return done.stdout + done.stderr
-
     def described(self, job_id):
         done = self.run("describe", job_id, "--json")
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr
@@ -83,28 +82,3 @@ async def test_who_may_look_sees_and_ends_jobs_and_submits_none(jobs, looking):
     assert "not authorized" in done.stderr
     done = looking.run("cancel", waiting, running)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-WITHOUT = {
-    "batch:DescribeJobs": lambda by, failed, _: "DescribeJobs" in by.described(failed),
-    "batch:ListJobs": lambda by, *_: "ListJobs" in by.run("list").stderr,
-    "batch:GetJobQueueSnapshot": lambda by, _, waiting: by.described(waiting)["position"] is None,
-    "batch:TerminateJob": lambda by, _, waiting: "TerminateJob" in by.said("cancel", waiting),
-    "s3:GetObject": lambda by, failed, _: "GetObject" in by.run("logs", failed).stderr,
-    "s3:ListBucket": lambda by, failed, _: "ListObjectsV2" in by.run("logs", failed).stderr,
-    "s3:DeleteObject": lambda by, failed, _: by.run("logs", "-f", failed).returncode == 0,
-    "s3:PutObject": lambda by, failed, _: by.run("logs", "-f", failed).returncode == 0,
-    "logs:GetLogEvents": lambda by, failed, _: by.run("logs", failed).returncode == 0,
-    "logs:FilterLogEvents": lambda by, failed, _: by.run("logs", failed).returncode == 0,
-}
-
-
-def test_each_action_is_looked_at():
-    assert sorted(set(actions(policy("viewer")))) == sorted(WITHOUT)
-
-
-async def test_without_an_action_it_is_named_or_not_missed(account, jobs, looking):
-    failed, _, waiting = jobs
-    for action, holds in WITHOUT.items():
-        account.set_policy("client", without(policy("viewer"), action))
-        assert holds(looking, failed, waiting), action

@@ -1,4 +1,8 @@
-"""Pools and blocking calls at the end of their process, at Ctrl-C, and after a fork."""
+"""Pools at the exit of their process, at Ctrl-C and after a fork.
+
+Starts programs as processes and the local AWS emulator, because exit hooks and signals belong to a
+process.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ import boto3
 import pytest
 
 import farcall.local
-from farcall import BatchPoolExecutor, ServiceError
 from tests.support.patience import PATIENCE_S, until
 
 _BEGIN = """
@@ -163,14 +166,3 @@ print(future.result(), flush=True)
     assert ["is the parent process's" in line for line in refused] == [True] * 4
     assert threads == "['MainThread']"
     assert last == "waited"
-
-
-def test_missing_credentials_are_told_by_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    with BatchPoolExecutor(
-        region="eu-central-1", s3_bucket_name="bucket", batch_queue="q"
-    ) as pool:
-        future = pool.submit(divmod, 7, 2)
-        with pytest.raises(ServiceError, match="no AWS credentials were found; run"):
-            future.result(PATIENCE_S)
-        with pytest.raises(ServiceError, match="no AWS credentials were found; run"):
-            list(pool.map(divmod, [1], [2]))

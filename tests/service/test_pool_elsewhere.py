@@ -1,4 +1,7 @@
-"""A pool in the hands of those who take any ``concurrent.futures.Executor``: dask and asyncio."""
+"""Pools as the executor of dask and asyncio.
+
+Starts the local AWS emulator, because these libraries call the pool from their own threads.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,6 @@ def test_dask_computes_on_batch(pool: BatchPoolExecutor) -> None:
 
     assert sorted(found.values()) == [1, 2]
     assert os.getpid() not in found
-
-
-def test_what_a_task_of_dasks_raises_is_raised_here(pool: BatchPoolExecutor) -> None:
-    with pytest.raises(KeyError, match="no such"):
-        dask.compute(dask.delayed({}.__getitem__)("no such"), scheduler=pool)
 
 
 async def test_an_event_loop_runs_a_call_in_a_pool(pool: BatchPoolExecutor) -> None:

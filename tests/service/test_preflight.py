@@ -1,4 +1,7 @@
-"""What the options name is looked up before a job is paid for."""
+"""Checks of options against the account before a submission.
+
+Starts the local AWS emulator, because queues, roles and compute environments are looked up there.
+"""
 
 from __future__ import annotations
 
@@ -60,22 +63,6 @@ async def test_the_image_of_a_named_definition_is_used(
         assert await executor.task(len)("abc") == 3
 
 
-async def test_a_part_of_a_vcpu_is_refused_on_ec2(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    async with make_executor(vcpu=0.5) as executor:
-        with pytest.raises(SettingsError, match="vcpu is 0.5.*whole number"):
-            await executor.submit(print)
-
-
-async def test_a_profile_that_does_not_exist_is_named(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
-    with pytest.raises(SettingsError, match="profile is 'nobodys'"):
-        async with make_executor(profile="nobodys"):
-            pass
-
-
 async def test_missing_credentials_say_what_to_do(
     make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +70,14 @@ async def test_missing_credentials_say_what_to_do(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(ServiceError, match="no AWS credentials were found; run `aws configure`"):
         async with make_executor():
+            pass
+
+
+async def test_a_profile_that_does_not_exist_is_named(
+    make_executor: Callable[..., BatchExecutor],
+) -> None:
+    with pytest.raises(SettingsError, match="profile is 'nobodys'"):
+        async with make_executor(profile="nobodys"):
             pass
 
 
@@ -136,13 +131,3 @@ async def test_what_no_compute_environment_could_run_is_refused_as_things_are(
         # At first, and again after each refusal: maxvCpus may have been raised meanwhile.
         assert proxy.counts["batch describecomputeenvironments"] == 4
         assert proxy.counts["batch submitjob"] == 2
-
-
-async def test_memory_that_looks_like_mib_is_told_where_its_place_is_not_known(
-    make_executor: Callable[..., BatchExecutor], caplog: pytest.LogCaptureFixture
-) -> None:
-    async with make_executor(memory=4096) as executor:
-        assert await executor.task(abs).map([-1, -2]) == [1, 2]
-    assert [m for m in caplog.messages if "4096 MiB is memory=4" in m] == [
-        "memory is 4096 GiB (memory counts in GiB: 4096 MiB is memory=4)"
-    ]

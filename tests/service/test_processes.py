@@ -1,4 +1,8 @@
-"""`multiprocessing` in a task, for functions and classes that travelled by value."""
+"""`multiprocessing` in a task.
+
+Starts the local AWS emulator, because child processes must import functions that were pickled by
+value.
+"""
 
 from __future__ import annotations
 

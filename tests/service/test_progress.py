@@ -1,4 +1,7 @@
-"""What a terminal shows of real sweeps, and how it is left."""
+"""Progress bars on a terminal.
+
+Starts programs on a pseudo-terminal and the local AWS emulator, because bars depend on both.
+"""
 
 from __future__ import annotations
 
@@ -90,51 +93,16 @@ def test_a_terminal_shows_two_sweeps_until_they_have_ended(aws: farcall.local.Lo
     text = plain(shown)
     assert "8 of 9 done, 1 failed (ValueError x1), 0 running, 0 queued" in text
     assert "4 of 4 done, 0 failed, 0 running, 0 queued" in text
-    assert re.search(r"of 9 done, \d failed( \(ValueError x1\))?, [1-9] running", text)
     assert all(f"result {number}" in shown for number in range(9))
 
 
-@pytest.mark.parametrize("body", ["break", "raise LookupError", "pass"])
+@pytest.mark.parametrize("body", ["break", "pass"])
 def test_a_sweep_that_is_left_leaves_the_terminal_as_it_was(
     aws: farcall.local.LocalAWS, body: str
 ) -> None:
-    """By a break, by an error, and by Ctrl-C."""
+    """By a break, and by Ctrl-C."""
     _, shown = run(PROGRAM.replace("BODY", body), interrupt=body == "pass")
 
     assert shown.count(HIDE) == shown.count(SHOW) == 1
     if body != "break":
-        error = "LookupError" if body == "raise LookupError" else "KeyboardInterrupt"
-        assert error in shown.rpartition(SHOW)[2]
-
-
-def test_what_is_printed_into_a_file_stays_there(
-    aws: farcall.local.LocalAWS, tmp_path: Path
-) -> None:
-    printed = tmp_path / "printed"
-    status, shown = run(PROGRAM.replace("BODY", "pass"), stdout=printed)
-
-    assert status == 0, shown
-    lines = printed.read_text().splitlines()
-    assert sorted(lines[:-1]) == [f"result {number}" for number in range(9)]
-    assert lines[-1] == "[0, 1, 2, 3]"
-    assert "result" not in shown
-    assert "8 of 9 done" in plain(shown)
-
-
-def test_without_a_terminal_there_are_lines(aws: farcall.local.LocalAWS, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("BODY", "pass")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "FORCE_COLOR": "1"},
-    )
-
-    assert "\x1b" not in done.stderr
-    lines = done.stderr.splitlines()
-    lines.remove("farcall: work: ValueError: 4 (call 4: work(x=4) and 1 more)")
-    assert all(re.match(r"farcall: (work|other): \d+ of [94] done, ", line) for line in lines)
-    assert [line for line in lines if "work" in line][-1].startswith(
-        "farcall: work: 8 of 9 done, 1 failed (ValueError x1), 0 running, 0 queued, "
-    )
-    assert sum(line.startswith("result") for line in done.stdout.splitlines()) == 9
+        assert "KeyboardInterrupt" in shown.rpartition(SHOW)[2]

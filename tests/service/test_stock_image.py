@@ -1,11 +1,11 @@
-"""Jobs whose image holds Python and nothing of farcall's: as processes that have no packages."""
+"""Jobs in an image without farcall.
+
+Starts a local AWS emulator that enforces IAM and runs jobs without installed packages.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from datetime import timedelta
 
 import pytest
 
@@ -13,15 +13,10 @@ import farcall.local
 from farcall import (
     BatchExecutor,
     IntegrityError,
-    JobCancelledError,
-    OutcomeMissingError,
     VersionMismatchError,
 )
 from farcall.engine import runtimes
-from farcall.engine.session import session_for
-from farcall.storage import packages
 from tests.support.iam import VALUES, Enforced
-from tests.support.patience import PATIENCE_S, until_async
 from tests.support.proxy import Proxy
 
 BUCKET = VALUES["BUCKET"]
@@ -88,22 +83,6 @@ def fail(x):
     return x
 
 
-def wait(path):
-    from pathlib import Path
-
-    Path(path).touch()
-    time.sleep(PATIENCE_S)
-
-
-def fail_at_first(path):
-    from pathlib import Path
-
-    if Path(path).exists():
-        return "the second attempt"
-    Path(path).touch()
-    raise LookupError("the first attempt")
-
-
 # --- what a job can ---------------------------------------------------------------------------
 
 
@@ -113,12 +92,6 @@ async def test_a_task_has_the_runtime_and_no_other_package(executor):
         # Neither what is installed where the embedded AWS runs, nor keys in the environment.
         assert (2, [False, False], [], "/tmp") == await job.result()
         assert (await job.stdout(), await job.stderr()) == ("of 1\n", "to stderr\n")
-
-
-async def test_errors_come_back(executor):
-    async with executor() as opened:
-        with pytest.raises(LookupError, match="not 2"):
-            await opened.task(fail)(2)
 
 
 async def test_a_map_and_its_failure(executor):
@@ -131,40 +104,6 @@ async def test_a_map_and_its_failure(executor):
 async def test_several_nodes(executor):
     async with executor(nodes=2) as opened:
         assert await opened.task(abs)(-1) == [1, 1]
-
-
-async def test_a_job_is_cancelled(executor, tmp_path):
-    async with executor() as opened:
-        job = await opened.submit(wait, str(tmp_path / "running"))
-        await until_async((tmp_path / "running").exists)
-        await job.cancel()
-        with pytest.raises(JobCancelledError):
-            await job.result()
-
-
-async def test_attempts_and_a_retry_by_another_session(executor, enforced, tmp_path):
-    async with executor(retry_attempts=2, retry_on="failure") as opened:
-        assert await opened.task(fail_at_first)(str(tmp_path / "a")) == "the second attempt"
-    async with executor(keep_artifacts=True) as opened:
-        job = await opened.submit(fail_at_first, str(tmp_path / "b"))
-        with pytest.raises(LookupError):
-            await job.result()
-    for key in stored(enforced):  # somebody has tidied up meanwhile
-        enforced.root("s3").delete_object(Bucket=BUCKET, Key=key)
-    async with executor() as opened:
-        again = await opened.attach(job.id).retry()
-        assert await again.result() == "the second attempt"
-
-
-async def test_described_it_has_no_command_and_its_image(executor):
-    async with executor() as opened:
-        job = await opened.submit(abs, -1)
-        await job.result()
-        detail = await (await session_for(opened.settings)).describe(job.id)
-    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert detail.image == f"public.ecr.aws/docker/library/python:{minor}-slim-trixie"
-    assert detail.command == ()
-    assert detail.runtime.startswith(f"{BUCKET}/{PREFIX}")
 
 
 # --- what is stored, and how often it is looked at --------------------------------------------
@@ -186,30 +125,6 @@ async def test_one_archive_one_definition_and_one_look_for_a_session(executor, e
     # One more: the bucket has another URL behind the proxy.
     found = batch.describe_job_definitions(status="ACTIVE")["jobDefinitions"]
     assert len(found) == definitions + 1
-
-
-async def test_what_was_deleted_is_stored_again(executor, enforced):
-    async with executor() as opened:
-        await opened.task(abs)(-1)
-        (key,) = stored(enforced)
-        enforced.root("s3").delete_object(Bucket=BUCKET, Key=key)
-        with pytest.raises(OutcomeMissingError, match="did not find farcall's runtime") as caught:
-            await opened.task(abs)(-1)
-        assert "NoSuchKey" in str(caught.value)
-        assert 65 == caught.value.exit_code
-        assert await opened.task(abs)(-1) == 1
-    assert [key] == stored(enforced)
-
-
-async def test_what_is_old_is_stored_anew(executor, enforced, monkeypatch):
-    async with executor() as opened:
-        await opened.task(abs)(-1)
-    monkeypatch.setattr(packages, "FRESH", timedelta(0))
-    with Proxy(enforced.aws.endpoint_url) as proxy:
-        async with executor(endpoint_url=proxy.url) as opened:
-            await opened.task(abs)(-1)
-    asked = [request.method for request in proxy.seen if "/runtime/" in request.path]
-    assert ["HEAD", "PUT"] == asked
 
 
 # --- what goes wrong --------------------------------------------------------------------------
@@ -247,61 +162,3 @@ async def test_another_architecture_is_refused_by_name(executor, enforced, monke
     assert 67 == caught.value.exit_code
     for key in stored(enforced):
         enforced.root("s3").delete_object(Bucket=BUCKET, Key=key)
-
-
-async def test_a_role_that_may_not_read_it_is_told(executor, enforced):
-    enforced.take_away("job-role", "s3:GetObject", "/v1/runtime/")
-    async with executor() as opened:
-        with pytest.raises(OutcomeMissingError, match="what is below runtime/ too") as caught:
-            await opened.task(abs)(-1)
-    assert "AccessDenied" in str(caught.value)
-
-
-async def test_without_a_role_there_are_no_credentials(executor):
-    async with executor(batch_job_role_name="") as opened:
-        with pytest.raises(farcall.ImageError, match="batch_job_role_name") as caught:
-            await opened.task(abs)(-1)
-    assert "has no role" in str(caught.value)
-
-
-async def test_an_image_that_is_not_to_be_had_is_named_with_its_option(executor):
-    async with executor(stock_image_uri="nowhere/python:3.99") as opened:
-        with pytest.raises(farcall.ImageError, match="stock_image_uri") as caught:
-            await opened.task(abs)(-1)
-    assert "nowhere/python:3.99" in str(caught.value)
-
-
-async def test_a_definition_that_is_named_need_not_be_there_and_that_is_said(executor, caplog):
-    async with executor(batch_job_definition_name="covalent-batch-qa-job-definition") as opened:
-        assert await opened.task(abs)(-1) == 1
-    assert "'covalent-batch-qa-job-definition', and there is no such" in caplog.text
-
-
-async def test_the_old_plugin_s_image_is_passed_over(executor, enforced):
-    enforced.root("batch").register_job_definition(
-        jobDefinitionName="covalent-batch-jobs",
-        type="container",
-        containerProperties={
-            "image": "public.ecr.aws/covalent/covalent-executor-base:stable",
-            "resourceRequirements": [
-                {"type": "VCPU", "value": "1"},
-                {"type": "MEMORY", "value": "128"},
-            ],
-        },
-    )
-    async with executor() as opened:
-        assert await opened.task(abs)(-1) == 1
-
-
-# --- the command line -------------------------------------------------------------------------
-
-
-def test_plan_shows_it_and_stores_nothing(enforced, commands, tmp_path):
-    for key in stored(enforced):
-        enforced.root("s3").delete_object(Bucket=BUCKET, Key=key)
-    for offline in ((), ("--offline",)):
-        done = commands.run("plan", *offline, "math:sqrt", "4", FARCALL_CONTAINER_IMAGE_URI="")
-        container = json.loads(done.stdout)["RegisterJobDefinition"]["containerProperties"]
-        assert "-slim-trixie" in container["image"]
-        assert f"{BUCKET}/{PREFIX}" in " ".join(container["command"])
-    assert stored(enforced) == []

@@ -1,15 +1,13 @@
-"""Packages that travel with tasks, from the client's disk or an index to a job's import."""
+"""Synced packages from the client to the job's import.
+
+Starts the local AWS emulator, because client, bucket and container each take part.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,11 @@ import pytest
 
 import farcall.local
 from farcall import (
-    BatchExecutor,
-    BatchPoolExecutor,
     IntegrityError,
     PackagesMissingError,
     SettingsError,
 )
 from farcall.packages import installed
-from farcall.storage import packages
-from tests.support.patience import PATIENCE_S, until
 from tests.support.proxy import Proxy
 from tests.support.wheels import Index, make_wheel
 from tests.unit.packages.test_installed import install
@@ -83,12 +77,6 @@ def stored() -> dict[str, Any]:
     return {item["Key"]: (item["LastModified"], item["Size"]) for item in found}
 
 
-def wait_for_another_second(found: dict[str, Any]) -> None:
-    """Wait until what is stored has another time than what was found: S3 tells whole seconds."""
-    newest = max(at for at, _ in found.values())
-    until(lambda: datetime.now(timezone.utc) > newest + timedelta(seconds=1))
-
-
 def delete(key: str) -> None:
     boto3.client("s3").delete_object(Bucket=os.environ["FARCALL_S3_BUCKET_NAME"], Key=key)
 
@@ -120,12 +108,6 @@ def version_of(name: str) -> str:
     return metadata.version(name)
 
 
-def fail_with_version() -> None:
-    import changing
-
-    raise LookupError(changing.VERSION)
-
-
 SEEN = {
     "version": "1.0",
     "data": "data",
@@ -153,27 +135,6 @@ async def test_what_is_installed_travels(make_executor, aws, site: Path) -> None
     add(site, "travelled", files=FILES, entry_points=ENTRY_POINTS)
     async with make_executor(packages="local") as executor:
         assert await executor.task(look)() == SEEN
-
-
-def test_they_travel_with_a_pools_calls(options, aws, site: Path) -> None:
-    add(site, "same")
-    with BatchPoolExecutor(packages="local", **options) as pool:
-        assert pool.submit(version_of, "same").result() == "1.0"
-        assert list(pool.map(version_of, ["same", "same"])) == ["1.0", "1.0"]
-
-
-async def test_a_changed_package_is_one_more_object(make_executor, aws, site: Path) -> None:
-    for name in ("changing", "same"):
-        add(site, name)
-    async with make_executor(packages="local") as executor:
-        assert await executor.task(version_of)("changing") == "1.0"
-        first = stored()
-        assert len(first) == 3  # two archives and a manifest
-        add(site, "changing", "2.0")
-        assert await executor.task(version_of)("changing") == "2.0"
-        second = stored()
-        assert len(second) == 5
-        assert {key: second[key] for key in first} == first
 
 
 async def test_another_session_sends_nothing_and_lists_once(
@@ -207,57 +168,6 @@ async def test_what_a_person_deleted_is_named_by_the_job_and_stored_by_the_next(
         assert archive in stored()
 
 
-async def test_what_is_old_is_stored_anew(
-    make_executor, aws, site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(site, "same")
-    async with make_executor(packages="local") as executor:
-        await executor.task(version_of)("same")
-    first = stored()
-    wait_for_another_second(first)
-    monkeypatch.setattr(packages, "FRESH", timedelta(0))
-    async with make_executor(packages="local") as executor:
-        assert await executor.task(version_of)("same") == "1.0"
-    second = stored()
-    assert second.keys() == first.keys()
-    assert all(second[key][0] > first[key][0] for key in first)
-
-
-async def test_a_retry_has_the_packages_that_the_job_had(make_executor, aws, site: Path) -> None:
-    add(site, "changing")
-    async with make_executor(packages="local", keep_artifacts=True) as executor:
-        job = await executor.submit(fail_with_version)
-        with pytest.raises(LookupError, match=r"1\.0"):
-            await job.result()
-        add(site, "changing", "2.0")
-        with pytest.raises(LookupError, match=r"1\.0"):
-            await (await job.retry()).result()
-        for key in stored():
-            delete(key)
-        with pytest.raises(Exception, match="packages of the job are no longer at s3://"):
-            await job.retry()
-
-
-async def test_a_retry_keeps_old_packages_from_expiring(
-    make_executor, aws, site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(site, "changing")
-    async with make_executor(packages="local") as executor:
-        job = await executor.submit(fail_with_version)
-        with pytest.raises(LookupError):
-            await job.result()
-        first = stored()
-        wait_for_another_second(first)
-        monkeypatch.setattr(packages, "FRESH", timedelta(0))
-        with pytest.raises(LookupError, match=r"1\.0"):
-            await (await job.retry()).result()
-    second = stored()
-    assert {key: size for key, (_, size) in second.items()} == {
-        key: size for key, (_, size) in first.items()
-    }
-    assert all(second[key][0] > first[key][0] for key in first)
-
-
 async def test_nothing_is_submitted_where_something_cannot_travel(
     make_executor, aws, index: Index
 ) -> None:
@@ -270,61 +180,6 @@ async def test_nothing_is_submitted_where_something_cannot_travel(
     assert not proxy.counts["batch submitjob"]
     assert not proxy.counts["s3 PUT bundles"]
     assert not stored()
-
-
-async def test_two_clients_at_once_store_the_same(aws, options, site: Path) -> None:
-    add(site, "same", files={"same.py": "", "same.bin": os.urandom(3_000_000)})
-
-    def run() -> str:
-        async def one() -> str:
-            async with BatchExecutor(packages="local", **options) as executor:
-                return await executor.task(version_of)("same")
-
-        return asyncio.run(one())
-
-    assert await asyncio.gather(*(asyncio.to_thread(run) for _ in range(3))) == ["1.0"] * 3
-    assert len(stored()) == 2
-
-
-CLIENT = """
-import sys
-from farcall import BatchPoolExecutor
-
-with BatchPoolExecutor(vcpu=1, memory=1, packages=["same"]) as pool:
-    print(pool.submit(abs, -1).result())
-"""
-
-
-def test_a_client_that_is_killed_while_it_uploads_leaves_nothing_half(
-    aws, index: Index, tmp_path: Path
-) -> None:
-    index.add("same", files={"same.py": "", "same.bin": os.urandom(40_000_000)})
-    script = tmp_path / "client.py"
-    script.write_text(CLIENT)
-    folders = tmp_path / "folders"
-    folders.mkdir()
-    own = {**os.environ, "TMPDIR": str(folders)}
-    with Proxy(aws.endpoint_url) as proxy:
-        proxy.rule = lambda request: "hang" if is_upload(request) else ""
-        client = subprocess.Popen(
-            [sys.executable, script], env={**own, "AWS_ENDPOINT_URL": proxy.url}
-        )
-        until(lambda: any(is_upload(each) for each in proxy.seen))
-        os.kill(client.pid, signal.SIGKILL)
-        client.wait()
-    assert not stored()
-    assert list(folders.glob("farcall-packages-*"))
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, env=own
-    )
-    assert done.stdout == "1\n", done.stderr
-    assert len(stored()) == 2
-    if sys.platform == "linux":  # elsewhere it cannot be told whose processes are no more
-        assert not list(folders.glob("farcall-packages-*"))
-
-
-def is_upload(request: Any) -> bool:
-    return request.method == "PUT" and "/packages/" in request.path
 
 
 async def test_what_was_tampered_with_is_stored_anew_after_a_job_has_failed(
@@ -344,17 +199,3 @@ async def test_what_was_tampered_with_is_stored_anew_after_a_job_has_failed(
                     await executor.task(version_of)("same")
                 assert await executor.task(version_of)("same") == "1.0"
     assert proxy.counts["s3 HEAD packages"] <= 3 * len(stored())
-
-
-async def test_what_came_in_parts_is_stored_anew_once(make_executor, aws, site: Path) -> None:
-    files = {"changing.py": "VERSION = 1", "large.bin": os.urandom(17_000_000)}
-    add(site, "changing", files=files)
-    with Proxy(aws.endpoint_url) as proxy:
-        async with make_executor(packages="local", endpoint_url=proxy.url) as executor:
-            sent = []
-            for _ in range(4):
-                with pytest.raises(LookupError):
-                    await executor.task(fail_with_version)()
-                sent.append(proxy.counts["s3 POST packages"])
-    begun_and_completed = 2
-    assert sent == [begun_and_completed, *[2 * begun_and_completed] * 3]

@@ -1,4 +1,7 @@
-"""Workflow and image that don't fit together."""
+"""Versions of workflow and image that do not match.
+
+Starts the local AWS emulator, because the container compares versions before it unpickles.
+"""
 
 from __future__ import annotations
 

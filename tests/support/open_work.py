@@ -14,12 +14,8 @@ _GONE = "why a pod was ended goes with the pod, and is told as a deleted pod"
 _FORGOTTEN = "what farcall ended itself is told as a deleted pod, or as past its deadline"
 
 OPEN = {
-    f"{_ENDING}_and_its_sentence[drained]": _GONE,
-    f"{_ENDING}_and_its_sentence[preempted]": _GONE,
     f"{_ENDING}_and_its_sentence[its node lost]": _GONE,
     f"{_ENDING}_and_its_sentence[its pod deleted]": _GONE,
-    f"{_TRIED_AGAIN}_is_tried_again[drained]": _GONE,
-    f"{_TRIED_AGAIN}_is_tried_again[preempted]": _GONE,
     f"{_ENDING}_and_its_sentence[cancelled": _FORGOTTEN,
     f"{_ENDING}_and_its_sentence[a quota]": "a quota that lets no pod be made is not told",
     "tests/contract/backends/test_commands.py::test_a_terminated_command": "the reason of a "
