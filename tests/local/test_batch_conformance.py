@@ -1,7 +1,8 @@
-"""What AWS documents of Batch, checked with boto3 against the embedded AWS or a real account.
+"""Rules of AWS Batch that farcall depends on, with boto3.
 
-Each test's docstring states the rule and where it stands. Jobs are real processes with real
-signals.
+Each docstring states a rule and its source. Starts jobs as real processes on the local AWS
+emulator, because signals, exit codes and logs come from processes; with ``--aws``, on a real
+account.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What the embedded Kubernetes does with Jobs and pods, on its store and without its API."""
+"""Jobs and pods of the local Kubernetes emulator, on its store and without its API.
+
+Starts pods as processes in this process's event loop, because phases and reasons come from exit
+codes.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""Parts of the embedded Kubernetes that need no loop: quantities, indexes, words, volumes."""
+"""Quantities, indexes, variable references and volumes of the local Kubernetes emulator.
+
+Starts nothing.
+"""
 
 import pytest
 

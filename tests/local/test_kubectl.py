@@ -1,7 +1,7 @@
-"""kubectl as a judge: what people type at a cluster, against the embedded Kubernetes.
+"""Everyday kubectl commands against the local Kubernetes emulator: get, describe, logs, wait, delete.
 
-It is the released command, with its own validation, tables, waits and texts. With ``--kubeconfig``
-the same is asked of a real cluster.
+Starts the released kubectl and pods as processes, because kubectl has its own validation and
+waits; with ``--kubeconfig``, on a real cluster.
 """
 
 from __future__ import annotations

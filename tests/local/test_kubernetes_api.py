@@ -1,8 +1,7 @@
-"""What Kubernetes promises of its API, checked against the embedded one or a real cluster.
+"""Rules of the Kubernetes API that farcall depends on: writes, selectors, watches, logs.
 
-Each test's docstring states the rule and where it stands. With ``--kubeconfig FILE`` the same
-rules are asked of the cluster of that file; what needs the hooks of the embedded one is skipped
-there.
+Each docstring states a rule and its source. Starts the local Kubernetes emulator, because the
+rules are those of HTTP requests; with ``--kubeconfig``, a real cluster is used.
 """
 
 from __future__ import annotations

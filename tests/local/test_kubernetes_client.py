@@ -1,7 +1,6 @@
-"""The official Python client as a judge: its models, its watch, its informer and discovery.
+"""The official Python client against the local Kubernetes emulator.
 
-Its models refuse fields that Kubernetes does not have and values of another type, so that each
-answer that it reads is checked.
+Starts the emulator's API and pods, because the client's models and its watch read the responses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What Kubernetes promises of Jobs and their pods, checked against the embedded one or a real one.
+"""Rules of Kubernetes Jobs that need the API and a real container.
 
-Each test's docstring states the rule and where it stands. Pods run real commands. With
-``--kubeconfig FILE`` the same rules are asked of the cluster of that file; what needs the hooks of
-the embedded one is skipped there.
+Each docstring states a rule and its source. Starts pods as processes on the local Kubernetes
+emulator, or with ``--kubeconfig`` on a real cluster; other rules are in test_cluster.py.
 """
 
 from __future__ import annotations

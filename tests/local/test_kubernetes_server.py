@@ -1,4 +1,7 @@
-"""Faults, tokens and the life of the embedded Kubernetes' API, by plain requests."""
+"""The API server of the local Kubernetes emulator: files, tokens, faults and restarts.
+
+Starts the local AWS emulator with Kubernetes, because tokens and connections are the server's.
+"""
 
 from __future__ import annotations
 

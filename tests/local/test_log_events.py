@@ -1,7 +1,7 @@
-"""FilterLogEvents of the embedded AWS, and of a real account's CloudWatch Logs.
+"""FilterLogEvents of the local AWS emulator, and with ``--aws`` of CloudWatch Logs.
 
-Source:
-    https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html
+Starts the emulator, because pages and limits are those of HTTP responses.
+https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html
 """
 
 from __future__ import annotations

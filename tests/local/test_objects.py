@@ -1,4 +1,7 @@
-"""Objects of the embedded S3: what is large stays on disk, and is sent and joined by pieces."""
+"""Large objects of the local AWS emulator's S3: ranges, parts, memory and files.
+
+Starts the emulator in a process of its own, because the tests measure that process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Signatures and permissions of the embedded AWS, where they are enforced."""
+"""Enforced permissions of the local AWS emulator.
+
+Starts the emulator with permissions enforced, because each service refuses in its own format.
+"""
 
 from __future__ import annotations
 

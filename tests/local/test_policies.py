@@ -1,4 +1,7 @@
-"""How policies are evaluated for the embedded AWS."""
+"""Evaluation of IAM policies.
+
+Starts nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The server in this process: other services, many clients at once, another runner."""
+"""The local AWS emulator in this process: S3, other services, runners and connections.
+
+Starts the server in this process, because the tests replace its parts.
+"""
 
 from __future__ import annotations
 

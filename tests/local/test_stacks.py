@@ -1,4 +1,7 @@
-"""Stacks of the embedded CloudFormation, asked for with boto3 in an account without anything."""
+"""CloudFormation stacks of ``deploy`` and ``destroy``: order, events, rollback, failed deletion.
+
+Starts an empty local AWS account, because a stack makes its resources through the other services.
+"""
 
 from __future__ import annotations
 
