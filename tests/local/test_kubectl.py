@@ -1,4 +1,4 @@
-"""Everyday kubectl commands against the local Kubernetes emulator: get, describe, logs, wait, delete.
+"""Everyday kubectl commands against the local Kubernetes emulator.
 
 Starts the released kubectl and pods as processes, because kubectl has its own validation and
 waits; with ``--kubeconfig``, on a real cluster.
